@@ -1,0 +1,3 @@
+//! The node's side. Parse, run, exit code.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The central node. Parse, run, exit code.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Step 3, catalog: images and overlays, read into one immutable, digest-checked snapshot.

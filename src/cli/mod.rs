@@ -1,0 +1,1 @@
+//! Step 8, CLI: one file for each verb, one printer for all.

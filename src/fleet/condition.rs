@@ -1,0 +1,68 @@
+//! What is wrong with a node, beside its phase.
+
+use crate::id::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Every condition there is. Closed: an unknown one in the store is an error, never ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionKind {
+    /// Another machine claims this node's ID.
+    IdCollision,
+    /// Serial, board or NIC differ from the stored fingerprint.
+    HardwareChanged,
+    /// The ID rests on a MAC address alone.
+    WeakIdentity,
+    /// A boot stopped at a stage for longer than that stage may take.
+    BootStalled,
+    /// The same failure several times in a row.
+    BootLoop,
+    /// Booted, but its overlay was never fetched.
+    OverlayMissing,
+    /// What the node runs is not what it would boot now.
+    RebootRequired,
+    /// The node runs something that no generation of it explains.
+    Drift,
+    /// A spent capability or token was used again.
+    CapabilityReplayed,
+    /// Somebody asked for this node's boot from outside its boot session.
+    BootImpersonated,
+    /// A readiness check fails.
+    CheckFailed,
+    /// The image of its profile cannot be served.
+    ImageMissing,
+    /// Its overlays cannot be rendered.
+    RenderFailed,
+}
+
+impl ConditionKind {
+    /// The word that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ConditionKind::IdCollision => "id_collision",
+            ConditionKind::HardwareChanged => "hardware_changed",
+            ConditionKind::WeakIdentity => "weak_identity",
+            ConditionKind::BootStalled => "boot_stalled",
+            ConditionKind::BootLoop => "boot_loop",
+            ConditionKind::OverlayMissing => "overlay_missing",
+            ConditionKind::RebootRequired => "reboot_required",
+            ConditionKind::Drift => "drift",
+            ConditionKind::CapabilityReplayed => "capability_replayed",
+            ConditionKind::BootImpersonated => "boot_impersonated",
+            ConditionKind::CheckFailed => "check_failed",
+            ConditionKind::ImageMissing => "image_missing",
+            ConditionKind::RenderFailed => "render_failed",
+        }
+    }
+}
+
+/// One thing that is wrong, since when, and what was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// What.
+    pub kind: ConditionKind,
+    /// Since when without a break.
+    pub since: Timestamp,
+    /// What was seen, for people.
+    pub detail: String,
+}

@@ -1,0 +1,133 @@
+//! The append-only record of what happened: who, what, why, when.
+
+use super::{Condition, ConditionKind, Phase, Stage};
+use crate::id::{BootSessionId, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Place of an event in the record; grows by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventSeq(pub u64);
+
+/// Who caused an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Actor {
+    /// The machine itself, by what it sent.
+    Node,
+    /// Somebody with the admin socket.
+    Operator,
+    /// The central node: a timer, a policy.
+    Central,
+    /// Somebody on the boot network who is not the machine they speak for.
+    Stranger,
+}
+
+/// What happened. Conditions use their own words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A new machine was seen.
+    Discovered,
+    /// A machine was powered on.
+    BootStarted,
+    /// A stage of a boot was reached for the first time in its session.
+    Stage {
+        /// Which.
+        stage: Stage,
+    },
+    /// The phase changed.
+    Phase {
+        /// From.
+        from: Phase,
+        /// To.
+        to: Phase,
+    },
+    /// Something is wrong since now, or an alarm that belongs to no node.
+    Raised {
+        /// What.
+        condition: ConditionKind,
+    },
+    /// It is right again.
+    Cleared {
+        /// What.
+        condition: ConditionKind,
+    },
+    /// Which profile's overlay a node was given.
+    ProfileChosen,
+    /// An operator assigned a profile.
+    ProfileAssigned,
+    /// A certificate was issued.
+    CertificateIssued,
+    /// A certificate, token or connection was refused.
+    EnrolRefused,
+    /// A machine was answered with a refusal instead of a boot.
+    BootRefused,
+    /// A task was sent, or its outcome came.
+    Task,
+    /// DHCP has no free address left.
+    PoolExhausted,
+}
+
+impl EventKind {
+    /// The `kind` of `meshd events`: one word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            EventKind::Discovered => "discovered",
+            EventKind::BootStarted => "boot_started",
+            EventKind::Stage { .. } => "stage",
+            EventKind::Phase { .. } => "phase",
+            EventKind::Raised { condition } => condition.as_str(),
+            EventKind::Cleared { .. } => "cleared",
+            EventKind::ProfileChosen => "profile_chosen",
+            EventKind::ProfileAssigned => "profile_assigned",
+            EventKind::CertificateIssued => "certificate_issued",
+            EventKind::EnrolRefused => "enrol_refused",
+            EventKind::BootRefused => "boot_refused",
+            EventKind::Task => "task",
+            EventKind::PoolExhausted => "pool_exhausted",
+        }
+    }
+}
+
+/// One line of the record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: Timestamp,
+    /// Which node, where one is known.
+    pub node: Option<NodeId>,
+    /// Which power-on, where one is known.
+    pub session: Option<BootSessionId>,
+    /// Who.
+    pub actor: Actor,
+    /// What.
+    pub kind: EventKind,
+    /// For people; never a secret.
+    pub detail: String,
+}
+
+impl Event {
+    /// An event of a node; refine it with the `with_` methods.
+    pub fn new(at: Timestamp, actor: Actor, kind: EventKind, detail: impl Into<String>) -> Self {
+        Event { at, node: None, session: None, actor, kind, detail: detail.into() }
+    }
+
+    /// Names the node.
+    pub fn of_node(mut self, node: impl Into<Option<NodeId>>) -> Self {
+        self.node = node.into();
+        self
+    }
+
+    /// Names the boot session.
+    pub fn in_session(mut self, session: impl Into<Option<BootSessionId>>) -> Self {
+        self.session = session.into();
+        self
+    }
+}
+
+impl From<&Condition> for EventKind {
+    fn from(condition: &Condition) -> Self {
+        EventKind::Raised { condition: condition.kind }
+    }
+}

@@ -1,0 +1,16 @@
+//! A DHCP lease: which address a MAC address holds.
+
+use crate::id::{MacAddr, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// Kept by MAC address, whatever client identifier firmware, iPXE and Linux send: one machine, one address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Who.
+    pub mac: MacAddr,
+    /// Which address; no two leases share one.
+    pub address: Ipv4Addr,
+    /// Until when; kept afterwards as long as the address is not needed, so that a machine gets its old one back.
+    pub expires_at: Timestamp,
+}

@@ -1,0 +1,19 @@
+//! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
+
+mod boot_session;
+mod condition;
+mod event;
+mod generation;
+mod identity;
+mod lease;
+mod node;
+mod phase;
+
+pub use boot_session::{BootSession, Exchange, SESSION_WINDOW, Stage, StageMark};
+pub use condition::{Condition, ConditionKind};
+pub use event::{Actor, Event, EventKind, EventSeq};
+pub use generation::Generation;
+pub use identity::{Claim, Identified, Sighting, identify};
+pub use lease::Lease;
+pub use node::{Fingerprint, LinkState, Node};
+pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};

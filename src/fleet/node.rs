@@ -1,0 +1,137 @@
+//! A node as the central node knows it.
+
+use super::{Condition, ConditionKind, Generation, Phase, PhaseChange, Transition, UnlawfulTransition};
+use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp};
+use crate::wire::{Check, Facts, Heartbeat};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, net::IpAddr};
+
+/// Everything that identifies the hardware, beyond what the ID is derived from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// SMBIOS system UUID, trustworthy or not.
+    pub uuid: Option<SystemUuid>,
+    /// SMBIOS manufacturer.
+    pub manufacturer: String,
+    /// SMBIOS product.
+    pub product: String,
+    /// SMBIOS system serial number.
+    pub serial: String,
+    /// SMBIOS board serial number; only the agent sees it.
+    pub board_serial: String,
+    /// Every MAC address that this machine was seen with.
+    pub macs: BTreeSet<MacAddr>,
+}
+
+/// A known machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its ID.
+    pub id: NodeId,
+    /// What an operator calls it; `node-<id>` until told otherwise.
+    pub name: String,
+    /// What the ID was derived from.
+    pub basis: Basis,
+    /// Its hardware.
+    pub fingerprint: Fingerprint,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What is wrong with it, one of each kind.
+    pub conditions: Vec<Condition>,
+    /// The profile that an operator assigned; `None` means the site's default.
+    pub profile: Option<ProfileName>,
+    /// Its last address.
+    pub address: Option<IpAddr>,
+    /// The NIC that it boots from.
+    pub mac: MacAddr,
+    /// First seen.
+    pub discovered_at: Timestamp,
+    /// Last sign of life: DHCP, script, heartbeat.
+    pub last_seen: Timestamp,
+    /// Its newest boot session.
+    pub boot: Option<BootSessionId>,
+    /// What its newest overlay was made from.
+    pub generation: Option<Generation>,
+    /// What its agent says that it booted.
+    pub booted: Option<Generation>,
+    /// Serial number of its current certificate, hexadecimal; others are refused.
+    pub certificate: Option<String>,
+    /// What it last told of itself.
+    pub facts: Option<Facts>,
+    /// Its last checks.
+    pub checks: Vec<Check>,
+}
+
+/// Whether a node's link is up; kept in memory, never stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkState {
+    /// Up since.
+    pub since: Option<Timestamp>,
+    /// Last heartbeat.
+    pub heartbeat: Option<Heartbeat>,
+}
+
+impl Node {
+    /// A machine that was never seen before.
+    pub fn discovered(basis: Basis, fingerprint: Fingerprint, mac: MacAddr, now: Timestamp) -> Self {
+        let id = basis.node_id();
+        let mut node = Node {
+            id,
+            name: format!("node-{id}"),
+            basis,
+            fingerprint,
+            phase: Phase::Discovered,
+            conditions: Vec::new(),
+            profile: None,
+            address: None,
+            mac,
+            discovered_at: now,
+            last_seen: now,
+            boot: None,
+            generation: None,
+            booted: None,
+            certificate: None,
+            facts: None,
+            checks: Vec::new(),
+        };
+        node.fingerprint.macs.insert(mac);
+        if node.basis.is_weak() {
+            node.raise(
+                ConditionKind::WeakIdentity,
+                "the ID rests on a MAC address: no trustworthy UUID or serial",
+                now,
+            );
+        }
+        node
+    }
+
+    /// Applies a change; `Some((from, to))` if the phase is another one now.
+    pub fn change(&mut self, change: PhaseChange) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
+        let from = self.phase;
+        match from.on(change)? {
+            Transition::Stay => Ok(None),
+            Transition::To(to) => {
+                self.phase = to;
+                Ok(Some((from, to)))
+            }
+        }
+    }
+
+    /// Raises a condition, or updates its detail; true if it was not there.
+    pub fn raise(&mut self, kind: ConditionKind, detail: impl Into<String>, now: Timestamp) -> bool {
+        let detail = detail.into();
+        if let Some(condition) = self.conditions.iter_mut().find(|condition| condition.kind == kind) {
+            condition.detail = detail;
+            return false;
+        }
+        self.conditions.push(Condition { kind, since: now, detail });
+        true
+    }
+
+    /// Clears a condition; true if it was there.
+    pub fn clear(&mut self, kind: ConditionKind) -> bool {
+        let before = self.conditions.len();
+        self.conditions.retain(|condition| condition.kind != kind);
+        self.conditions.len() != before
+    }
+}

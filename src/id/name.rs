@@ -1,0 +1,96 @@
+//! Names that people give to profiles, overlays and images. A name is a folder name too, so it cannot hold `/` or `..`.
+
+use std::{fmt, str::FromStr};
+
+/// The longest name, in bytes.
+pub const MAX_NAME: usize = 63;
+
+/// Why a text is no name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a valid {what} name; use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit"
+)]
+pub struct NameError {
+    what: &'static str,
+    text: String,
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= MAX_NAME
+        && bytes.first().is_some_and(|c| plain(*c))
+        && bytes.iter().all(|c| plain(*c) || b"-_.".contains(c))
+        && !text.contains("..")
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(String);
+
+        impl $type {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                if is_name(text) {
+                    Ok($type(text.to_owned()))
+                } else {
+                    Err(NameError { what: $what, text: text.chars().take(80).collect() })
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        super::serde_as_text!($type);
+    };
+}
+
+name!(
+    /// The name of a profile: what a node shall be.
+    ProfileName,
+    "profile"
+);
+name!(
+    /// The name of an overlay: a folder under `overlays_dir`.
+    OverlayName,
+    "overlay"
+);
+name!(
+    /// The name of an image: a folder under `images_dir`.
+    ImageName,
+    "image"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_could_leave_its_folder_cannot_be_built() {
+        for text in ["", ".", "..", "a/b", "../etc", "a..b", "A", "a b", "-x", "ü", &"a".repeat(64)] {
+            assert!(text.parse::<OverlayName>().is_err(), "{text:?}");
+        }
+        for text in ["base", "alpine-3.23", "k3s_server", "0"] {
+            assert!(text.parse::<OverlayName>().is_ok(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A path on a node, relative to its root, that cannot escape from it.
+
+use std::{fmt, str::FromStr};
+
+/// A relative path of normal components: no `..`, no `.`, no empty part, no NUL or control character.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SafePath(String);
+
+/// Why a text is no safe path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Nothing is left after the leading slash.
+    #[error("the path is empty")]
+    Empty,
+    /// A component would leave the tree, or means nothing.
+    #[error("`{0}` has a `.`, `..` or empty component; write a plain path such as /etc/motd")]
+    Component(String),
+    /// A character that no file of an overlay needs.
+    #[error("{0:?} has a control character")]
+    Control(String),
+    /// Longer than tar and Linux take.
+    #[error("a path of {0} bytes is longer than 1024")]
+    Length(usize),
+}
+
+impl SafePath {
+    /// Reads a path with or without a leading `/`.
+    pub fn new(text: &str) -> Result<Self, PathError> {
+        let relative = text.strip_prefix('/').unwrap_or(text);
+        if relative.is_empty() {
+            return Err(PathError::Empty);
+        }
+        if relative.len() > 1024 {
+            return Err(PathError::Length(relative.len()));
+        }
+        if relative.chars().any(char::is_control) {
+            return Err(PathError::Control(text.to_owned()));
+        }
+        if relative.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(PathError::Component(text.to_owned()));
+        }
+        Ok(SafePath(relative.to_owned()))
+    }
+
+    /// The path without a leading slash, as archives carry it.
+    pub fn relative(&self) -> &str {
+        &self.0
+    }
+
+    /// Every folder above this path, outermost first.
+    pub fn parents(&self) -> impl Iterator<Item = &str> {
+        self.0.match_indices('/').map(|(at, _)| &self.0[..at])
+    }
+}
+
+impl fmt::Display for SafePath {
+    /// The path as the node sees it, with its leading slash.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.0)
+    }
+}
+
+impl fmt::Debug for SafePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for SafePath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::new(text)
+    }
+}
+
+super::serde_as_text!(SafePath);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_that_leaves_its_root_cannot_be_built() {
+        for text in ["", "/", "..", "../x", "/etc/../../x", "a//b", "/./a", "a/", "a\0b", "//etc"] {
+            assert!(SafePath::new(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn parents_come_outermost_first() {
+        let path = SafePath::new("/etc/init.d/mesh-agent").expect("plain");
+        assert_eq!(path.parents().collect::<Vec<_>>(), ["etc", "etc/init.d"]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_accepted_stays_below_its_root(text in "\\PC{0,60}|[a./]{0,12}") {
+            if let Ok(path) = SafePath::new(&text) {
+                let full = std::path::Path::new("/root").join(path.relative());
+                prop_assert!(full.starts_with("/root"));
+                prop_assert!(full.components().all(|part| part != std::path::Component::ParentDir));
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A value that does not print. The only way to the content is [`Secret::expose`], which is easy to search for.
+
+use std::fmt;
+
+/// Wraps a token, key or capability so that `Debug`, `Display` and logs show `[secret]`.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Secret<T>(T);
+
+impl<T> Secret<T> {
+    /// Takes a value into custody.
+    pub fn new(value: T) -> Self {
+        Secret(value)
+    }
+
+    /// The value itself. Say at the call why it may be seen.
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl<T> fmt::Display for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_seen_in_either_print() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret} {secret:?}"), "[secret] [secret]");
+    }
+}

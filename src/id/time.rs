@@ -1,0 +1,98 @@
+//! Wall-clock time as it is stored, sent and shown: RFC 3339 in UTC, to the millisecond.
+
+use std::{fmt, str::FromStr, time::Duration};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Milliseconds since 1970-01-01T00:00:00Z. Only the edge of the program reads a clock; all logic is given one of these.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// The text is not an RFC 3339 time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a time; write it as 2026-01-31T12:00:00Z")]
+pub struct ParseTimestampError(pub String);
+
+/// 9999-12-31T23:59:59.999Z, the last time that RFC 3339 can write.
+const MAX_MILLIS: i64 = 253_402_300_799_999;
+
+impl Timestamp {
+    /// From milliseconds since the epoch, held within the years 1970 to 9999.
+    pub fn from_millis(millis: i64) -> Self {
+        Timestamp(millis.clamp(0, MAX_MILLIS))
+    }
+
+    /// Milliseconds since the epoch.
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since the epoch.
+    pub fn seconds(self) -> i64 {
+        self.0 / 1000
+    }
+
+    /// This time and some more.
+    pub fn after(self, span: Duration) -> Self {
+        Self::from_millis(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
+    }
+
+    /// How long since `earlier`; zero if the clock went back.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
+    }
+
+    /// The same instant for the `time` crate.
+    pub fn to_datetime(self) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
+            .expect("a Timestamp lies within the years 1970 to 9999")
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.to_datetime();
+        let (date, millis) = (at.date(), at.millisecond());
+        write!(f, "{date}T{:02}:{:02}:{:02}.{millis:03}Z", at.hour(), at.minute(), at.second())
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = ParseTimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let at =
+            OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError(text.chars().take(40).collect()))?;
+        let millis = at.unix_timestamp_nanos() / 1_000_000;
+        Ok(Self::from_millis(i64::try_from(millis).unwrap_or(MAX_MILLIS)))
+    }
+}
+
+super::serde_as_text!(Timestamp);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_timestamp_round_trips_as_text(millis in 0..=MAX_MILLIS, junk in "\\PC{0,30}") {
+            let at = Timestamp::from_millis(millis);
+            prop_assert_eq!(at.to_string().parse(), Ok(at));
+            let _ = junk.parse::<Timestamp>();
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_gives_no_negative_span() {
+        let (early, late) = (Timestamp::from_millis(5), Timestamp::from_millis(9));
+        assert_eq!(early.since(late), Duration::ZERO);
+        assert_eq!(late.since(early), Duration::from_millis(4));
+    }
+}

@@ -1,0 +1,1 @@
+//! Step 5, image: a recipe becomes kernel, initramfs, modloop and packages.

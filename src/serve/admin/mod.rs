@@ -1,0 +1,1 @@
+//! The admin plane: what the CLI asks, over a Unix socket.

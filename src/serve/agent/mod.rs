@@ -1,0 +1,1 @@
+//! The agent plane: enrolment, the pending connection, and the link.

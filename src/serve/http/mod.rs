@@ -1,0 +1,1 @@
+//! The boot plane over HTTP: script, kernel, initramfs, packages, overlay, modloop.

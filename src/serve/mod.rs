@@ -1,0 +1,8 @@
+//! Step 6, serve: the servers, in the order in which a node meets them. Protocol engines are pure; sockets are thin.
+
+pub mod central;
+pub mod dhcp;
+pub mod tftp;
+pub mod http;
+pub mod agent;
+pub mod admin;

@@ -1,0 +1,1 @@
+//! TFTP: firmware fetches iPXE.

@@ -1,0 +1,1 @@
+//! Step 3, store: the only owner of durable state.

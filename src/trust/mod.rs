@@ -1,0 +1,1 @@
+//! Step 2, trust: tokens, capabilities and certificates: who may have what.

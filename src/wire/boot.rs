@@ -1,0 +1,50 @@
+//! What an overlay tells the agent: the public configuration, and the small part made for one boot.
+
+use crate::id::{BootSessionId, NodeId, Secret, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// Where [`AgentConfig`] lies on a node. Public: the same bytes at every boot of one generation.
+pub const AGENT_CONFIG_FILE: &str = "/etc/meshd/agent.json";
+/// Where [`BootPart`] lies on a node, mode 0600.
+pub const BOOT_FILE: &str = "/etc/meshd/boot.json";
+
+/// How the agent finds its central node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentConfig {
+    /// [`super::VERSION`].
+    pub version: u16,
+    /// The ID that the script step decided; sysfs that yields another is reported, not obeyed.
+    pub node: NodeId,
+    /// The central node's address on the segment that this node booted from.
+    pub central: Ipv4Addr,
+    /// Port of the agent plane.
+    pub port: u16,
+    /// Certificate authority of the site, PEM.
+    pub ca_file: String,
+    /// Seconds between heartbeats.
+    pub heartbeat_s: u32,
+    /// Profile that this overlay was rendered for.
+    pub profile: String,
+    /// OpenRC services that the profile wants running, checked before the node counts as ready.
+    #[serde(default)]
+    pub services: Vec<String>,
+}
+
+/// The per-boot member of an overlay. It is in no cache and no log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootPart {
+    /// [`super::VERSION`].
+    pub version: u16,
+    /// The node that this overlay was made for.
+    pub node: NodeId,
+    /// The power-on that it was made for.
+    pub session: BootSessionId,
+    /// Digest of everything public that determined this boot.
+    pub generation: String,
+    /// When the overlay was delivered: the clock of the node is at least this.
+    pub issued_at: Timestamp,
+    /// The one-time token; absent for a node that is not approved. The agent removes it from the file once used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret<String>>,
+}

@@ -1,0 +1,150 @@
+//! What a node tells of itself at each connection: read from sysfs and procfs, no external program.
+
+use crate::id::{BootSessionId, MacAddr, SystemUuid};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Most PCI functions, disks or network interfaces that are kept of one machine.
+pub const MAX_DEVICES: usize = 1024;
+
+/// Everything that a node reports at (re)connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// SMBIOS identity.
+    pub system: SystemFacts,
+    /// Processors.
+    pub cpu: CpuFacts,
+    /// Memory.
+    pub memory: MemoryFacts,
+    /// PCI functions, sorted by address.
+    pub pci: Vec<PciFacts>,
+    /// Block devices that are whole disks, sorted by kernel name.
+    pub disks: Vec<DiskFacts>,
+    /// Physical network interfaces, sorted by name.
+    pub nics: Vec<NicFacts>,
+    /// Software versions.
+    pub versions: Versions,
+}
+
+/// SMBIOS (DSP0134) identity as Linux shows it under `/sys/class/dmi/id`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SystemFacts {
+    /// `product_uuid`.
+    pub uuid: Option<SystemUuid>,
+    /// `sys_vendor`.
+    pub manufacturer: String,
+    /// `product_name`.
+    pub product: String,
+    /// `product_serial`.
+    pub serial: String,
+    /// `board_serial`.
+    pub board_serial: String,
+    /// Seconds since the kernel started.
+    pub uptime_s: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub kernel_boot_id: String,
+}
+
+/// Processors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuFacts {
+    /// `model name`.
+    pub model: String,
+    /// `vendor_id`.
+    pub vendor: String,
+    /// Sockets.
+    pub sockets: u32,
+    /// Cores over all sockets.
+    pub cores: u32,
+    /// Hardware threads.
+    pub threads: u32,
+    /// Virtualisation flag: `vmx`, `svm` or empty.
+    pub virtualization: String,
+}
+
+/// Memory, in KiB as `/proc/meminfo` has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryFacts {
+    /// `MemTotal`.
+    pub total_kib: u64,
+    /// `MemAvailable`.
+    pub available_kib: u64,
+}
+
+/// One PCI function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PciFacts {
+    /// `0000:01:00.0`.
+    pub address: String,
+    /// Vendor ID, four hexadecimal digits.
+    pub vendor: String,
+    /// Device ID, four hexadecimal digits.
+    pub device: String,
+    /// Base class and sub-class, four hexadecimal digits.
+    pub class: String,
+    /// Bound driver, the target of the `driver` link.
+    pub driver: Option<String>,
+    /// IOMMU group, the target of the `iommu_group` link.
+    pub iommu_group: Option<u32>,
+    /// NUMA node, absent where the firmware gives none.
+    pub numa_node: Option<u32>,
+}
+
+/// One whole disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskFacts {
+    /// Kernel name; advisory, it may change at each boot.
+    pub name: String,
+    /// `wwid` or WWN where the device has one.
+    pub wwid: Option<String>,
+    /// Serial number where the device has one.
+    pub serial: Option<String>,
+    /// Model.
+    pub model: Option<String>,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// True for spinning disks.
+    pub rotational: bool,
+}
+
+/// One physical network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicFacts {
+    /// Kernel name.
+    pub name: String,
+    /// Permanent MAC address.
+    pub mac: Option<MacAddr>,
+    /// Has a link.
+    pub carrier: bool,
+    /// Mbit/s where known.
+    pub speed_mbps: Option<u32>,
+    /// Driver of the underlying device.
+    pub driver: Option<String>,
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Software, and what this boot was made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Versions {
+    /// Version, commit and build time of mesh-agent.
+    pub agent: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// `PRETTY_NAME` of `/etc/os-release`.
+    pub os: String,
+    /// Boot session that the overlay names.
+    pub session: Option<BootSessionId>,
+    /// Generation that the overlay names.
+    pub generation: String,
+    /// Profile that the overlay names.
+    pub profile: String,
+}

@@ -1,0 +1,176 @@
+//! The standing link: typed, versioned messages as JSON text frames over a mutual-TLS WebSocket.
+//!
+//! ```text
+//! agent    Hello ───────────────▶ central
+//!          ◀─────────────── Welcome
+//!          Checks ──────────────▶            (ready? degraded -> online)
+//!          Heartbeat ───────────▶            every `heartbeat_s`
+//!          ◀──────────────── Task            typed, expiring, idempotent by ID
+//!          TaskDone ────────────▶            sent again on reconnection until Acknowledged
+//!          Renew ───────────────▶
+//!          ◀────────── Certificate
+//! ```
+//! Liveness probes are WebSocket pings, answered by the protocol itself.
+
+use super::{EnrolResponse, Facts};
+use crate::id::{BootSessionId, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Names one task; the agent runs each at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskId(pub u64);
+
+/// What an agent says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FromAgent {
+    /// First message of every connection.
+    Hello(Box<Hello>),
+    /// Still here.
+    Heartbeat(Heartbeat),
+    /// Result of the readiness checks, all of them.
+    Checks {
+        /// In the order in which they ran.
+        checks: Vec<Check>,
+    },
+    /// A task ended.
+    TaskDone {
+        /// Which one.
+        task: TaskId,
+        /// How.
+        outcome: TaskOutcome,
+    },
+    /// Half of the certificate's life is over: a new request for the same node.
+    Renew {
+        /// As in [`super::EnrolRequest`].
+        csr_pem: String,
+    },
+}
+
+/// What the central node says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FromCentral {
+    /// Answer to [`FromAgent::Hello`].
+    Welcome(Welcome),
+    /// Do this.
+    Task(Task),
+    /// The outcome of a task is stored; the agent may forget it.
+    Acknowledged {
+        /// Which one.
+        task: TaskId,
+    },
+    /// Answer to [`FromAgent::Renew`].
+    Certificate(EnrolResponse),
+    /// The link ends; reconnect only after so many seconds.
+    Goodbye {
+        /// For the node's log.
+        reason: String,
+        /// Seconds to wait; `None` means never.
+        retry_after_s: Option<u32>,
+    },
+}
+
+/// First message of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`super::VERSION`].
+    pub version: u16,
+    /// Must be the node of the certificate.
+    pub node: NodeId,
+    /// The boot that this agent belongs to; an older one than the node's newest is refused.
+    pub session: BootSessionId,
+    /// Everything known of the machine.
+    pub facts: Facts,
+}
+
+/// Answer to a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`super::VERSION`].
+    pub version: u16,
+    /// Seconds between heartbeats.
+    pub heartbeat_s: u32,
+}
+
+/// Sign of life with what changes quickly.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Heartbeat {
+    /// Seconds since the kernel started.
+    pub uptime_s: u64,
+    /// `MemAvailable`, KiB.
+    pub memory_available_kib: u64,
+    /// Free bytes of the root file system (tmpfs).
+    pub storage_free_bytes: u64,
+    /// Running workloads.
+    pub workloads: u32,
+}
+
+/// One readiness check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Stable name: `services`, `identity`, `clock`...
+    pub name: String,
+    /// Verdict.
+    pub status: CheckStatus,
+    /// What was seen.
+    pub detail: String,
+    /// What to do, empty when it passed.
+    #[serde(default)]
+    pub remediation: String,
+}
+
+/// Verdict of a check. Only `Fail` keeps a node from being online.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum CheckStatus {
+    /// As it should be.
+    Pass,
+    /// Works, but look at it.
+    Warn,
+    /// Does not work.
+    Fail,
+    /// Not applicable to this profile.
+    Skip,
+}
+
+/// Something for the agent to do. There is no task that runs a shell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The agent runs each ID at most once and returns the stored outcome when it comes again.
+    pub task: TaskId,
+    /// The only node that may run it.
+    pub node: NodeId,
+    /// Not to be started after this time.
+    pub expires_at: Timestamp,
+    /// What to do. An unknown action is refused without effect.
+    pub action: TaskAction,
+}
+
+/// Every task there is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+pub enum TaskAction {
+    /// Restart the machine; done is reported before the machine goes down.
+    Reboot,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum TaskOutcome {
+    /// As asked.
+    Done,
+    /// Not done, without side effect: unknown, expired, for another node.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Tried and failed.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}

@@ -1,0 +1,43 @@
+//! Step 0, wire: what agent and central node say to each other, with its limits. Both sides use these very types.
+//!
+//! Every first message carries [`VERSION`]. A field may be added with a default; a meaning may never change without a new
+//! version. Unknown fields are ignored, so that a newer agent can talk to an older central node of the same version.
+//!
+//! | route | transport | who may call | messages |
+//! | --- | --- | --- | --- |
+//! | [`ENROL_PATH`] | POST, JSON | a boot token | [`EnrolRequest`] -> [`EnrolResponse`], else 401 |
+//! | [`PENDING_PATH`] | WebSocket | anyone on the agent plane, bounded | [`PendingHello`], then [`PendingReply`]s |
+//! | [`RENEW_PATH`] | POST, JSON | a client certificate, expired or not | [`RenewRequest`] -> [`EnrolResponse`] |
+//! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
+
+mod boot;
+mod enrol;
+mod facts;
+mod link;
+
+pub use boot::{AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart};
+pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
+pub use facts::{CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SystemFacts, Versions};
+pub use link::{
+    Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome,
+};
+
+/// The version of everything in this module.
+pub const VERSION: u16 = 1;
+
+/// Enrolment with the one-time token of an overlay.
+pub const ENROL_PATH: &str = "/v1/enrol";
+/// Where a node that is not approved yet waits, server-authenticated.
+pub const PENDING_PATH: &str = "/v1/pending";
+/// A new certificate for an old one, even when it has expired.
+pub const RENEW_PATH: &str = "/v1/renew";
+/// The standing link of an enrolled node.
+pub const LINK_PATH: &str = "/v1/link";
+
+/// The DNS name in the central node's certificate. Agents are told an address; the name is the same on every site.
+pub const SERVER_NAME: &str = "central.meshd.internal";
+
+/// Largest WebSocket message or request body of the agent plane, in bytes. Facts of a 16-GPU machine take about 60 KB.
+pub const MAX_MESSAGE: usize = 512 * 1024;
+/// Longest certificate request, in bytes of PEM; a P-256 one takes about 500.
+pub const MAX_CSR: usize = 4096;
