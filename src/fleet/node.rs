@@ -54,8 +54,9 @@ pub struct Node {
     pub generation: Option<Generation>,
     /// What its agent says that it booted.
     pub booted: Option<Generation>,
-    /// Serial number of its current certificate, hexadecimal; others are refused.
-    pub certificate: Option<String>,
+    /// Serial numbers of the certificates that are honoured, hexadecimal, newest last: one, or two between a renewal and
+    /// the first use of the new one. All others are refused.
+    pub certificates: Vec<String>,
     /// What it last told of itself.
     pub facts: Option<Facts>,
     /// Its last checks.
@@ -90,7 +91,7 @@ impl Node {
             boot: None,
             generation: None,
             booted: None,
-            certificate: None,
+            certificates: Vec::new(),
             facts: None,
             checks: Vec::new(),
         };

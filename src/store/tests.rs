@@ -1,0 +1,130 @@
+//! The promises of the store: all or nothing, what was acknowledged is there, bounded.
+
+use super::*;
+use crate::fleet::{Actor, BootSession, EventKind, Fingerprint, Lease, Node, Stage};
+use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
+
+fn mac(n: u16) -> MacAddr {
+    let [high, low] = n.to_be_bytes();
+    MacAddr([2, 0, 0, 0, high, low])
+}
+
+fn node(n: u16) -> Node {
+    Node::discovered(Basis::Mac(mac(n)), Fingerprint::default(), mac(n), Timestamp::from_millis(1))
+}
+
+fn event(detail: &str) -> Event {
+    Event::new(Timestamp::from_millis(1), Actor::Central, EventKind::Discovered, detail)
+}
+
+fn session(n: u8, of: u16, at: i64) -> BootSession {
+    BootSession::open(BootSessionId([n; 12]), mac(of), Stage::Dhcp, Timestamp::from_millis(at))
+}
+
+async fn put_node(store: &Store, node: Node) {
+    let put = store.commit(|tx| {
+        tx.put_node(node);
+        tx.event(event("put"));
+        Ok::<_, StoreError>(())
+    });
+    put.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    put_node(&store, node(1)).await;
+    let lease = Lease { mac: mac(1), address: [10, 0, 0, 9].into(), expires_at: Timestamp::from_millis(7) };
+    let put = store.commit(|tx| {
+        tx.put_lease(lease.clone());
+        tx.put_session(session(1, 1, 5));
+        Ok::<_, StoreError>(())
+    });
+    put.await.unwrap();
+    drop(store);
+
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.read(|model| model.node_of_mac(mac(1)).cloned()), Some(node(1)));
+    assert_eq!(store.read(|model| model.leases().cloned().collect::<Vec<_>>()), [lease]);
+    assert_eq!(store.read(|model| model.newest_session(mac(1)).cloned()), Some(session(1, 1, 5)));
+    let events = store.events(EventFilter { limit: 10, ..EventFilter::default() }).unwrap();
+    assert_eq!(events.len(), 1);
+    put_node(&store, node(2)).await;
+    let events = store.events(EventFilter { after: Some(events[0].0), limit: 10, ..EventFilter::default() }).unwrap();
+    assert_eq!(events[0].0, EventSeq(1), "numbers go on where they stopped");
+}
+
+#[tokio::test]
+async fn a_refused_change_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let refused = store.commit(|tx| {
+        tx.put_node(node(1));
+        tx.event(event("never"));
+        Err::<(), _>(StoreError::UnknownKey { key: "no".into() })
+    });
+    assert!(refused.await.is_err());
+    assert_eq!(store.read(|model| model.nodes().count()), 0);
+    assert!(store.events(EventFilter { limit: 10, ..EventFilter::default() }).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_mac_keeps_its_newest_sessions_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for n in 0..20u8 {
+        let put = store.commit(|tx| {
+            tx.put_session(session(n, 1, i64::from(n)));
+            Ok::<_, StoreError>(())
+        });
+        put.await.unwrap();
+    }
+    let (count, newest) = store.read(|model| {
+        (
+            (0..20).filter(|n| model.session(BootSessionId([*n; 12])).is_some()).count(),
+            model.newest_session(mac(1)).cloned(),
+        )
+    });
+    assert_eq!(count, MAX_SESSIONS_PER_MAC);
+    assert_eq!(newest.map(|session| session.id), Some(BootSessionId([19; 12])));
+}
+
+#[tokio::test]
+async fn many_writers_at_once_all_find_their_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = std::sync::Arc::new(Store::open(dir.path()).unwrap());
+    let writers: Vec<_> = (0..200u16)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { put_node(&store, node(n)).await })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    store.close().await.unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.read(|model| model.nodes().count()), 200);
+}
+
+#[tokio::test]
+async fn a_store_of_another_version_or_with_a_damaged_record_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    let raw = || sled::open(dir.path().join("store")).unwrap();
+    raw().open_tree("meshd").unwrap().insert("node/00000000", "{").unwrap();
+    let error = Store::open(dir.path()).err().expect("refused").to_string();
+    assert!(error.contains("node/00000000"), "{error}");
+    raw().open_tree("meshd").unwrap().insert("version", "99").unwrap();
+    assert!(matches!(Store::open(dir.path()), Err(StoreError::Version { .. })));
+}
+
+#[tokio::test]
+async fn two_daemons_cannot_share_one_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Store::open(dir.path()).unwrap();
+    let second = Store::open(dir.path()).err().expect("refused").to_string();
+    assert!(second.contains("another meshd"), "{second}");
+}

@@ -1,0 +1,177 @@
+//! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
+
+use super::{Model, StoreError, events};
+use crate::fleet::{BootSession, Event, EventSeq, Lease, Node};
+use crate::id::{BootSessionId, Digest, MacAddr, NodeId};
+use crate::trust::TokenRecord;
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt::Display};
+
+/// What happens to one record.
+pub(super) enum Change<T> {
+    Put(T),
+    Remove,
+}
+
+impl<T> Change<T> {
+    fn value(&self) -> Option<&T> {
+        match self {
+            Change::Put(value) => Some(value),
+            Change::Remove => None,
+        }
+    }
+}
+
+/// Everything that a transaction wants.
+#[derive(Default)]
+pub(super) struct Staged {
+    pub(super) nodes: BTreeMap<NodeId, Change<Node>>,
+    pub(super) sessions: BTreeMap<BootSessionId, Change<BootSession>>,
+    pub(super) leases: BTreeMap<MacAddr, Change<Lease>>,
+    pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
+    pub(super) events: Vec<Event>,
+}
+
+/// A change in the making.
+pub struct Tx<'a> {
+    model: &'a Model,
+    staged: Staged,
+}
+
+impl<'a> Tx<'a> {
+    pub(super) fn new(model: &'a Model) -> Self {
+        Tx { model, staged: Staged::default() }
+    }
+
+    pub(super) fn into_staged(self) -> Staged {
+        self.staged
+    }
+
+    /// The state before this transaction.
+    pub fn before(&self) -> &'a Model {
+        self.model
+    }
+
+    /// A node, as staged or as it was.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        match self.staged.nodes.get(&id) {
+            Some(change) => change.value(),
+            None => self.model.node(id),
+        }
+    }
+
+    /// Stores a node.
+    pub fn put_node(&mut self, node: Node) {
+        self.staged.nodes.insert(node.id, Change::Put(node));
+    }
+
+    /// Edits a node; `None` if there is no such node.
+    pub fn edit_node<R>(&mut self, id: NodeId, edit: impl FnOnce(&mut Node) -> R) -> Option<R> {
+        let mut node = self.node(id)?.clone();
+        let result = edit(&mut node);
+        self.put_node(node);
+        Some(result)
+    }
+
+    /// A boot session, as staged or as it was.
+    pub fn session(&self, id: BootSessionId) -> Option<&BootSession> {
+        match self.staged.sessions.get(&id) {
+            Some(change) => change.value(),
+            None => self.model.session(id),
+        }
+    }
+
+    /// Stores a boot session. Old ones of the same MAC address go beyond the bound.
+    pub fn put_session(&mut self, session: BootSession) {
+        for id in self.model.surplus_sessions(&session) {
+            self.staged.sessions.insert(id, Change::Remove);
+        }
+        self.staged.sessions.insert(session.id, Change::Put(session));
+    }
+
+    /// Edits a boot session; `None` if there is no such session.
+    pub fn edit_session<R>(&mut self, id: BootSessionId, edit: impl FnOnce(&mut BootSession) -> R) -> Option<R> {
+        let mut session = self.session(id)?.clone();
+        let result = edit(&mut session);
+        self.staged.sessions.insert(id, Change::Put(session));
+        Some(result)
+    }
+
+    /// Stores a lease.
+    pub fn put_lease(&mut self, lease: Lease) {
+        self.staged.leases.insert(lease.mac, Change::Put(lease));
+    }
+
+    /// Forgets a lease.
+    pub fn remove_lease(&mut self, mac: MacAddr) {
+        self.staged.leases.insert(mac, Change::Remove);
+    }
+
+    /// A token, as staged or as it was.
+    pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
+        match self.staged.tokens.get(hash) {
+            Some(change) => change.value(),
+            None => self.model.token(hash),
+        }
+    }
+
+    /// Stores a token.
+    pub fn put_token(&mut self, token: TokenRecord) {
+        self.staged.tokens.insert(token.hash, Change::Put(token));
+    }
+
+    /// Forgets a token.
+    pub fn remove_token(&mut self, hash: Digest) {
+        self.staged.tokens.insert(hash, Change::Remove);
+    }
+
+    /// Appends to the record of events.
+    pub fn event(&mut self, event: Event) {
+        self.staged.events.push(event);
+    }
+}
+
+impl Staged {
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+            && self.sessions.is_empty()
+            && self.leases.is_empty()
+            && self.tokens.is_empty()
+            && self.events.is_empty()
+    }
+
+    pub(super) fn numbered_events(&self, next: EventSeq) -> Vec<(EventSeq, Event)> {
+        (next.0..).map(EventSeq).zip(self.events.iter().cloned()).collect()
+    }
+
+    /// One sled batch: all of it happens, or nothing.
+    pub(super) fn to_batch(&self, model: &Model, events: &[(EventSeq, Event)]) -> Result<sled::Batch, StoreError> {
+        let mut batch = sled::Batch::default();
+        write_all(&mut batch, "node", &self.nodes)?;
+        write_all(&mut batch, "session", &self.sessions)?;
+        write_all(&mut batch, "lease", &self.leases)?;
+        write_all(&mut batch, "token", &self.tokens)?;
+        for (seq, event) in events {
+            batch.insert(events::key(*seq), serde_json::to_vec(event).map_err(StoreError::Encode)?);
+        }
+        for seq in events::surplus(model, events.len()) {
+            batch.remove(events::key(seq));
+        }
+        Ok(batch)
+    }
+}
+
+fn write_all<K: Display, T: Serialize>(
+    batch: &mut sled::Batch,
+    kind: &str,
+    changes: &BTreeMap<K, Change<T>>,
+) -> Result<(), StoreError> {
+    for (key, change) in changes {
+        let key = format!("{kind}/{key}").into_bytes();
+        match change {
+            Change::Put(value) => batch.insert(key, serde_json::to_vec(value).map_err(StoreError::Encode)?),
+            Change::Remove => batch.remove(key),
+        }
+    }
+    Ok(())
+}
