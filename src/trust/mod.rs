@@ -1,3 +1,74 @@
 //! Step 2, trust: tokens, capabilities and certificates: who may have what.
+//!
+//! ```text
+//! DHCP opened a boot session ─▶ capability (16 bytes, minutes)    opens one overlay, once, to one address
+//!      that overlay carries  ─▶ token      (32 bytes, minutes)    buys one certificate, for one node and session
+//!    the agent's own key and ─▶ certificate (14 days)             is the node, on the agent plane
+//! ```
+//! Pure but for keys: time and the randomness of texts are arguments; only [`CertificateAuthority`] makes keys and keeps
+//! its own in a folder.
+
+mod authority;
+pub mod capability;
+mod files;
+mod peer;
 pub mod token;
-pub use token::TokenRecord;
+mod verifier;
+
+pub use authority::{CertificateAuthority, Issued, NODE_CERT_LIFE};
+pub use peer::Peer;
+pub use token::{TokenRecord, TokenRefused};
+
+use std::path::PathBuf;
+
+/// What can go wrong with keys and certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file of the certificate authority cannot be read or written.
+    #[error("cannot {operation} {}; check the permissions of the state folder", path.display())]
+    File {
+        /// `read`, `write`...
+        operation: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The private key may be read by others.
+    #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The two files of the authority do not belong together, or one is damaged.
+    #[error("{}: {detail}; restore both files of this folder from a backup, or move the folder away: \
+             a new authority is made and every node enrols again at its next boot", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A certificate request that nothing can be issued for.
+    #[error("the certificate request is refused: {0}")]
+    Request(&'static str),
+    /// A certificate that names no node of this site.
+    #[error("the certificate names no node: {0}")]
+    Certificate(&'static str),
+    /// The cryptographic library failed at something that depends on no input.
+    #[error("cannot make {what}")]
+    Crypto {
+        /// What was to be made.
+        what: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl TrustError {
+    fn crypto<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| TrustError::Crypto { what, source: Box::new(source) }
+    }
+}

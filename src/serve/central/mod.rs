@@ -1,1 +1,174 @@
 //! What all servers share: site, catalog, store, keys; and one file for each thing that can happen in the boot chain.
+//!
+//! The servers translate between their protocol and the methods here; every decision that outlives one packet is made here
+//! or in the pure modules, and every change of state is one [`Store::commit`]. In chain order:
+//!
+//! | file | what happens |
+//! | --- | --- |
+//! | `dhcp` | a machine asked for an address: its boot session opens or goes on |
+//! | `fetch` | it fetched a loader, kernel, initramfs, packages or modloop |
+//! | `script` | it asked what to boot: identity, admission, rendering, capability, plan |
+//! | `overlay` | it fetched its overlay: token, per-boot part, single use |
+//! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
+//! | `link` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `operate` | an operator spoke |
+//! | `watch` | time passed: silence, missing overlays |
+
+mod alarm;
+mod dhcp;
+mod enrol;
+mod fetch;
+mod link;
+mod operate;
+mod overlay;
+mod pending;
+mod render;
+mod script;
+mod seams;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use dhcp::DhcpSeen;
+pub use enrol::PlaneError;
+pub use fetch::Fetched;
+pub use link::{LinkCommand, LinkId};
+pub use operate::OperateError;
+pub use overlay::{OverlayDenied, OverlayTransfer};
+pub use pending::PendingTicket;
+pub use render::RenderError;
+pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
+pub use watch::WATCH_INTERVAL;
+
+use crate::catalog::Catalog;
+use crate::config::Site;
+use crate::fleet::Lease;
+use crate::id::{BootSessionId, Digest, Timestamp};
+use crate::store::Store;
+use crate::trust::{CertificateAuthority, capability::Book};
+use bytes::Bytes;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+};
+
+/// Central, as the servers hold it.
+pub type Shared = Arc<Central>;
+
+/// What a central node is made of.
+pub struct Parts {
+    /// The valid site.
+    pub site: Arc<Site>,
+    /// Images and overlays.
+    pub catalog: Catalog,
+    /// Loaders by file name.
+    pub loaders: BTreeMap<String, Bytes>,
+    /// The agent binary that overlays carry.
+    pub agent_binary: Bytes,
+    /// Durable state.
+    pub store: Store,
+    /// The site's certificate authority.
+    pub authority: CertificateAuthority,
+    /// Time.
+    pub clock: Box<dyn Clock>,
+    /// Randomness.
+    pub entropy: Box<dyn Entropy>,
+}
+
+/// The state that all servers share.
+pub struct Central {
+    site: Arc<Site>,
+    catalog: RwLock<Arc<Catalog>>,
+    loaders: BTreeMap<String, Bytes>,
+    agent_binary: Bytes,
+    agent_digest: Digest,
+    store: Store,
+    authority: CertificateAuthority,
+    clock: Box<dyn Clock>,
+    entropy: Box<dyn Entropy>,
+    capabilities: Mutex<Book>,
+    /// What the script promised to each session: the overlay must be of the same generation.
+    promises: Mutex<BTreeMap<BootSessionId, render::Promise>>,
+    renders: render::Cache,
+    pending: pending::Waiting,
+    links: link::Links,
+    alarms: alarm::Limiter,
+    started: std::time::Duration,
+}
+
+impl Central {
+    /// Puts the parts together. Nothing runs yet.
+    pub fn new(parts: Parts) -> Shared {
+        let started = parts.clock.monotonic();
+        Arc::new(Central {
+            agent_digest: Digest::of(&parts.agent_binary),
+            site: parts.site,
+            catalog: RwLock::new(Arc::new(parts.catalog)),
+            loaders: parts.loaders,
+            agent_binary: parts.agent_binary,
+            store: parts.store,
+            authority: parts.authority,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            capabilities: Mutex::default(),
+            promises: Mutex::default(),
+            renders: render::Cache::default(),
+            pending: pending::Waiting::default(),
+            links: link::Links::default(),
+            alarms: alarm::Limiter::default(),
+            started,
+        })
+    }
+
+    /// The valid site.
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// Images and overlays as they are now; hold it for one request only.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another catalog in place of the present one. Requests that hold the old one finish with it.
+    pub fn replace_catalog(&self, catalog: Catalog) {
+        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+    }
+
+    /// Durable state.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The site's certificate authority.
+    pub fn authority(&self) -> &CertificateAuthority {
+        &self.authority
+    }
+
+    /// Wall-clock time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// All DHCP leases, for the DHCP engine to start with.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.store.read(|model| model.leases().cloned().collect())
+    }
+
+    /// A loader by its file name.
+    pub fn loader(&self, name: &str) -> Option<Bytes> {
+        self.loaders.get(name).cloned()
+    }
+
+    fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.entropy.fill(&mut bytes);
+        bytes
+    }
+}
+
+/// Locks; a panic elsewhere does not take the boot services down, and is seen where the task is joined.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

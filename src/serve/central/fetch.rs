@@ -1,0 +1,59 @@
+//! A machine fetched a file: the stage is recorded with its boot session.
+
+use super::Central;
+use crate::fleet::{Actor, Event, EventKind, Stage};
+use crate::id::Digest;
+use std::net::Ipv4Addr;
+
+/// What was fetched, to its last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// iPXE.
+    Loader,
+    /// A part of an image.
+    Blob(Digest),
+}
+
+impl Central {
+    /// Records it. An address that belongs to no boot session is no error: anybody may fetch what is public.
+    pub async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
+        let Some(stage) = self.stage_of(what) else { return };
+        let now = self.now();
+        let marked = self
+            .store
+            .commit(|tx| {
+                let Some(id) = tx.before().session_at(from).map(|session| session.id) else { return Ok(()) };
+                let Some((new, node)) = tx.edit_session(id, |session| (session.mark(stage, now), session.node)) else {
+                    return Ok(());
+                };
+                if new {
+                    let event = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
+                    tx.event(event.of_node(node).in_session(id));
+                }
+                Ok::<_, crate::store::StoreError>(())
+            })
+            .await;
+        if let Err(error) = marked {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+        }
+    }
+
+    fn stage_of(&self, what: Fetched) -> Option<Stage> {
+        let digest = match what {
+            Fetched::Loader => return Some(Stage::Loader),
+            Fetched::Blob(digest) => digest,
+        };
+        let catalog = self.catalog();
+        catalog.images().find_map(|image| {
+            let parts = &image.manifest;
+            [
+                (parts.kernel.digest, Stage::Kernel),
+                (parts.initramfs.digest, Stage::Initramfs),
+                (parts.packages.digest, Stage::Packages),
+                (parts.modloop.digest, Stage::Modloop),
+            ]
+            .into_iter()
+            .find_map(|(part, stage)| (part == digest).then_some(stage))
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! Who is at the other end: a verified client certificate becomes a node.
+
+use super::TrustError;
+use crate::id::{NodeId, Timestamp, hex};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+/// Scheme of the subject alternative name that carries the node ID.
+pub(super) const NODE_URI: &str = "meshd:node:";
+
+/// A node on the agent plane, as its certificate names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The node.
+    pub node: NodeId,
+    /// Serial number of its certificate, lower-case hexadecimal.
+    pub serial: String,
+    /// True when the certificate's life is over: it may be renewed, and nothing else.
+    pub expired: bool,
+}
+
+impl Peer {
+    /// Reads a certificate whose signature the handshake has verified already. Total on any bytes.
+    pub(super) fn of(der: &[u8], now: Timestamp) -> Result<Self, TrustError> {
+        let refused = TrustError::Certificate;
+        let (rest, certificate) =
+            X509Certificate::from_der(der).map_err(|_| refused("it is not an X.509 certificate"))?;
+        if !rest.is_empty() {
+            return Err(refused("bytes follow it"));
+        }
+        let names = certificate.subject_alternative_name().map_err(|_| refused("its names are damaged"))?;
+        let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+        let mut nodes = names.iter().filter_map(|name| match name {
+            GeneralName::URI(uri) => uri.strip_prefix(NODE_URI),
+            _ => None,
+        });
+        let (Some(text), None) = (nodes.next(), nodes.next()) else {
+            return Err(refused("it does not carry exactly one meshd:node: name"));
+        };
+        let node = text.parse().map_err(|_| refused("its meshd:node: name is not a node ID"))?;
+        let expired = now.seconds() > certificate.validity().not_after.timestamp();
+        Ok(Peer { node, serial: hex(certificate.raw_serial()), expired })
+    }
+}

@@ -1,0 +1,76 @@
+//! The handshake's view of client certificates: webpki's, but for one thing. An expired certificate of ours passes, so that
+//! a node that was off for a month can renew; the application looks at the time again and lets it do nothing else.
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, UnixTime},
+    server::{
+        VerifierBuilderError, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+use std::sync::Arc;
+
+/// Wraps webpki's verifier. A client without a certificate passes too: enrolment has none yet.
+#[derive(Debug)]
+pub struct ExpiredMayRenew {
+    inner: Arc<dyn ClientCertVerifier>,
+}
+
+impl ExpiredMayRenew {
+    /// Trusts certificates for client authentication that these roots have signed.
+    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<Self, VerifierBuilderError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Ok(ExpiredMayRenew { inner: builder.allow_unauthenticated().build()? })
+    }
+}
+
+impl ClientCertVerifier for ExpiredMayRenew {
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.inner.verify_client_cert(end_entity, intermediates, now) {
+            // webpki looks at the time before it looks at the signature: everything else is checked as of the last second
+            // at which the certificate says it was valid. If that is a lie, the signature does not hold.
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+                self.inner.verify_client_cert(end_entity, intermediates, not_after)
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
