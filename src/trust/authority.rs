@@ -45,6 +45,8 @@ pub struct Issued {
     pub certificate_pem: String,
     /// Its serial number, lower-case hexadecimal.
     pub serial: String,
+    /// Digest of the public key that it certifies.
+    pub key: Digest,
     /// End of its life.
     pub not_after: Timestamp,
 }
@@ -130,7 +132,8 @@ impl CertificateAuthority {
         let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
         let certificate: Certificate =
             params.signed_by(&request.public_key, &self.issuer).map_err(made("a node certificate"))?;
-        Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), not_after })
+        let key = Digest::of(request.public_key.der_bytes());
+        Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), key, not_after })
     }
 
     /// TLS of the agent plane: version 1.3 only, client certificate optional, an expired one of ours passes and is marked

@@ -29,8 +29,18 @@ pub struct TokenRecord {
     pub session: BootSessionId,
     /// Not to be used after this time.
     pub expires_at: Timestamp,
-    /// When it was used. A token is used once.
-    pub used_at: Option<Timestamp>,
+    /// When it was used, and for which key. A token is used once; the same key may ask again, because the answer to its
+    /// first request can be lost, and gains nothing by it.
+    pub used: Option<Use>,
+}
+
+/// How a token was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// First time.
+    pub at: Timestamp,
+    /// Digest of the public key that was certified.
+    pub key: Digest,
 }
 
 /// Why a token buys nothing. The node is never told which of these it was (EN-4).
@@ -50,7 +60,7 @@ pub enum TokenRefused {
 impl TokenRecord {
     /// A fresh record.
     pub fn new(hash: Digest, node: NodeId, session: BootSessionId, expires_at: Timestamp) -> Self {
-        TokenRecord { hash, node, session, expires_at, used_at: None }
+        TokenRecord { hash, node, session, expires_at, used: None }
     }
 
     /// True if the text is this token. Takes the same time whatever the text.
@@ -62,17 +72,23 @@ impl TokenRecord {
     ///
     /// # Errors
     /// Nothing has changed then; a stranger cannot use up somebody else's token.
-    pub fn redeem(&mut self, node: NodeId, session: BootSessionId, now: Timestamp) -> Result<(), TokenRefused> {
+    pub fn redeem(
+        &mut self,
+        node: NodeId,
+        session: BootSessionId,
+        key: Digest,
+        now: Timestamp,
+    ) -> Result<(), TokenRefused> {
         if self.node != node || self.session != session {
             return Err(TokenRefused::Foreign);
         }
-        if self.used_at.is_some() {
+        if self.used.is_some_and(|earlier| earlier.key != key) {
             return Err(TokenRefused::Used);
         }
         if now > self.expires_at {
             return Err(TokenRefused::Expired);
         }
-        self.used_at = Some(now);
+        self.used.get_or_insert(Use { at: now, key });
         Ok(())
     }
 }
@@ -81,6 +97,8 @@ impl TokenRecord {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const KEY: Digest = Digest([8; 32]);
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millis(millis)
@@ -100,18 +118,19 @@ mod tests {
     fn a_token_works_once_and_only_for_its_node_and_session() {
         let (_, mut record) = record();
         let (ours, session) = (node("00000001"), BootSessionId([1; 12]));
-        assert_eq!(record.redeem(node("00000002"), session, at(1)), Err(TokenRefused::Foreign));
-        assert_eq!(record.redeem(ours, BootSessionId([2; 12]), at(1)), Err(TokenRefused::Foreign));
-        assert_eq!(record.redeem(ours, session, at(1000)), Ok(()), "a stranger has not used it up");
-        assert_eq!(record.redeem(ours, session, at(1000)), Err(TokenRefused::Used));
-        assert_eq!(record.used_at, Some(at(1000)));
+        assert_eq!(record.redeem(node("00000002"), session, KEY, at(1)), Err(TokenRefused::Foreign));
+        assert_eq!(record.redeem(ours, BootSessionId([2; 12]), KEY, at(1)), Err(TokenRefused::Foreign));
+        assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "a stranger has not used it up");
+        assert_eq!(record.redeem(ours, session, Digest([9; 32]), at(1000)), Err(TokenRefused::Used));
+        assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "the answer to the first may have been lost");
+        assert_eq!(record.used, Some(Use { at: at(1000), key: KEY }));
     }
 
     #[test]
     fn a_token_dies_with_its_time_and_its_text_is_not_stored() {
         let (text, mut record) = record();
-        assert_eq!(record.redeem(node("00000001"), BootSessionId([1; 12]), at(1001)), Err(TokenRefused::Expired));
-        assert_eq!(record.used_at, None);
+        assert_eq!(record.redeem(node("00000001"), BootSessionId([1; 12]), KEY, at(1001)), Err(TokenRefused::Expired));
+        assert_eq!(record.used, None);
         assert!(record.is(&text));
         let stored = serde_json::to_string(&record).expect("plain");
         assert!(!stored.contains(&text));
