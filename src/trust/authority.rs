@@ -51,6 +51,14 @@ pub struct Issued {
     pub not_after: Timestamp,
 }
 
+impl Issued {
+    /// What the agent is told.
+    pub fn response(&self, now: Timestamp) -> wire::EnrolResponse {
+        let life_s = self.not_after.since(now).as_secs();
+        wire::EnrolResponse { certificate_pem: self.certificate_pem.clone(), life_s }
+    }
+}
+
 impl CertificateAuthority {
     /// Opens the authority in a folder, or makes it there. A start that was cut off between its two files is completed.
     ///

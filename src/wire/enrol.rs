@@ -24,6 +24,8 @@ pub struct EnrolRequest {
 pub struct EnrolResponse {
     /// The node's certificate, then any intermediate, PEM.
     pub certificate_pem: String,
+    /// Seconds for which it is valid from now on. A span, not a date: the node's clock may be wrong.
+    pub life_s: u64,
 }
 
 /// A new certificate over the old one's mutual TLS.

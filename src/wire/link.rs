@@ -92,6 +92,9 @@ pub struct Welcome {
     pub version: u16,
     /// Seconds between heartbeats.
     pub heartbeat_s: u32,
+    /// The central node's clock, by which the agent judges whether a task has expired.
+    #[serde(default)]
+    pub now: Option<Timestamp>,
 }
 
 /// Sign of life with what changes quickly.
