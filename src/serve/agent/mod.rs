@@ -1,1 +1,194 @@
 //! The agent plane: enrolment, the pending connection, and the link.
+//!
+//! ```text
+//! accept ─▶ TLS 1.3 ─▶ who? ─▶ one request ─┬─ POST enrol     anyone with a boot token
+//!                      │                    ├─ POST renew     a certificate, expired or not
+//!                      │                    ├─ GET  pending   anyone, bounded; becomes a WebSocket
+//!                      ▼                    └─ GET  link      a valid certificate; becomes a WebSocket
+//!           certificate of this site, or none
+//! ```
+//! Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
+//! implements; this module owns sockets, limits and time.
+
+mod bind;
+mod link;
+mod pending;
+mod plane;
+mod routes;
+mod socket;
+
+pub use bind::{BindError, Listener, bind};
+pub use plane::{AgentPlane, LinkCommand, PlaneError, Ticket};
+
+use crate::trust::Peer;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt as _;
+
+/// Most connections at once, links included. More wait in the kernel's queue.
+pub const MAX_CONNECTIONS: usize = 32_768;
+/// Most pending connections at once; they need no credential.
+pub const MAX_PENDING: usize = 1024;
+/// How long a TLS handshake may take.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the head of a request may take.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a whole request may take; a WebSocket leaves this clock when it is upgraded.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest head of a request, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// Pause after the kernel had no file descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What all connections share.
+struct Service<P> {
+    plane: Arc<P>,
+    pending: Arc<Semaphore>,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// One connection, as its request sees it.
+#[derive(Clone)]
+struct Connection {
+    from: SocketAddr,
+    /// The client certificate and the node it names.
+    client: Option<Arc<Client>>,
+    /// Counts against [`MAX_CONNECTIONS`] for as long as anything of the connection lives.
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+struct Client {
+    peer: Peer,
+    certificate: CertificateDer<'static>,
+}
+
+/// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
+pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: Listener, shutdown: CancellationToken) {
+    let acceptor = TlsAcceptor::from(plane.tls());
+    let service = Arc::new(Service {
+        plane,
+        pending: Arc::new(Semaphore::new(MAX_PENDING)),
+        shutdown: shutdown.clone(),
+        tasks: TaskTracker::new(),
+    });
+    let router = routes::router(Arc::clone(&service));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => report(ended),
+            accepted = accept(&listener, &room) => {
+                let Some((stream, from, permit)) = accepted else { continue };
+                let (acceptor, service, router) = (acceptor.clone(), Arc::clone(&service), router.clone());
+                connections.spawn(async move {
+                    let Some((stream, client)) = handshake(&acceptor, &service, stream, from).await else { return };
+                    let connection = Connection { from, client, _permit: Arc::new(permit) };
+                    converse(stream, connection, router, &service.shutdown).await;
+                });
+            }
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+    service.tasks.close();
+    service.tasks.wait().await;
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection of the agent plane panicked");
+    }
+}
+
+async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, from)) => Some((stream, from, permit)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection on the agent plane");
+            sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
+
+/// Encrypts, and names the node at the other end, if it shows a certificate.
+async fn handshake<P: AgentPlane>(
+    acceptor: &TlsAcceptor,
+    service: &Service<P>,
+    stream: TcpStream,
+    from: SocketAddr,
+) -> Option<(TlsStream, Option<Arc<Client>>)> {
+    // Small messages both ways; delaying them to fill packets only costs time.
+    let _ = stream.set_nodelay(true);
+    let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%from, %error, "TLS handshake failed");
+            return None;
+        }
+        Err(_) => {
+            tracing::debug!(%from, "TLS handshake took too long");
+            return None;
+        }
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let Some(certificate) = certificate.map(|certificate| certificate.clone().into_owned()) else {
+        return Some((stream, None));
+    };
+    match service.plane.identify(&certificate) {
+        Ok(peer) => Some((stream, Some(Arc::new(Client { peer, certificate })))),
+        Err(error) => {
+            tracing::warn!(%from, %error, "a certificate of this site names no node");
+            None
+        }
+    }
+}
+
+/// One request and its answer.
+async fn converse(stream: TlsStream, connection: Connection, router: axum::Router, shutdown: &CancellationToken) {
+    let from = connection.from;
+    let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(connection.clone());
+        router.clone().oneshot(request.map(axum::body::Body::new))
+    });
+    let exchange = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), answer)
+        .with_upgrades();
+    tokio::pin!(exchange);
+    let ended = timeout(REQUEST_TIMEOUT, async {
+        tokio::select! {
+            ended = exchange.as_mut() => return ended,
+            () = shutdown.cancelled() => exchange.as_mut().graceful_shutdown(),
+        }
+        exchange.await
+    });
+    match ended.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%from, %error, "a request on the agent plane broke off"),
+        Err(_) => tracing::debug!(%from, "a request on the agent plane took too long"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

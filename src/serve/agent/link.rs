@@ -1,0 +1,179 @@
+//! The link: messages in, replies and commands out, probes, and an end that is always reported.
+
+use super::{
+    AgentPlane, Client, LinkCommand, PlaneError, Service,
+    routes::check_version,
+    socket::{Ended, Heard, Socket},
+};
+use crate::wire::{FromAgent, FromCentral, Hello};
+use axum::extract::ws::WebSocket;
+use bytes::Bytes;
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::interval,
+};
+
+/// Commands that wait for one link; the central node waits when they are more.
+const COMMANDS: usize = 64;
+/// Probes of one link that wait for their answer at once.
+const MAX_PROBES: usize = 16;
+/// How often the life of the certificate is looked at.
+const EXPIRY_CHECK: Duration = Duration::from_secs(60);
+/// When to come again after the central node was stopped or replaced this link.
+const SOON_S: u32 = 5;
+/// When to come again after a refusal that only an operator can change.
+const LATER_S: u32 = 60;
+
+/// How a link ends.
+enum End {
+    /// We end it, and say why and when to come again.
+    Goodbye { reason: String, retry_after_s: u32 },
+    /// The other end is gone or broke the rules.
+    Gone(Ended),
+}
+
+impl From<Ended> for End {
+    fn from(ended: Ended) -> Self {
+        End::Gone(ended)
+    }
+}
+
+/// Serves one link from its hello to its end.
+pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, client: &Client, from: SocketAddr) {
+    let node = client.peer.node;
+    let mut socket = Socket::new(socket, service.plane.offline_after());
+    let end = match converse(service, &mut socket, client, from).await {
+        Ok(never) => match never {},
+        Err(end) => end,
+    };
+    let reason = match end {
+        End::Gone(ended) => ended.to_string(),
+        End::Goodbye { reason, retry_after_s } => {
+            let goodbye = FromCentral::Goodbye { reason: reason.clone(), retry_after_s: Some(retry_after_s) };
+            // It may be gone already; then nothing is lost.
+            let _ = socket.send(&goodbye).await;
+            reason
+        }
+    };
+    tracing::info!(route = "link", %node, %from, reason, "link down");
+    socket.close(&reason).await;
+}
+
+async fn converse<P: AgentPlane>(
+    service: &Service<P>,
+    socket: &mut Socket,
+    client: &Client,
+    from: SocketAddr,
+) -> Result<std::convert::Infallible, End> {
+    let first = tokio::select! {
+        first = socket.hello() => first?,
+        () = service.shutdown.cancelled() => return Err(stopping()),
+    };
+    let FromAgent::Hello(hello) = first else { return Err(Ended::Violation("a link begins with hello").into()) };
+    check_hello(&hello, client)?;
+    let (commands, mut inbox) = mpsc::channel(COMMANDS);
+    let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
+    let (link, welcome) = up.map_err(refusal)?;
+    tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
+    let ended = async {
+        socket.send(&FromCentral::Welcome(welcome)).await?;
+        attend(service, socket, client, link, &mut inbox).await
+    };
+    let ended = ended.await;
+    service.plane.link_down(link).await;
+    ended
+}
+
+fn check_hello(hello: &Hello, client: &Client) -> Result<(), End> {
+    check_version(hello.version)
+        .map_err(|refusal| End::Goodbye { reason: refusal.message.into_owned(), retry_after_s: LATER_S })?;
+    if hello.node != client.peer.node {
+        let reason = format!("the hello is of {}, the certificate of {}", hello.node, client.peer.node);
+        return Err(End::Goodbye { reason, retry_after_s: LATER_S });
+    }
+    Ok(())
+}
+
+/// Between welcome and goodbye.
+async fn attend<P: AgentPlane>(
+    service: &Service<P>,
+    socket: &mut Socket,
+    client: &Client,
+    link: P::Link,
+    inbox: &mut mpsc::Receiver<LinkCommand>,
+) -> Result<std::convert::Infallible, End> {
+    let mut probes = Probes::default();
+    let mut expiry = interval(EXPIRY_CHECK);
+    loop {
+        tokio::select! {
+            heard = socket.next::<FromAgent>() => match heard? {
+                Heard::Pong(payload) => probes.answered(&payload),
+                Heard::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
+                Heard::Message(message) => {
+                    if let Some(reply) = service.plane.link_message(link, message).await.map_err(refusal)? {
+                        socket.send(&reply).await?;
+                    }
+                }
+            },
+            command = inbox.recv() => match command {
+                Some(LinkCommand::Send(message)) => socket.send(&message).await?,
+                Some(LinkCommand::Probe(answer)) => socket.ping(probes.asked(answer)).await?,
+                Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
+                None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
+            },
+            _ = expiry.tick() => {
+                if service.plane.identify(&client.certificate).is_ok_and(|peer| peer.expired) {
+                    return Err(refusal(PlaneError::StaleCertificate));
+                }
+            }
+            () = service.shutdown.cancelled() => return Err(stopping()),
+        }
+    }
+}
+
+fn stopping() -> End {
+    End::Goodbye { reason: "the central node stops".into(), retry_after_s: SOON_S }
+}
+
+fn refusal(error: PlaneError) -> End {
+    let retry_after_s = match &error {
+        PlaneError::StaleCertificate => 0,
+        PlaneError::Busy | PlaneError::Internal(_) => SOON_S,
+        PlaneError::Unauthorized | PlaneError::BadRequest(_) => LATER_S,
+    };
+    let reason = match error {
+        PlaneError::Internal(detail) => {
+            tracing::error!(route = "link", detail, "request failed");
+            "the central node failed; its log says why".into()
+        }
+        other => other.to_string(),
+    };
+    End::Goodbye { reason, retry_after_s }
+}
+
+/// Pings that somebody waits for. Each carries a number, so that the answer to an older ping proves nothing.
+#[derive(Default)]
+struct Probes {
+    last: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl Probes {
+    fn asked(&mut self, answer: oneshot::Sender<()>) -> Bytes {
+        self.last += 1;
+        if self.waiting.len() >= MAX_PROBES {
+            self.waiting.pop_first();
+        }
+        self.waiting.insert(self.last, answer);
+        Bytes::copy_from_slice(&self.last.to_be_bytes())
+    }
+
+    fn answered(&mut self, payload: &[u8]) {
+        let Ok(number) = payload.try_into().map(u64::from_be_bytes) else { return };
+        if let Some(answer) = self.waiting.remove(&number) {
+            // Whoever asked may have given up.
+            let _ = answer.send(());
+        }
+    }
+}

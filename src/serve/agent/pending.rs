@@ -1,0 +1,75 @@
+//! The pending connection: a node without token or certificate waits until somebody has decided.
+
+use super::{
+    AgentPlane, PlaneError, Service, Ticket,
+    routes::check_version,
+    socket::{Ended, Socket},
+};
+use crate::wire::{PendingHello, PendingReply};
+use axum::extract::ws::WebSocket;
+use std::net::SocketAddr;
+
+/// Holds one waiting node until it is approved, rejected or gone.
+pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, from: SocketAddr) {
+    let mut socket = Socket::new(socket, service.plane.offline_after());
+    let reason = match wait(service, &mut socket, from).await {
+        Ok(reason) => reason,
+        Err(ended) => {
+            tracing::debug!(route = "pending", %from, reason = %ended, "a waiting node is gone");
+            ended.to_string()
+        }
+    };
+    socket.close(&reason).await;
+}
+
+async fn wait<P: AgentPlane>(service: &Service<P>, socket: &mut Socket, from: SocketAddr) -> Result<String, Ended> {
+    let hello: PendingHello = socket.hello().await?;
+    if let Err(refusal) = check_version(hello.version) {
+        return Ok(refusal.message.into_owned());
+    }
+    let node = hello.node;
+    let mut ticket = match service.plane.pending(hello, from.ip()).await {
+        Ok(ticket) => ticket,
+        Err(error) => return refuse(socket, error).await,
+    };
+    tracing::info!(route = "pending", %node, %from, "a node waits for approval");
+    loop {
+        let reply = tokio::select! {
+            reply = ticket.next() => reply,
+            ended = silence(socket) => return Err(ended),
+            () = service.shutdown.cancelled() => return Ok("the central node stops; come again".into()),
+        };
+        socket.send(&reply).await?;
+        match reply {
+            PendingReply::Waiting { .. } => {}
+            PendingReply::Approved(_) => return Ok("approved".into()),
+            PendingReply::Rejected { reason } => return Ok(reason),
+        }
+    }
+}
+
+/// A node that waits has nothing to say; only the end of its connection is of interest.
+async fn silence(socket: &mut Socket) -> Ended {
+    loop {
+        match socket.next::<serde::de::IgnoredAny>().await {
+            Ok(super::socket::Heard::Pong(_)) => {}
+            Ok(super::socket::Heard::Message(_)) => return Ended::Violation("a message from a node that has to wait"),
+            Err(ended) => return ended,
+        }
+    }
+}
+
+async fn refuse(socket: &mut Socket, error: PlaneError) -> Result<String, Ended> {
+    match error {
+        PlaneError::Internal(detail) => {
+            tracing::error!(route = "pending", detail, "request failed");
+            Ok("the central node failed; its log says why".into())
+        }
+        PlaneError::Busy => Ok(PlaneError::Busy.to_string()),
+        refused => {
+            let reason = refused.to_string();
+            socket.send(&PendingReply::Rejected { reason: reason.clone() }).await?;
+            Ok(reason)
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The four routes, and what a refusal looks like.
+
+use super::{AgentPlane, Client, Connection, MAX_PENDING, PlaneError, Service, link, pending};
+use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest};
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{
+        DefaultBodyLimit, State, WebSocketUpgrade, rejection::BytesRejection, ws::rejection::WebSocketUpgradeRejection,
+    },
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// Bytes that one WebSocket buffers of what it reads; thousands of links are idle at any time.
+const READ_BUFFER: usize = 4 * 1024;
+
+type Shared<P> = State<Arc<Service<P>>>;
+
+/// Every route of the agent plane.
+pub(super) fn router<P: AgentPlane>(service: Arc<Service<P>>) -> Router {
+    Router::new()
+        .route(wire::ENROL_PATH, post(enrol::<P>))
+        .route(wire::RENEW_PATH, post(renew::<P>))
+        .route(wire::PENDING_PATH, get(pending::<P>))
+        .route(wire::LINK_PATH, get(link::<P>))
+        .fallback(|| async { not_found() })
+        .method_not_allowed_fallback(|| async { not_found() })
+        .layer(DefaultBodyLimit::max(wire::MAX_MESSAGE))
+        .with_state(service)
+}
+
+async fn enrol<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<EnrolResponse>, Refusal> {
+    let request: EnrolRequest = read(body)?;
+    check_version(request.version)?;
+    let node = request.node;
+    let response = service.plane.enrol(request, connection.from.ip()).await;
+    response.map(Json).map_err(|error| refused("enrol", &format!("node {node} at {}", connection.from), error))
+}
+
+async fn renew<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<EnrolResponse>, Refusal> {
+    let client = connection.client.as_deref().ok_or(Refusal::UNAUTHORIZED)?;
+    let request: RenewRequest = read(body)?;
+    check_version(request.version)?;
+    let response = service.plane.renew(&client.peer, request).await;
+    response.map(Json).map_err(|error| refused("renew", &format!("node {}", client.peer.node), error))
+}
+
+async fn pending<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    let upgrade = bounded(upgrade)?;
+    let Ok(place) = Arc::clone(&service.pending).try_acquire_owned() else {
+        tracing::warn!(route = "pending", from = %connection.from, "{MAX_PENDING} nodes wait already; turned away");
+        return Err(Refusal::BUSY);
+    };
+    let task = service.tasks.token();
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        pending::serve(&service, socket, connection.from).await;
+        drop((place, connection, task));
+    }))
+}
+
+async fn link<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    let client: Arc<Client> = connection.client.clone().ok_or(Refusal::UNAUTHORIZED)?;
+    if client.peer.expired {
+        return Err(Refusal::STALE);
+    }
+    let upgrade = bounded(upgrade)?;
+    let task = service.tasks.token();
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        link::serve(&service, socket, &client, connection.from).await;
+        drop((connection, task));
+    }))
+}
+
+fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
+    let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route wants a WebSocket"))?;
+    Ok(upgrade.max_message_size(wire::MAX_MESSAGE).max_frame_size(wire::MAX_MESSAGE).read_buffer_size(READ_BUFFER))
+}
+
+fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let body = body.map_err(|rejection| Refusal {
+        status: rejection.status(),
+        code: "bad_request",
+        message: "the body is too large or broke off".into(),
+    })?;
+    // serde's text would repeat what was sent, which may hold a token.
+    serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not the JSON that this route wants"))
+}
+
+pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
+    if version == wire::VERSION {
+        return Ok(());
+    }
+    let ours = wire::VERSION;
+    Err(Refusal::bad_request(&format!("the agent speaks version {version}, this central node version {ours}")))
+}
+
+fn refused(route: &'static str, who: &str, error: PlaneError) -> Refusal {
+    match &error {
+        PlaneError::Internal(detail) => tracing::error!(route, who, detail, "request failed"),
+        other => tracing::info!(route, who, reason = %other, "request refused"),
+    }
+    error.into()
+}
+
+fn not_found() -> Refusal {
+    Refusal { status: StatusCode::NOT_FOUND, code: "not_found", message: "no such route on the agent plane".into() }
+}
+
+/// An answer that says no.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    pub(super) message: std::borrow::Cow<'static, str>,
+}
+
+impl Refusal {
+    /// The one answer to every failure of a credential: it does not tell which it was.
+    const UNAUTHORIZED: Refusal = Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        code: "unauthorized",
+        message: std::borrow::Cow::Borrowed("not authorised"),
+    };
+    const STALE: Refusal = Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        code: "stale_certificate",
+        message: std::borrow::Cow::Borrowed("the certificate has expired; renew it"),
+    };
+    const BUSY: Refusal = Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        code: "busy",
+        message: std::borrow::Cow::Borrowed("the central node is busy; try again in some seconds"),
+    };
+
+    fn bad_request(message: &str) -> Self {
+        Refusal { status: StatusCode::BAD_REQUEST, code: "bad_request", message: message.to_owned().into() }
+    }
+}
+
+impl From<PlaneError> for Refusal {
+    fn from(error: PlaneError) -> Self {
+        match error {
+            PlaneError::Unauthorized => Refusal::UNAUTHORIZED,
+            PlaneError::StaleCertificate => Refusal::STALE,
+            PlaneError::BadRequest(message) => Refusal::bad_request(&message),
+            PlaneError::Busy => Refusal::BUSY,
+            PlaneError::Internal(_) => Refusal {
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                code: "internal",
+                message: "the central node failed; its log says why".into(),
+            },
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = ErrorBody { code: self.code.to_owned(), message: self.message.into_owned() };
+        (self.status, Json(body)).into_response()
+    }
+}
