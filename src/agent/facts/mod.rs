@@ -1,0 +1,66 @@
+//! What this machine is, read from sysfs and procfs below a root. No external program, no root rights but for the serials,
+//! and total: a machine that shows nothing gives empty facts.
+
+mod addresses;
+mod devices;
+mod machine;
+mod tree;
+
+pub use tree::Tree;
+
+use super::version;
+use crate::{
+    id::Hardware,
+    wire::{AgentConfig, BootPart, Facts, Heartbeat, Versions},
+};
+
+/// Everything that a node reports at connection.
+pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
+    Facts {
+        system: machine::system(tree),
+        cpu: machine::cpu(tree),
+        memory: machine::memory(tree),
+        pci: devices::pci(tree),
+        disks: devices::disks(tree),
+        nics: devices::nics(tree),
+        versions: Versions {
+            agent: version(),
+            kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            os: machine::os(tree),
+            session: boot.map(|boot| boot.session),
+            generation: boot.map(|boot| boot.generation.clone()).unwrap_or_default(),
+            profile: config.map(|config| config.profile.clone()).unwrap_or_default(),
+        },
+    }
+}
+
+/// What the node ID is derived from, as this machine sees itself.
+pub fn hardware(tree: &Tree) -> Hardware {
+    let system = machine::system(tree);
+    Hardware {
+        uuid: system.uuid,
+        manufacturer: system.manufacturer,
+        product: system.product,
+        serial: system.serial,
+        macs: devices::nics(tree).into_iter().filter_map(|nic| nic.mac).collect(),
+    }
+}
+
+/// A sign of life.
+pub fn heartbeat(tree: &Tree) -> Heartbeat {
+    let storage = rustix::fs::statvfs(tree.path("/")).ok();
+    Heartbeat {
+        uptime_s: machine::uptime(tree),
+        memory_available_kib: machine::memory(tree).available_kib,
+        storage_free_bytes: storage.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
+        workloads: 0,
+    }
+}
+
+/// `MemTotal` and `MemAvailable` in KiB.
+pub(super) fn memory(tree: &Tree) -> crate::wire::MemoryFacts {
+    machine::memory(tree)
+}
+
+#[cfg(test)]
+mod tests;

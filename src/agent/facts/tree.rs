@@ -1,0 +1,76 @@
+//! Reads small files of sysfs and procfs below a root, which is `/` on a node and a folder in a test. Total: what is not
+//! there or not readable is `None`.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+/// Largest file that is read, in bytes: `/proc/cpuinfo` of 1024 hardware threads takes about 1.5 MB.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// Most entries of one folder that are looked at.
+const MAX_ENTRIES: usize = 65_536;
+
+/// A file system tree.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The tree below a folder.
+    pub fn new(root: &Path) -> Self {
+        Tree { root: root.to_owned() }
+    }
+
+    /// Where a path of the node really lies.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// A file's text, trimmed. Bytes that are not UTF-8 are replaced.
+    pub fn read(&self, path: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        File::open(self.path(path)).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// A file's text if there is any.
+    pub fn text(&self, path: &str) -> Option<String> {
+        self.read(path).filter(|text| !text.is_empty())
+    }
+
+    /// A file's number, decimal.
+    pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.read(path)?.parse().ok()
+    }
+
+    /// A file's number as sysfs writes identifiers: `0x` and hexadecimal digits; returns the first `digits` of them.
+    pub fn hex(&self, path: &str, digits: usize) -> Option<String> {
+        let text = self.read(path)?;
+        let text = text.strip_prefix("0x").unwrap_or(&text);
+        let wanted = text.get(..digits)?;
+        wanted.bytes().all(|c| c.is_ascii_hexdigit()).then(|| wanted.to_lowercase())
+    }
+
+    /// Names in a folder, sorted.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().take(MAX_ENTRIES);
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The last part of what a symbolic link points to.
+    pub fn link(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        target.file_name()?.to_str().map(str::to_owned)
+    }
+
+    /// True if something has this name, even a link to nowhere.
+    pub fn has(&self, path: &str) -> bool {
+        self.path(path).symlink_metadata().is_ok()
+    }
+}

@@ -1,0 +1,157 @@
+//! The files that the overlay brings, and how the token is taken out of one of them.
+
+use crate::wire::{self, AgentConfig, BootPart};
+use serde::de::DeserializeOwned;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Largest file of the overlay that is read, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}; it comes with the overlay `agent`", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("{}: {detail}; reboot the node to get a fresh overlay", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+/// Reads a file whole, within bounds.
+pub(super) fn read(path: &Path) -> Result<String, FileError> {
+    let fault = |source| FileError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    File::open(path).map_err(fault)?.take(MAX_FILE).read_to_string(&mut text).map_err(fault)?;
+    Ok(text)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
+    let text = read(path)?;
+    // serde's own text would repeat parts of the file, and one of these files holds a token.
+    serde_json::from_str(&text).map_err(|error| FileError::Content {
+        path: path.to_owned(),
+        detail: format!("it is not what this agent reads, at line {}", error.line()),
+    })
+}
+
+/// Reads the public configuration.
+///
+/// # Errors
+/// A file that is missing, unreadable or of another version.
+pub fn config(path: &Path) -> Result<AgentConfig, FileError> {
+    let config: AgentConfig = parse(path)?;
+    check_version(path, config.version)?;
+    Ok(config)
+}
+
+/// Reads the part of this boot.
+///
+/// # Errors
+/// A file that is missing, unreadable, of another version, or for another node than the configuration.
+pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
+    let boot: BootPart = parse(path)?;
+    check_version(path, boot.version)?;
+    if boot.node != config.node {
+        let detail = format!("it is for node {}, the configuration for {}", boot.node, config.node);
+        return Err(FileError::Content { path: path.to_owned(), detail });
+    }
+    Ok(boot)
+}
+
+fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
+    if version == wire::VERSION {
+        return Ok(());
+    }
+    let detail = format!("it is of version {version}, this agent reads version {}", wire::VERSION);
+    Err(FileError::Content { path: path.to_owned(), detail })
+}
+
+/// Takes the token out of the file: the rest is written beside it and put in its place.
+///
+/// # Errors
+/// The old file is still there then.
+pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
+    let without = BootPart { token: None, ..boot.clone() };
+    let text = serde_json::to_string(&without)
+        .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })?;
+    replace(path, &text)
+}
+
+/// Writes a file, 0600, so that there is always a whole one under its name.
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
+    let fresh = path.with_extension("new");
+    let write = || {
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)
+    };
+    write().map_err(|source| FileError::Write { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{BootSessionId, Secret, Timestamp};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_token_leaves_the_file_and_everything_else_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("boot.json");
+        let boot = BootPart {
+            version: 1,
+            node: "00000001".parse().expect("a node ID"),
+            session: BootSessionId([1; 12]),
+            generation: "g".into(),
+            issued_at: Timestamp::from_millis(5),
+            token: Some(Secret::new("very-secret".into())),
+        };
+        fs::write(&path, serde_json::to_string(&boot).expect("plain")).expect("written");
+        forget_token(&path, &boot).expect("rewritten");
+        let text = fs::read_to_string(&path).expect("there");
+        assert!(!text.contains("very-secret"));
+        let rest: BootPart = serde_json::from_str(&text).expect("whole");
+        assert_eq!(rest, BootPart { token: None, ..boot });
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_without_repeating_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("agent.json");
+        assert!(config(&path).expect_err("missing").to_string().contains("agent.json"));
+        fs::write(&path, "{\"token\": \"very-secret\"}").expect("written");
+        let fault = config(&path).expect_err("damaged").to_string();
+        assert!(fault.contains("line 1") && !fault.contains("very-secret"), "{fault}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The node's key, which never leaves it, and the certificate for it. Both lie in tmpfs, so that an agent that is restarted
+//! goes on, and a machine that is rebooted begins anew.
+
+use super::{
+    files::{self, FileError},
+    machine::Life,
+};
+use crate::{
+    id::{NodeId, Timestamp},
+    wire::EnrolResponse,
+};
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::ring::default_provider,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// What can go wrong with keys.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The CA certificate of the overlay.
+    #[error("{} holds no certificate authority; reboot the node to get a fresh overlay", .0.display())]
+    Authority(PathBuf),
+    /// The cryptographic library.
+    #[error("cannot make the node's key or request")]
+    Key(#[from] rcgen::Error),
+    /// TLS does not take what it was given.
+    #[error("TLS does not take the node's key and certificate")]
+    Tls(#[from] rustls::Error),
+}
+
+/// The certificate as it is kept across restarts of the agent.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    node: NodeId,
+    certificate_pem: String,
+    renew_at: Timestamp,
+    expires_at: Timestamp,
+}
+
+/// Key, certificate, and whom to trust.
+pub struct Keys {
+    folder: PathBuf,
+    node: NodeId,
+    key: KeyPair,
+    roots: Arc<RootCertStore>,
+    certificate: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl Keys {
+    /// Opens the state folder, or makes it with a new key. Gives the certificate's life if a usable one is there; a damaged
+    /// one, or one of another node, is as good as none.
+    pub fn open(folder: &Path, ca_file: &Path, node: NodeId) -> Result<(Self, Option<Life>), KeyError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|source| FileError::Write { path: folder.to_owned(), source })?;
+        let roots = Arc::new(authority(ca_file)?);
+        let key_path = folder.join("node.key");
+        let old = files::read(&key_path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+        let is_new = old.is_none();
+        let key = match old {
+            Some(key) => key,
+            None => {
+                let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+                files::replace(&key_path, &key.serialize_pem())?;
+                key
+            }
+        };
+        let mut keys = Keys { folder: folder.to_owned(), node, key, roots, certificate: None };
+        let kept = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
+        let kept = kept.and_then(|text| serde_json::from_str::<Kept>(&text).ok()).filter(|kept| kept.node == node);
+        let life = kept.and_then(|kept| {
+            keys.certificate = Some(chain(&kept.certificate_pem)?);
+            // A certificate of another key would only be found out by the central node.
+            keys.tls().ok()?;
+            Some(Life { renew_at: kept.renew_at, expires_at: kept.expires_at })
+        });
+        if life.is_none() {
+            keys.certificate = None;
+        }
+        Ok((keys, life))
+    }
+
+    /// A request for this key. It asks for nothing else: the central node decides what the certificate says.
+    pub fn request(&self) -> Result<String, KeyError> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        Ok(params.serialize_request(&self.key)?.pem()?)
+    }
+
+    /// Keeps a certificate. It is used from now on even if it cannot be written down.
+    pub fn keep(&mut self, response: &EnrolResponse, life: Life) -> Result<(), KeyError> {
+        let Some(chain) = chain(&response.certificate_pem) else {
+            let detail = "the central node sent no certificate".to_owned();
+            return Err(FileError::Content { path: self.certificate_path(), detail }.into());
+        };
+        self.certificate = Some(chain);
+        let kept = Kept {
+            node: self.node,
+            certificate_pem: response.certificate_pem.clone(),
+            renew_at: life.renew_at,
+            expires_at: life.expires_at,
+        };
+        let text = serde_json::to_string(&kept).unwrap_or_default();
+        Ok(files::replace(&self.certificate_path(), &text)?)
+    }
+
+    /// Throws the certificate away.
+    pub fn drop_certificate(&mut self) {
+        self.certificate = None;
+        // If it is still there at the next start, the central node refuses it once more.
+        let _ = fs::remove_file(self.certificate_path());
+    }
+
+    /// TLS 1.3 that trusts this site's authority and nobody else, and shows the certificate if there is one.
+    pub fn tls(&self) -> Result<Arc<ClientConfig>, KeyError> {
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(Arc::clone(&self.roots));
+        let mut config = match &self.certificate {
+            Some(chain) => {
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
+                config.with_client_auth_cert(chain.clone(), key)?
+            }
+            None => config.with_no_client_auth(),
+        };
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    fn certificate_path(&self) -> PathBuf {
+        self.folder.join("certificate.json")
+    }
+}
+
+fn authority(path: &Path) -> Result<RootCertStore, KeyError> {
+    let pem = files::read(path)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in chain(&pem).unwrap_or_default() {
+        roots.add(certificate).map_err(|_| KeyError::Authority(path.to_owned()))?;
+    }
+    if roots.is_empty() { Err(KeyError::Authority(path.to_owned())) } else { Ok(roots) }
+}
+
+/// At least one certificate, or `None`.
+fn chain(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    chain.ok().filter(|chain| !chain.is_empty())
+}

@@ -1,0 +1,371 @@
+//! What the agent does next. Pure: events, time and randomness in, actions out; no socket, clock or file.
+//!
+//! ```text
+//!                              start
+//!            token of this boot? │ certificate?        neither
+//!          ┌─────────────────────┼──────────────────────────────┐
+//!          ▼                     │ valid       expired          ▼
+//!      Enrolling                 │   │       ┌─▶ Renewing     Pending ◀─────────┐
+//!       │    │ refused: forget   │   │       │    │   │ refused: drop it │       │
+//!       │    └──the token, choose again      │    │   └─────────▶ choose again   │
+//!       │ certificate            ▼   ▼       │    │ certificate      │ approved  │
+//!       └──────────────────▶ Connecting ◀────┼────┴──────────────────┘           │
+//!                   refused: │   │ connected │                                   │
+//!                   renew ───┘   ▼           │                       rejected:   │
+//!                             Greeting ──────┤ goodbye, silence,     later ──────┘
+//!                                │ welcome   │ broken
+//!                                ▼           ▼
+//!                              Linked ──▶ Waiting ──▶ choose again
+//! ```
+//! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a stated reason.
+//! Every failure waits about 5 s, then 10, 20 and 30 (AG-4); a welcome sets that back. A token is forgotten as soon as the
+//! central node has answered it, with whatever (EN-11). Workloads and tasks go on in every state.
+
+mod words;
+
+pub use words::{Action, Event, Life, Now};
+
+use super::tasks::Tasks;
+use crate::{
+    id::{NodeId, Timestamp},
+    wire::{self, Check, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, Welcome},
+};
+use std::time::Duration;
+
+/// First pause before another try.
+pub const RETRY: Duration = Duration::from_secs(5);
+/// Longest pause before another try, without jitter.
+pub const RETRY_CAP: Duration = Duration::from_secs(30);
+/// Pause after a rejection: only an operator can change it.
+pub const REJECTED_RETRY: Duration = Duration::from_secs(60);
+/// Shortest pause, even if the central node says "at once".
+pub const MIN_RETRY: Duration = Duration::from_secs(1);
+/// How long a welcome may take.
+const GREETING: Duration = Duration::from_secs(15);
+/// Checks run again so soon while one fails, and so late while all pass.
+const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// How long a renewal over the link may take before it is asked for again.
+const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+enum State {
+    Fresh,
+    Enrolling,
+    Renewing,
+    Pending,
+    Connecting,
+    Greeting { until: Duration },
+    Linked(Linked),
+    Waiting { until: Duration },
+    Ended,
+}
+
+#[derive(Debug)]
+struct Linked {
+    next_heartbeat: Duration,
+    /// Nothing heard until then: the link is dead.
+    silent_at: Duration,
+    next_check: Option<Duration>,
+    /// Verdicts as they were told last.
+    told: Option<Vec<(String, CheckStatus)>>,
+    ask_renewal_at: Duration,
+    /// The central node's clock, and our timer at that moment.
+    central: Option<(Timestamp, Duration)>,
+}
+
+/// The agent's mind.
+#[derive(Debug)]
+pub struct Machine {
+    state: State,
+    token: bool,
+    certificate: Option<Life>,
+    /// The link refused the certificate: it needs renewal whatever its time.
+    stale: bool,
+    why_pending: &'static str,
+    attempts: u32,
+    heartbeat: Duration,
+    tasks: Tasks,
+}
+
+impl Machine {
+    /// An agent that has just started with what it found: the token of this boot, and a certificate of an earlier run.
+    pub fn new(node: NodeId, token: bool, certificate: Option<Life>) -> Self {
+        Machine {
+            state: State::Fresh,
+            token,
+            certificate,
+            stale: false,
+            why_pending: "the overlay carries no token: the node is not approved yet",
+            attempts: 0,
+            heartbeat: Duration::from_secs(30),
+            tasks: Tasks::new(node),
+        }
+    }
+
+    /// When [`Event::Timer`] is due next, by the timer.
+    pub fn deadline(&self) -> Option<Duration> {
+        let own = match &self.state {
+            State::Fresh => Some(Duration::ZERO),
+            State::Greeting { until } | State::Waiting { until } => Some(*until),
+            State::Linked(link) => {
+                let times = [Some(link.next_heartbeat), Some(link.silent_at), link.next_check];
+                times.into_iter().flatten().min()
+            }
+            _ => None,
+        };
+        own.into_iter().chain(self.tasks.reboot_at()).min().filter(|at| *at < Duration::MAX)
+    }
+
+    /// For a log line: where the agent is.
+    pub fn state(&self) -> &'static str {
+        match self.state {
+            State::Fresh => "starting",
+            State::Enrolling => "enrolling",
+            State::Renewing => "renewing",
+            State::Pending => "pending",
+            State::Connecting => "connecting",
+            State::Greeting { .. } => "greeting",
+            State::Linked(_) => "linked",
+            State::Waiting { .. } => "waiting",
+            State::Ended => "ended",
+        }
+    }
+
+    /// Takes one event. `random` spreads the pauses of many agents.
+    pub fn on(&mut self, now: Now, random: u32, event: Event) -> Vec<Action> {
+        let mut actions = match event {
+            Event::Timer => self.timer(now, random),
+            Event::Certified(response) => self.certified(now, random, response),
+            Event::Refused(_) => self.refused(now, random),
+            Event::Lost(_) => self.wait(now, random, None),
+            Event::Connected => self.connected(now),
+            Event::Heard(message) => self.heard(now, random, message),
+            Event::UnknownTask(task) => {
+                self.alive(now);
+                vec![Action::Say(self.tasks.unknown(task))]
+            }
+            Event::Alive => {
+                self.alive(now);
+                Vec::new()
+            }
+            Event::Pending(reply) => self.pending(now, random, reply),
+            Event::Checked(checks) => self.checked(now, checks),
+            Event::RebootFailed(reason) => self.tasks.reboot_failed(reason).into_iter().map(Action::Say).collect(),
+        };
+        if self.tasks.reboots_now(now.timer) {
+            actions.push(Action::Reboot);
+        }
+        // What is said without a link is not lost: it is said again after the next welcome.
+        if !matches!(self.state, State::Linked(_)) {
+            actions.retain(|action| !matches!(action, Action::Say(_)));
+        }
+        actions
+    }
+
+    /// EN-10.
+    fn choose(&mut self, now: Now) -> Vec<Action> {
+        let expired = self.certificate.is_some_and(|life| now.wall >= life.expires_at);
+        let (state, action) = if self.token {
+            (State::Enrolling, Action::Enrol)
+        } else if self.certificate.is_none() {
+            (State::Pending, Action::OpenPending { reason: self.why_pending.to_owned() })
+        } else if expired || self.stale {
+            (State::Renewing, Action::Renew)
+        } else {
+            (State::Connecting, Action::OpenLink)
+        };
+        self.state = state;
+        vec![action]
+    }
+
+    fn timer(&mut self, now: Now, random: u32) -> Vec<Action> {
+        match &mut self.state {
+            State::Fresh => self.choose(now),
+            State::Waiting { until } if *until <= now.timer => self.choose(now),
+            State::Greeting { until } if *until <= now.timer => self.wait(now, random, None),
+            State::Linked(link) if link.silent_at <= now.timer => self.wait(now, random, None),
+            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Closes what is open and tries again later: after `at_least`, or after a pause that grows with each failure.
+    fn wait(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Action> {
+        if matches!(self.state, State::Ended) {
+            return Vec::new();
+        }
+        let growing = RETRY.saturating_mul(1 << self.attempts.min(8)).min(RETRY_CAP);
+        let pause = at_least.map_or(growing, |pause| pause.max(MIN_RETRY));
+        self.attempts = self.attempts.saturating_add(1);
+        // Between three and five quarters: a rack that lost its central node does not come back in one instant.
+        let spread = pause / 2 * (random % 1024) / 1024;
+        self.state = State::Waiting { until: now.timer + pause * 3 / 4 + spread };
+        vec![Action::Close]
+    }
+
+    fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Action> {
+        let (was_enrolling, was_stale) = (matches!(self.state, State::Enrolling), self.stale);
+        self.certificate = Some(Life::of(&response, now.wall));
+        let over = response.life_s == 0;
+        self.stale = false;
+        let mut actions = vec![Action::Keep(response)];
+        match self.state {
+            State::Enrolling | State::Pending => actions.extend(self.forget_token()),
+            // A central node that renews and then refuses again must not be asked in a tight loop.
+            State::Renewing if over || was_stale && self.attempts > 1 => {
+                actions.extend(self.wait(now, random, None));
+                return actions;
+            }
+            State::Renewing => {}
+            _ => return actions,
+        }
+        if !was_enrolling {
+            actions.push(Action::Close);
+        }
+        actions.extend(self.choose(now));
+        actions
+    }
+
+    fn forget_token(&mut self) -> Option<Action> {
+        std::mem::take(&mut self.token).then_some(Action::ForgetToken)
+    }
+
+    fn refused(&mut self, now: Now, random: u32) -> Vec<Action> {
+        match self.state {
+            State::Enrolling => {
+                let mut actions: Vec<Action> = self.forget_token().into_iter().collect();
+                self.why_pending = "the token of this boot was refused";
+                actions.extend(self.choose(now));
+                actions
+            }
+            State::Renewing => {
+                self.certificate = None;
+                self.stale = false;
+                self.why_pending = "the certificate was refused and not renewed";
+                let mut actions = vec![Action::DropCertificate];
+                actions.extend(self.choose(now));
+                actions
+            }
+            State::Connecting => {
+                self.stale = true;
+                self.wait(now, random, None)
+            }
+            _ => self.wait(now, random, None),
+        }
+    }
+
+    fn connected(&mut self, now: Now) -> Vec<Action> {
+        if !matches!(self.state, State::Connecting) {
+            return Vec::new();
+        }
+        self.state = State::Greeting { until: now.timer + GREETING };
+        vec![Action::Hello]
+    }
+
+    fn pending(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Action> {
+        if !matches!(self.state, State::Pending) {
+            return Vec::new();
+        }
+        match reply {
+            PendingReply::Waiting { .. } => {
+                self.attempts = 0;
+                Vec::new()
+            }
+            PendingReply::Approved(response) => self.certified(now, random, response),
+            PendingReply::Rejected { .. } => self.wait(now, random, Some(REJECTED_RETRY)),
+        }
+    }
+
+    fn heard(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
+        self.alive(now);
+        match (&mut self.state, message) {
+            (State::Greeting { .. }, FromCentral::Welcome(welcome)) => self.welcome(now, random, &welcome),
+            (State::Greeting { .. } | State::Linked(_), FromCentral::Goodbye { retry_after_s, .. }) => {
+                let Some(seconds) = retry_after_s else {
+                    self.state = State::Ended;
+                    return vec![Action::Close];
+                };
+                self.wait(now, random, Some(Duration::from_secs(seconds.into())))
+            }
+            (State::Linked(link), FromCentral::Task(task)) => {
+                let wall = link.central.map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
+                vec![Action::Say(self.tasks.accept(&task, wall, now.timer))]
+            }
+            (State::Linked(_), FromCentral::Acknowledged { task }) => {
+                self.tasks.acknowledge(task, now.timer);
+                Vec::new()
+            }
+            (State::Linked(link), FromCentral::Certificate(response)) => {
+                link.ask_renewal_at = now.timer;
+                self.certified(now, random, response)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
+        if welcome.version != wire::VERSION {
+            return self.wait(now, random, Some(REJECTED_RETRY));
+        }
+        self.attempts = 0;
+        self.heartbeat = Duration::from_secs(welcome.heartbeat_s.clamp(1, 3600).into());
+        self.state = State::Linked(Linked {
+            next_heartbeat: now.timer + self.heartbeat,
+            silent_at: now.timer + silence(self.heartbeat),
+            next_check: None,
+            told: None,
+            ask_renewal_at: now.timer,
+            central: welcome.now.map(|wall| (wall, now.timer)),
+        });
+        let mut actions = vec![Action::Check];
+        actions.extend(self.tasks.unacknowledged().into_iter().map(Action::Say));
+        actions
+    }
+
+    fn checked(&mut self, now: Now, checks: Vec<Check>) -> Vec<Action> {
+        let State::Linked(link) = &mut self.state else { return Vec::new() };
+        let verdicts: Vec<_> = checks.iter().map(|check| (check.name.clone(), check.status)).collect();
+        let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
+        link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
+        if link.told.as_ref() == Some(&verdicts) {
+            return Vec::new();
+        }
+        link.told = Some(verdicts);
+        vec![Action::Say(FromAgent::Checks { checks })]
+    }
+
+    fn alive(&mut self, now: Now) {
+        if let State::Linked(link) = &mut self.state {
+            link.silent_at = now.timer + silence(self.heartbeat);
+        }
+    }
+}
+
+impl Linked {
+    fn timer(&mut self, now: Now, heartbeat: Duration, certificate: Option<Life>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.next_heartbeat <= now.timer {
+            self.next_heartbeat = now.timer + heartbeat;
+            actions.push(Action::Heartbeat);
+            let due = certificate.is_some_and(|life| now.wall >= life.renew_at);
+            if due && self.ask_renewal_at <= now.timer {
+                self.ask_renewal_at = now.timer + RENEWAL_PATIENCE;
+                actions.push(Action::AskRenewal);
+            }
+        }
+        if self.next_check.is_some_and(|at| at <= now.timer) {
+            // The next one is planned when the result is there.
+            self.next_check = None;
+            actions.push(Action::Check);
+        }
+        actions
+    }
+}
+
+/// Two heartbeats, each of which is answered by a pong, may be lost.
+fn silence(heartbeat: Duration) -> Duration {
+    heartbeat * 2 + Duration::from_secs(10)
+}
+
+#[cfg(test)]
+mod tests;
