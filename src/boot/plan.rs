@@ -1,0 +1,227 @@
+//! The decision: which kernel, initrds and arguments a node boots with.
+
+use super::{Endpoint, Refusal, ScriptRequest, quote};
+use crate::config::{Delivery, Profile, Site, Transport};
+use crate::fleet::{ConditionKind, Node, Phase};
+use crate::id::{Arch, BootSessionId, Digest, NodeId, ProfileName, Secret};
+
+/// The parts of a built image, by digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageParts {
+    /// What it is built for.
+    pub arch: Arch,
+    /// The Linux kernel.
+    pub kernel: Digest,
+    /// Alpine's initramfs.
+    pub initramfs: Digest,
+    /// The package repository, one more initrd.
+    pub packages: Digest,
+    /// Kernel modules as a squashfs, fetched by the running node.
+    pub modloop: Digest,
+}
+
+/// Everything that the decision rests on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The site.
+    pub site: &'a Site,
+    /// The image of the node's [`effective_profile`]; `None` if it is not there or not intact.
+    pub image: Option<&'a ImageParts>,
+    /// Who asks, already told apart from everyone else.
+    pub node: &'a Node,
+    /// The power-on that this script is for.
+    pub session: BootSessionId,
+    /// Where this node reaches the boot plane.
+    pub endpoint: Endpoint,
+    /// What iPXE told.
+    pub request: &'a ScriptRequest,
+    /// What the overlay of this boot is fetched with, once.
+    pub capability: &'a Secret<String>,
+}
+
+/// What iPXE shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootPlan {
+    /// Whose boot this is.
+    pub node: NodeId,
+    /// What the node will be.
+    pub profile: ProfileName,
+    /// The power-on that this plan is for.
+    pub session: BootSessionId,
+    /// What is the same at each boot of this image.
+    pub fetches: Fetches,
+    /// Where the overlay is, and how it travels.
+    pub overlay: OverlayUrl,
+    /// The kernel's arguments, but for `initrd=` and `apkovl=`, in order.
+    pub args: Vec<String>,
+    /// Where to ask again.
+    pub entry: String,
+}
+
+/// URLs of what the loader fetches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetches {
+    /// The kernel.
+    pub kernel: String,
+    /// Alpine's initramfs.
+    pub initramfs: String,
+    /// The package repository.
+    pub packages: String,
+}
+
+/// How the overlay reaches the node. The URL is good for one transfer, so it prints as a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverlayUrl {
+    /// As one more initrd: the running node sees a name only.
+    Initrd(Secret<String>),
+    /// `apkovl=URL`, in sight of everyone on the node.
+    Argument(Secret<String>),
+}
+
+/// The longest kernel command line on x86 without its final NUL (COMMAND_LINE_SIZE, 2048); the kernel cuts off the rest silently.
+const MAX_COMMAND_LINE: usize = 2047;
+
+/// Arguments that the boot chain itself stands on.
+const RESERVED: [&str; 8] = ["initrd", "apkovl", "alpine_repo", "modloop", "ip", "BOOTIF", "init", "rdinit"];
+
+/// The profile that a node boots: the one that an operator assigned, else the site's default.
+///
+/// An assigned profile that the site no longer has gives the default here; [`decide`] refuses such a node instead.
+pub fn effective_profile<'a>(site: &'a Site, node: &Node) -> &'a Profile {
+    let assigned = node.profile.as_ref().and_then(|name| site.profiles.get(name));
+    assigned.unwrap_or_else(|| site.profiles.get(&site.default_profile).expect("a valid site has its default profile"))
+}
+
+/// The arguments that site and profile decide, in order: the same at every boot, hence part of the generation.
+///
+/// A profile's argument takes the place of a default with the same key, and of an earlier one that is the very same. Other
+/// repetitions stay as they are written: the kernel takes the last of most, and all of some.
+pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
+    let mut defaults = vec!["panic=10"];
+    if !profile.vfio.is_empty() && arch == Arch::X86_64 {
+        // AMD's IOMMU is on by default and ignores the first. Other architectures need neither.
+        defaults.extend(["intel_iommu=on", "iommu=pt"]);
+    }
+    defaults.retain(|default| profile.kernel_args.iter().all(|arg| key(arg) != key(default)));
+    let mut args: Vec<String> = defaults.into_iter().map(str::to_owned).collect();
+    args.extend(site.boot.consoles.iter().map(|console| format!("console={console}")));
+    for arg in &profile.kernel_args {
+        args.retain(|earlier| earlier != arg || is_positional(arg));
+        args.push(arg.clone());
+    }
+    args
+}
+
+fn key(arg: &str) -> &str {
+    arg.split_once('=').map_or(arg, |(key, _)| key)
+}
+
+/// What these mean depends on what stands before them: `hugepagesz=1G hugepages=8 hugepagesz=2M hugepages=8`.
+fn is_positional(arg: &str) -> bool {
+    matches!(key(arg), "hugepagesz" | "hugepages")
+}
+
+/// Decides what a node boots.
+pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
+    let Ask { site, node, endpoint, .. } = *ask;
+    admitted(node)?;
+    let profile = assigned_profile(site, node)?;
+    let image = usable_image(ask, profile)?;
+    let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
+    // Overlay and modloop stay on HTTP: a capability is spent by the last byte of a transfer to one address, which TFTP
+    // cannot promise, and the modloop is fetched by a running node that has HTTP anyway.
+    let loaded = |digest: Digest, part: &str| match site.boot.kernel_transport {
+        Transport::Http => http(digest, part),
+        Transport::Tftp => format!("{}/blob/{digest}/{part}", endpoint.tftp()),
+    };
+    let mut args = vec![
+        "alpine_repo=/packages".to_owned(),
+        format!("modloop={}", http(image.modloop, "modloop")),
+        "ip=dhcp".to_owned(),
+        format!("BOOTIF={}", ask.request.mac.bootif()),
+        "init=/sbin/mesh-init".to_owned(),
+    ];
+    args.extend(kernel_args(site, profile, image.arch));
+    check_args(profile, &args)?;
+    Ok(BootPlan {
+        node: node.id,
+        profile: profile.name.clone(),
+        session: ask.session,
+        fetches: Fetches {
+            kernel: loaded(image.kernel, "kernel"),
+            initramfs: loaded(image.initramfs, "initramfs"),
+            packages: loaded(image.packages, "packages"),
+        },
+        overlay: overlay_url(ask),
+        args,
+        entry: endpoint.entry(),
+    })
+}
+
+fn admitted(node: &Node) -> Result<(), Refusal> {
+    match node.phase {
+        Phase::Rejected => Err(Refusal::Rejected),
+        Phase::Quarantined => {
+            let worst = node.conditions.iter().find(|condition| condition.kind != ConditionKind::WeakIdentity);
+            let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
+            Err(Refusal::Quarantined { detail: detail.unwrap_or_default() })
+        }
+        // Removed machines are discovered anew before this step; every other phase boots, the unknown ones without a token.
+        _ => Ok(()),
+    }
+}
+
+fn assigned_profile<'a>(site: &'a Site, node: &Node) -> Result<&'a Profile, Refusal> {
+    match &node.profile {
+        // Booting the default in its place would look well and do the wrong job.
+        Some(name) if !site.profiles.contains_key(name) => Err(Refusal::RenderFailed {
+            detail: format!(
+                "profile {name} is assigned and no longer in site.toml. Assign another: meshd node assign-profile {} PROFILE",
+                node.id
+            ),
+        }),
+        _ => Ok(effective_profile(site, node)),
+    }
+}
+
+fn usable_image<'a>(ask: &Ask<'a>, profile: &Profile) -> Result<&'a ImageParts, Refusal> {
+    let image = ask.image.ok_or_else(|| Refusal::ImageMissing {
+        image: profile.image.clone(),
+        detail: "it is not built here, or a part of it does not match its digest".to_owned(),
+    })?;
+    match ask.request.arch {
+        Some(machine) if machine != image.arch => {
+            Err(Refusal::ArchMismatch { image: profile.image.clone(), built_for: image.arch, machine })
+        }
+        _ => Ok(image),
+    }
+}
+
+fn overlay_url(ask: &Ask<'_>) -> OverlayUrl {
+    // The script is the one place that the capability is written to.
+    let base = format!("{}/overlay/{}", ask.endpoint.http(), ask.capability.expose());
+    match ask.site.boot.delivery {
+        Delivery::Initrd => OverlayUrl::Initrd(Secret::new(format!("{base}/overlay.cpio.gz"))),
+        Delivery::Url => OverlayUrl::Argument(Secret::new(format!("{base}/apkovl.tar.gz"))),
+    }
+}
+
+fn check_args(profile: &Profile, args: &[String]) -> Result<(), Refusal> {
+    let refuse = |detail: String| Err(Refusal::RenderFailed { detail });
+    let name = &profile.name;
+    if let Some(arg) = profile.kernel_args.iter().find(|arg| RESERVED.contains(&key(arg))) {
+        return refuse(format!(
+            "profile {name} sets the kernel argument {}, which the boot chain needs itself",
+            key(arg)
+        ));
+    }
+    if let Some(arg) = args.iter().find(|arg| quote::ipxe_word(arg).is_none()) {
+        return refuse(format!("the kernel argument {arg} of profile {name} cannot be written into an iPXE script"));
+    }
+    // `initrd=` and `apkovl=` are still to come: 48 bytes, or some 100 when the overlay travels as a URL.
+    let length = args.iter().map(|arg| arg.len() + 1).sum::<usize>() + 160;
+    if length > MAX_COMMAND_LINE {
+        return refuse(format!("the kernel command line of profile {name} is longer than {MAX_COMMAND_LINE} bytes"));
+    }
+    Ok(())
+}
