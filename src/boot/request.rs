@@ -1,8 +1,8 @@
 //! What iPXE tells of its machine: the query of `GET /boot/script`.
 //!
-//! Old iPXE (2019, as Debian ships it) decodes a URL and encodes it again before it sends it, and leaves `&` bare when it
-//! does. So a `&` that no known key follows belongs to the value before it ("Foo & Sons"), and the first value of a key wins:
-//! the entry script puts MAC, UUID and architecture before the texts that vendors make up.
+//! Texts that vendors make up come as hexadecimal. Seen with the iPXE of 2019 that Debian ships and QEMU carries: it decodes
+//! what `:uristring` encoded before it sends a URL, so a serial number with `&`, `"` or a blank comes out as another request, or
+//! as one that no HTTP server takes. `:hexhyp` (`41-42`) survives. For people and other loaders the plain keys work as well.
 
 use crate::id::{Arch, Hardware, MacAddr, SystemUuid};
 
@@ -52,19 +52,20 @@ pub enum QueryError {
     },
 }
 
-const KEYS: [&str; 6] = ["mac", "uuid", "arch", "manufacturer", "product", "serial"];
-
 impl ScriptRequest {
     /// Reads the part of the URL after `?`. Total: any text gives a request or an error, and unknown keys are ignored.
     pub fn parse(query: &str) -> Result<Self, QueryError> {
         if query.len() > MAX_QUERY {
             return Err(QueryError::TooLong(query.len()));
         }
-        let values = values(query);
-        let value = |key: &'static str| -> Result<String, QueryError> {
-            let raw = values.iter().find(|(name, _)| *name == key).map_or("", |(_, raw)| raw);
-            let text = percent_decode(raw);
-            if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
+        let raw = |key: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(name, value)| (name == key).then_some(value)).unwrap_or_default()
+        };
+        let value = |key| bounded(key, percent_decode(raw(key).as_bytes()));
+        let vendor_text = |key, hex_key: &'static str| match raw(hex_key) {
+            "" => value(key),
+            hex => bounded(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
         };
         let mac = Some(value("mac")?).filter(|text| !text.is_empty()).ok_or(QueryError::NoMac)?;
         Ok(ScriptRequest {
@@ -75,9 +76,9 @@ impl ScriptRequest {
                 .ok_or_else(|| malformed("mac", &mac, "the MAC address of a machine"))?,
             uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
             arch: optional("arch", &value("arch")?, "an architecture that is booted here", Arch::from_ipxe)?,
-            manufacturer: value("manufacturer")?,
-            product: value("product")?,
-            serial: value("serial")?,
+            manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
+            product: vendor_text("product", "product_hex")?,
+            serial: vendor_text("serial", "serial_hex")?,
         })
     }
 
@@ -113,27 +114,25 @@ fn optional<T>(
     }
 }
 
-/// Splits at each `&` that a known key follows.
-fn values(query: &str) -> Vec<(&str, String)> {
-    let mut values: Vec<(&str, String)> = Vec::new();
-    for piece in query.split('&') {
-        let known = piece.split_once('=').filter(|(key, _)| KEYS.contains(key));
-        match (known, values.last_mut()) {
-            (Some((key, value)), _) => values.push((key, value.to_owned())),
-            (None, Some((_, value))) => {
-                value.push('&');
-                value.push_str(piece);
-            }
-            (None, None) => {}
-        }
+/// As text that can be shown: without control characters, and not too long.
+fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
+    if bytes.len() > MAX_VALUE {
+        return Err(QueryError::ValueTooLong(key));
     }
-    values
+    Ok(String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect())
 }
 
-/// RFC 3986, 2.1. A `%` without two digits stands for itself and `+` is a plus: this is no HTML form. Control characters vanish.
-fn percent_decode(raw: &str) -> String {
+/// Reads iPXE's `hexhyp` (`41-42`) and `hexraw` (`4142`).
+fn dehex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u32> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok());
+    if digits.len().is_multiple_of(2) { bytes.collect() } else { None }
+}
+
+/// RFC 3986, 2.1. A `%` without two digits stands for itself and `+` is a plus: this is no HTML form.
+fn percent_decode(raw: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(raw.len());
-    let mut rest = raw.as_bytes();
+    let mut rest = raw;
     while let Some((&byte, tail)) = rest.split_first() {
         let coded = (byte == b'%').then(|| tail.get(..2)).flatten();
         let coded = coded.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(crate::id::unhex::<1>);
@@ -148,7 +147,7 @@ fn percent_decode(raw: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect()
+    bytes
 }
 
 #[cfg(test)]
@@ -158,16 +157,24 @@ mod tests {
 
     #[test]
     fn every_value_of_ipxe_is_read() {
+        // As the iPXE of QEMU 7.2 sent it; the colons come encoded.
         let request = ScriptRequest::parse(
-            "mac=52:54:00:12:34:56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
-             &manufacturer=Foo%20&%20Sons&product=X%2b1+2&serial=50%",
+            "mac=52%3A54%3A00%3A12%3A34%3A56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
+             &manufacturer_hex=46-6f-6f-20-26-20-53-6f-6e-73&product_hex=582b31&serial_hex=",
         )
         .expect("iPXE sends this");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
         assert_eq!(request.uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".into()));
         assert_eq!(request.arch, Some(Arch::X86_64));
-        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1+2", "50%"]);
+        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1", ""]);
         assert_eq!(request.hardware().macs, [request.mac]);
+    }
+
+    #[test]
+    fn plain_texts_are_read_too() {
+        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&product=X%2b1+2&serial=50%&manufacturer=%C3%A4");
+        let request = request.expect("a MAC is there");
+        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["ä", "X+1+2", "50%"]);
     }
 
     #[test]
@@ -191,6 +198,7 @@ mod tests {
             ("mac=junk", "`mac` is `junk`"),
             ("mac=52:54:00:12:34:56&uuid=1", "not a UUID"),
             ("mac=52:54:00:12:34:56&arch=vax", "`arch` is `vax`"),
+            ("mac=52:54:00:12:34:56&serial_hex=414", "not hexadecimal"),
             (&format!("mac=52:54:00:12:34:56&serial={}", "x".repeat(600)), "`serial` has more than"),
             (&"x".repeat(5000), "the query has 5000 bytes"),
         ] {
@@ -209,9 +217,11 @@ mod tests {
         }
 
         #[test]
-        fn what_is_percent_encoded_comes_back(text in "[ -~äß]{0,60}") {
+        fn what_is_encoded_comes_back(text in "[ -~äß]{0,60}") {
             let coded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            prop_assert_eq!(percent_decode(&coded), text);
+            prop_assert_eq!(percent_decode(coded.as_bytes()), text.as_bytes());
+            let hyphens: Vec<String> = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+            prop_assert_eq!(dehex(&hyphens.join("-")), Some(text.into_bytes()));
         }
     }
 }

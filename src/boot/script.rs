@@ -1,7 +1,8 @@
-//! A plan or a refusal as the text that iPXE runs. The forms that are used here work in every iPXE since 2012.
+//! A plan or a refusal as the text that iPXE runs. The forms that are used here work in every iPXE since 2013.
 //!
 //! No script ends: whatever fails, the machine waits, does DHCP again (which refreshes its boot session), and comes back to the
-//! entry script. It never goes through its firmware's self test for that.
+//! entry script. It never goes through its firmware's self test for that. `ifconf --configurator dhcp` and not `dhcp`, which also
+//! waits 16 seconds for an IPv6 router (seen with the iPXE of 2019).
 
 use super::{BootPlan, Endpoint, OverlayUrl, Refusal, quote};
 use crate::id::NodeId;
@@ -57,13 +58,13 @@ pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId
 
 /// The script that DHCP names to iPXE: the same for every machine of a segment. iPXE fills in what it knows of its machine.
 pub fn entry_script(endpoint: Endpoint) -> String {
-    // The texts that vendors make up come last: see `ScriptRequest::parse`.
+    // Vendors' texts in hexadecimal: see `ScriptRequest`.
     format!(
         "#!ipxe\n:ask\n\
          chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\
-         &manufacturer=${{manufacturer:uristring}}&product=${{product:uristring}}&serial=${{serial:uristring}} || goto failed\n\
+         &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}} || goto failed\n\
          :failed\necho meshd: no boot script from {}, asking again in {RETRY_SECONDS} seconds\n\
-         sleep {RETRY_SECONDS}\ndhcp netX || goto failed\ngoto ask\n",
+         sleep {RETRY_SECONDS}\nifconf --configurator dhcp netX || goto failed\ngoto ask\n",
         endpoint.http(),
         endpoint.http()
     )
@@ -71,5 +72,7 @@ pub fn entry_script(endpoint: Endpoint) -> String {
 
 /// The end of every other script.
 fn ask_again(entry: &str, seconds: u32) -> String {
-    format!(":again\nsleep {seconds}\ndhcp netX || goto again\nchain --replace --autofree {entry} || goto again\n")
+    format!(
+        ":again\nsleep {seconds}\nifconf --configurator dhcp netX || goto again\nchain --replace --autofree {entry} || goto again\n"
+    )
 }
