@@ -1,1 +1,10 @@
 //! Step 3, catalog: images and overlays, read into one immutable, digest-checked snapshot.
+//!
+//! Nothing behind this module reads an overlay's or an image's folder. A change on disk becomes visible as a whole new
+//! snapshot or not at all: while anything in it is wrong, the last good one stays.
+
+mod fault;
+pub mod overlay;
+
+pub use fault::{Fault, Faults};
+pub use overlay::{Overlay, read_overlays};

@@ -1,1 +1,192 @@
 //! Step 5, overlay: plan -> template -> archive. The same input gives the same bytes.
+//!
+//! [`render_public`] makes everything of a node's overlay that may be cached, compared and shown: the files of its
+//! profile's overlays in order, the last writer winning, and what follows from them (world, runlevels, manifest).
+//! [`deliver`] adds the one small member made for one boot, with session and token, and is never cached. A node's
+//! [`generation`] is a digest of the public part alone, so two boots of one generation are the same boot.
+
+mod archive;
+mod plan;
+mod template;
+
+pub use archive::APKOVL_PATH;
+pub use plan::{Kind, NodeContext, Origin, RenderFault, RenderFaults, RenderedFile};
+pub use template::TemplateFault;
+
+use crate::{
+    catalog::{Overlay, overlay::AGENT_PATH},
+    config::{Profile, Site},
+    fleet::Generation,
+    id::{Digest, ImageName, OverlayName, SafePath},
+    wire::{BOOT_FILE, BootPart},
+};
+use bytes::Bytes;
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// What mesh-init reads of the per-boot part: the same facts as [`BOOT_FILE`] for a shell, without the token.
+const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
+/// Root alone may read what belongs to one boot.
+const BOOT_MODE: u32 = 0o600;
+
+/// Everything that determines the public part of a node's overlay.
+#[derive(Debug, Clone, Copy)]
+pub struct RenderInput<'a> {
+    /// The site, for its name, keys and agent plane.
+    pub site: &'a Site,
+    /// The node's profile.
+    pub profile: &'a Profile,
+    /// The snapshot that the profile's overlays are taken from.
+    pub overlays: &'a BTreeMap<OverlayName, Overlay>,
+    /// The node.
+    pub node: &'a NodeContext,
+    /// The central node's address on the segment that the node boots from.
+    pub central: Ipv4Addr,
+    /// Certificate of the site's authority, PEM.
+    pub ca_pem: &'a str,
+    /// The agent that nodes receive.
+    pub agent: &'a AgentBinary,
+    /// The image that the node will run on.
+    pub image: &'a ImageFacts,
+}
+
+/// What an overlay must know of the image: mesh-init refuses any other modloop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// The image's name.
+    pub name: ImageName,
+    /// Digest of its manifest.
+    pub manifest: Digest,
+    /// Digest of its modloop.
+    pub modloop: Digest,
+}
+
+/// The agent as every overlay carries it: packed once, shared by all.
+#[derive(Debug, Clone)]
+pub struct AgentBinary {
+    digest: Digest,
+    size: u64,
+    member: Bytes,
+}
+
+impl AgentBinary {
+    /// Packs the static binary's bytes; takes a good part of a second for some megabytes.
+    pub fn new(binary: &[u8]) -> Self {
+        let path = agent_path();
+        let content = archive::Content::File(binary);
+        let member = archive::member([archive::Entry { path: &path, mode: 0o755, owner: (0, 0), content }]);
+        AgentBinary { digest: Digest::of(binary), size: binary.len() as u64, member }
+    }
+
+    /// Digest of the binary itself.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+fn agent_path() -> SafePath {
+    SafePath::new(AGENT_PATH).expect("a constant path is plain")
+}
+
+/// The public part of one node's overlay.
+#[derive(Debug, Clone)]
+pub struct PublicOverlay {
+    /// Gzip members of tar entries, none of which ends the archive.
+    pub members: Vec<Bytes>,
+    /// What is in them, in the order of paths.
+    pub files: Vec<RenderedFile>,
+    /// Over paths, modes, owners and contents, not over how they are compressed.
+    pub digest: Digest,
+}
+
+impl PublicOverlay {
+    /// A complete archive of the public part alone: to look at, never to boot from, for mesh-init refuses it.
+    pub fn to_targz(&self) -> Bytes {
+        concat(&self.members, &archive::last_member([]))
+    }
+}
+
+/// Renders the public part of a node's overlay.
+///
+/// # Errors
+/// Everything that is wrong at once: templates with overlay, file and line, unknown overlays, conflicting paths.
+pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
+    let files = plan::plan(input)?;
+    let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
+    let entries = files.iter().filter_map(|file| {
+        let content = match &file.kind {
+            Kind::File(bytes) => archive::Content::File(bytes),
+            Kind::Link(target) => archive::Content::Link(target),
+            Kind::Directory => archive::Content::Directory,
+            Kind::Agent => return None,
+        };
+        Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+    });
+    let own = archive::member(entries);
+    let members = with_agent.then(|| input.agent.member.clone()).into_iter().chain([own]).collect();
+    Ok(PublicOverlay { members, digest: digest(&files), files })
+}
+
+fn digest(files: &[RenderedFile]) -> Digest {
+    let fields = files.iter().flat_map(|file| {
+        let (user, group) = file.owner;
+        [file.path.to_string(), format!("{} {:o} {user}:{group}", file.kind, file.mode), file.digest.to_string()]
+    });
+    Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
+}
+
+/// The overlay of one boot as an initrd that holds [`APKOVL_PATH`]. Not to be cached: it holds the boot's token.
+pub fn deliver(public: &PublicOverlay, boot: &BootPart) -> Bytes {
+    archive::initrd(&public.members, &boot_member(boot))
+}
+
+/// The overlay of one boot as a plain apkovl, for `delivery = "url"`. Not to be cached: it holds the boot's token.
+pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart) -> Bytes {
+    concat(&public.members, &boot_member(boot))
+}
+
+fn concat(members: &[Bytes], last: &Bytes) -> Bytes {
+    let all: Vec<&[u8]> = members.iter().chain([last]).map(AsRef::as_ref).collect();
+    Bytes::from(all.concat())
+}
+
+/// The member that ends an archive and makes it the overlay of one boot.
+fn boot_member(boot: &BootPart) -> Bytes {
+    let json = serde_json::to_vec(boot).expect("a boot part is plain data");
+    let path = |text| SafePath::new(text).expect("a constant path is plain");
+    let env = boot_env(boot);
+    let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
+    let entry = |path, bytes| archive::Entry {
+        path,
+        mode: BOOT_MODE,
+        owner: (0, 0),
+        content: archive::Content::File(bytes),
+    };
+    archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)])
+}
+
+/// A shell reads it, so nothing but plain words may get in.
+fn boot_env(boot: &BootPart) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "-:.".contains(*c);
+    let facts = [
+        ("MESH_NODE", boot.node.to_string()),
+        ("MESH_SESSION", boot.session.to_string()),
+        ("MESH_GENERATION", boot.generation.clone()),
+        ("MESH_ISSUED_AT", boot.issued_at.to_string()),
+        ("MESH_ISSUED_AT_EPOCH", boot.issued_at.seconds().to_string()),
+    ];
+    facts.iter().map(|(name, value)| format!("{name}={}\n", value.chars().filter(plain).collect::<String>())).collect()
+}
+
+/// The generation of a node: everything public that determines its next boot. `overlay` is [`PublicOverlay::digest`],
+/// which holds the node's own values.
+pub fn generation(image: &ImageFacts, overlay: Digest, profile: &Profile, kernel_args: &[String]) -> Generation {
+    let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
+    let head = ["meshd-generation/1", profile.name.as_str(), image.name.as_str(), &manifest, &overlay];
+    let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
+    Generation(Digest::of_fields(fields.map(str::as_bytes)))
+}
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod tests;
