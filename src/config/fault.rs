@@ -1,0 +1,136 @@
+//! What is wrong with a file that people write: where, what, and what to do next. All faults of a file come at once.
+
+use serde::Serialize;
+use std::{fmt, path::PathBuf};
+
+/// One thing that is wrong in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// The file, as the operator named it.
+    pub file: PathBuf,
+    /// Line from 1; 0 when the fault is of the whole file.
+    pub line: usize,
+    /// Dotted path of the key, such as `dhcp.range`; empty when there is none.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do next; empty when the message says it.
+    pub hint: String,
+}
+
+impl Fault {
+    /// A fault of a whole file: it is missing, or cannot be read.
+    pub fn of_file(file: impl Into<PathBuf>, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Fault { file: file.into(), line: 0, key: String::new(), message: message.into(), hint: hint.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:", self.line)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, " {}:", self.key)?;
+        }
+        write!(f, " {}", self.message)?;
+        if !self.hint.is_empty() {
+            write!(f, "\n  hint: {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+/// All faults of one file or more, in the order of their lines. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Faults(pub Vec<Fault>);
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Faults(vec![fault])
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, fault) in self.0.iter().enumerate() {
+            if place > 0 {
+                f.write_str("\n")?;
+            }
+            fmt::Display::fmt(fault, f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// The word of `known` that somebody who wrote `text` meant, or `None` when none is near.
+pub fn nearest<'w>(text: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    // A third of the letters may be wrong, but of a short word at least one.
+    let allowed = (text.chars().count() / 3).max(1);
+    let scored = known.into_iter().map(|word| (distance(&text.to_lowercase(), word), word));
+    scored.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
+}
+
+/// "did you mean `x`?" when a known word is near, else the list of known words.
+pub fn suggest<'w>(text: &str, known: impl IntoIterator<Item = &'w str> + Clone) -> String {
+    if let Some(word) = nearest(text, known.clone()) {
+        return format!("did you mean `{word}`?");
+    }
+    let mut words: Vec<&str> = known.into_iter().collect();
+    words.sort_unstable();
+    if words.is_empty() { "remove it".to_owned() } else { format!("known here: {}", words.join(", ")) }
+}
+
+/// Optimal string alignment: insertions, deletions, substitutions, and two neighbours swapped.
+fn distance(left: &str, right: &str) -> usize {
+    // Longer words are nobody's typing mistake; the bound keeps the work small.
+    const MAX_WORD: usize = 64;
+    let left: Vec<char> = left.chars().take(MAX_WORD).collect();
+    let right: Vec<char> = right.chars().take(MAX_WORD).collect();
+    let mut rows = vec![vec![0usize; right.len() + 1]; left.len() + 1];
+    for (i, row) in rows.iter_mut().enumerate() {
+        row[0] = i;
+    }
+    for (j, cell) in rows[0].iter_mut().enumerate() {
+        *cell = j;
+    }
+    for i in 1..=left.len() {
+        for j in 1..=right.len() {
+            let differs = usize::from(left[i - 1] != right[j - 1]);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + differs);
+            if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[left.len()][right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_mistake_finds_its_word_and_another_word_does_not() {
+        let known = ["interface", "address", "range", "lease"];
+        for (typed, meant) in [("interfce", "interface"), ("adress", "address"), ("rnage", "range"), ("Lease", "lease")]
+        {
+            assert_eq!(nearest(typed, known), Some(meant), "{typed}");
+        }
+        assert_eq!(nearest("colour", known), None);
+        assert_eq!(suggest("colour", ["b", "a"]), "known here: a, b");
+    }
+
+    #[test]
+    fn a_fault_names_only_what_it_has() {
+        let mut fault = Fault::of_file("site.toml", "no such file", "name it with --site FILE");
+        assert_eq!(fault.to_string(), "site.toml: no such file\n  hint: name it with --site FILE");
+        (fault.line, fault.key, fault.hint) = (3, "net.interface".into(), String::new());
+        assert_eq!(fault.to_string(), "site.toml:3: net.interface: no such file");
+    }
+}

@@ -1,0 +1,163 @@
+//! Reads a TOML file that people write, strictly: every value by a typed getter, every fault with its line, and a key
+//! that nobody asked for is a fault too.
+//!
+//! ```text
+//! let file = reader::parse(text, path)?;            // a syntax error ends it here, with its line
+//! let value = {
+//!     let root = file.root();
+//!     let name = root.string("name");               // wrong type: a fault, and None
+//!     let name = root.required("name", name, "give it a name");
+//!     ..
+//! };                                                // a table that goes out of scope reports its unknown keys
+//! file.finish(value)                                // the value, or all faults in order of their lines
+//! ```
+//! `site.toml`, `overlay.toml` and `image.toml` are all read by it.
+
+mod duration;
+mod table;
+
+pub use duration::{parse_duration, write_duration};
+pub use table::{Entry, Table};
+
+use super::{Fault, Faults};
+use std::{
+    cell::RefCell,
+    fmt,
+    ops::{Deref, Range},
+    path::{Path, PathBuf},
+};
+
+/// Largest file that is read, in bytes. A site with a thousand profiles takes about 200 KB.
+pub const MAX_FILE: u64 = 4 * 1024 * 1024;
+
+/// A value and where it stands.
+#[derive(Clone, PartialEq, Eq)]
+pub struct At<T> {
+    /// What was written.
+    pub value: T,
+    /// On which line, from 1.
+    pub line: usize,
+    /// Under which dotted key; elements of lists have an index, `kernel_args[2]`.
+    pub key: String,
+}
+
+impl<T> At<T> {
+    /// The same place with another value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
+        At { value: change(self.value), line: self.line, key: self.key }
+    }
+
+    /// The same place with a view of the value.
+    pub fn with<U>(&self, value: U) -> At<U> {
+        At { value, line: self.line, key: self.key.clone() }
+    }
+}
+
+impl<T> Deref for At<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for At<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {}:{}", self.value, self.key, self.line)
+    }
+}
+
+/// A file in which every key has been parsed, and the faults found in it so far.
+#[derive(Debug)]
+pub struct Document {
+    file: PathBuf,
+    /// Byte offset at which each line begins.
+    lines: Vec<usize>,
+    toml: toml_edit::Document<String>,
+    faults: RefCell<Vec<Fault>>,
+}
+
+/// Parses TOML. `file` is what faults name; paths in the file are relative to its folder.
+///
+/// # Errors
+/// The one fault at which TOML itself ends.
+pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
+    let lines: Vec<usize> = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
+        let line = error.span().map_or(0, |span| line_of(&lines, span.start));
+        let message = error.message().lines().collect::<Vec<_>>().join(" ");
+        let hint = "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`";
+        Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint: hint.into() })
+    })?;
+    Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
+}
+
+/// Reads a file that people write.
+///
+/// # Errors
+/// One fault when it is missing, unreadable, larger than [`MAX_FILE`] or no UTF-8; `hint` says what to do when it is missing.
+pub fn read_text(file: &Path, hint: &str) -> Result<String, Faults> {
+    use std::io::Read as _;
+    let fault = |message: String, hint: &str| Faults::from(Fault::of_file(file, message, hint));
+    let refused = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => fault("there is no such file".into(), hint),
+        std::io::ErrorKind::InvalidData => fault("the file is not UTF-8 text".into(), "save it as UTF-8"),
+        _ => fault(format!("cannot be read: {error}"), "check that it is a file, and its permissions"),
+    };
+    let mut text = String::new();
+    std::fs::File::open(file).map_err(refused)?.take(MAX_FILE + 1).read_to_string(&mut text).map_err(refused)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(fault(format!("the file is larger than {MAX_FILE} bytes"), "is it the right file?"));
+    }
+    Ok(text)
+}
+
+fn line_of(lines: &[usize], offset: usize) -> usize {
+    lines.partition_point(|start| *start <= offset)
+}
+
+impl Document {
+    /// The table of everything that stands in the file. Ask it once: each root reports the keys that it was not asked for.
+    pub fn root(&self) -> Table<'_> {
+        Table::new(self, self.toml.as_table(), String::new(), 0)
+    }
+
+    /// Records a fault of the value at `place`.
+    pub fn fault<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
+        self.fault_at(place.line, place.key.clone(), message, hint);
+    }
+
+    /// Records a fault at a line and key.
+    pub fn fault_at(&self, line: usize, key: String, message: impl Into<String>, hint: impl Into<String>) {
+        let fault = Fault { file: self.file.clone(), line, key, message: message.into(), hint: hint.into() };
+        self.faults.borrow_mut().push(fault);
+    }
+
+    /// Gives the value back if no fault was found. Call it when all tables are gone: they report unknown keys when dropped.
+    ///
+    /// # Errors
+    /// All faults, in the order of their lines.
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, Faults> {
+        let mut faults = self.faults.into_inner();
+        faults.sort_by(|a, b| (a.line, &a.key).cmp(&(b.line, &b.key)));
+        faults.dedup();
+        match value {
+            Some(value) if faults.is_empty() => Ok(value),
+            _ if faults.is_empty() => {
+                Err(Fault::of_file(self.file, "something required is missing", "compare it with the sample").into())
+            }
+            _ => Err(Faults(faults)),
+        }
+    }
+
+    fn line(&self, span: Option<Range<usize>>) -> usize {
+        span.map_or(0, |span| line_of(&self.lines, span.start))
+    }
+
+    /// Paths in the file are relative to the folder of the file.
+    fn resolve(&self, path: &str) -> PathBuf {
+        self.file.parent().unwrap_or(Path::new("")).join(path)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! One table of a file: typed getters that record faults, and leftovers that are faults.
+
+use super::{At, Document, parse_duration, write_duration};
+use crate::config::fault::suggest;
+use std::{
+    cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive, path::PathBuf,
+    str::FromStr, time::Duration,
+};
+use toml_edit::{Item, TableLike, Value};
+
+/// Most elements of one list.
+const MAX_LIST: usize = 4096;
+
+/// A table, or an inline one. A getter gives `None` when the key is absent or faulty; [`Table::required`] tells them apart.
+pub struct Table<'d> {
+    document: &'d Document,
+    toml: &'d dyn TableLike,
+    /// Dotted path of this table; empty for the root.
+    path: String,
+    line: usize,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+/// A named table inside a table, such as one profile of `[profiles]`.
+pub struct Entry<'d> {
+    /// Its name as it was written.
+    pub name: At<String>,
+    /// What stands under it.
+    pub table: Table<'d>,
+}
+
+impl Drop for Table<'_> {
+    fn drop(&mut self) {
+        let asked = self.asked.borrow();
+        for (key, item) in self.toml.iter().filter(|(key, item)| !asked.contains(*key) && !item.is_none()) {
+            let what = if item.is_table() || item.is_array_of_tables() { "section" } else { "key" };
+            let at = self.place(key);
+            self.document.fault(&at, format!("unknown {what}"), suggest(key, asked.iter().map(String::as_str)));
+        }
+    }
+}
+
+impl<'d> Table<'d> {
+    pub(super) fn new(document: &'d Document, toml: &'d dyn TableLike, path: String, line: usize) -> Self {
+        Table { document, toml, path, line, asked: RefCell::default() }
+    }
+
+    /// Where a key stands, or would stand: the line of its table when it is absent.
+    pub fn place(&self, key: &str) -> At<()> {
+        let written = self.toml.get_key_value(key).map(|(key, _)| self.document.line(key.span()));
+        let key = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        At { value: (), line: written.filter(|line| *line > 0).unwrap_or(self.line), key }
+    }
+
+    /// Where this table begins.
+    pub fn here(&self) -> At<()> {
+        At { value: (), line: self.line, key: self.path.clone() }
+    }
+
+    /// Records a fault of a key of this table.
+    pub fn fault(&self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+        self.document.fault(&self.place(key), message, hint);
+    }
+
+    /// Records a fault of a value that came from this file.
+    pub fn fault_at<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
+        self.document.fault(place, message, hint);
+    }
+
+    /// True when the key is written, whatever stands there.
+    pub fn has(&self, key: &str) -> bool {
+        self.toml.get(key).is_some_and(|item| !item.is_none())
+    }
+
+    /// Records a fault if the key is absent. Give it what the getter gave: a faulty value is not reported twice.
+    pub fn required<T>(&self, key: &str, value: Option<T>, hint: impl Into<String>) -> Option<T> {
+        if value.is_none() && !self.has(key) {
+            self.fault(key, "this key is required", hint);
+        }
+        value
+    }
+
+    /// Declares a key that a later release will read; it is a fault now.
+    pub fn reserved(&self, key: &str) {
+        if self.item(key).is_some() {
+            self.fault(key, "reserved for a later release", "remove it");
+        }
+    }
+
+    /// Text.
+    pub fn string(&self, key: &str) -> Option<At<String>> {
+        self.typed(key, "a text in quotes", |item| item.as_str().map(str::to_owned))
+    }
+
+    /// Text that is not empty.
+    pub fn word(&self, key: &str) -> Option<At<String>> {
+        self.string(key).filter(|text| {
+            if text.trim().is_empty() {
+                self.document.fault(text, "is empty", "write a value, or remove the key");
+            }
+            !text.trim().is_empty()
+        })
+    }
+
+    /// True or false.
+    pub fn bool(&self, key: &str) -> Option<At<bool>> {
+        self.typed(key, "true or false", Item::as_bool)
+    }
+
+    /// A whole number within bounds.
+    pub fn integer(&self, key: &str, bounds: RangeInclusive<i64>) -> Option<At<i64>> {
+        let number = self.typed(key, "a whole number", Item::as_integer)?;
+        if bounds.contains(&number.value) {
+            return Some(number);
+        }
+        let hint = format!("write a number from {} to {}", bounds.start(), bounds.end());
+        self.document.fault(&number, format!("{} is out of range", number.value), hint);
+        None
+    }
+
+    /// A TCP or UDP port.
+    pub fn port(&self, key: &str) -> Option<At<u16>> {
+        let number = self.integer(key, 1..=65_535)?;
+        u16::try_from(number.value).ok().map(|port| number.with(port))
+    }
+
+    /// A duration within bounds, such as `"30s"`.
+    pub fn duration(&self, key: &str, bounds: RangeInclusive<Duration>) -> Option<At<Duration>> {
+        let text = self.string(key)?;
+        let hint = "write a whole number and a unit: \"30s\", \"15m\", \"1h\", \"7d\"";
+        let Some(span) = parse_duration(&text) else {
+            self.document.fault(&text, format!("`{}` is not a duration", brief(&text)), hint);
+            return None;
+        };
+        if bounds.contains(&span) {
+            return Some(text.with(span));
+        }
+        let (least, most) = (write_duration(*bounds.start()), write_duration(*bounds.end()));
+        self.document.fault(&text, format!("`{}` is out of range", text.value), format!("from {least} to {most}"));
+        None
+    }
+
+    /// Anything that parses from text. An error that reads "what is wrong; what to do" becomes message and hint.
+    pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<At<T>> {
+        self.convert(self.string(key)?)
+    }
+
+    /// An IPv4 address.
+    pub fn ipv4(&self, key: &str) -> Option<At<Ipv4Addr>> {
+        self.address(self.string(key)?)
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<At<T>> {
+        let text = self.string(key)?;
+        let known = words.iter().find(|(word, _)| *word == text.value);
+        if known.is_none() {
+            let hint = suggest(&text, words.iter().map(|(word, _)| *word));
+            self.document.fault(&text, format!("`{}` is not known", brief(&text)), hint);
+        }
+        known.map(|(_, value)| text.with(*value))
+    }
+
+    /// A path, relative to the folder of the file.
+    pub fn path(&self, key: &str) -> Option<At<PathBuf>> {
+        let text = self.word(key)?;
+        if text.contains('\0') {
+            self.document.fault(&text, "a path has no NUL character", "write a plain path");
+            return None;
+        }
+        let path = self.document.resolve(&text);
+        Some(text.with(path))
+    }
+
+    /// A list of texts; absent is empty. Elements of another type are faults and left out.
+    pub fn strings(&self, key: &str) -> Vec<At<String>> {
+        let place = self.place(key);
+        let Some(array) = self.item(key).and_then(|item| {
+            let array = item.as_array();
+            if array.is_none() {
+                self.wrong(key, item.type_name(), "a list of texts, [\"a\", \"b\"]");
+            }
+            array
+        }) else {
+            return Vec::new();
+        };
+        if array.len() > MAX_LIST {
+            self.document.fault(&place, format!("has more than {MAX_LIST} elements"), "shorten it");
+        }
+        let mut out = Vec::new();
+        for (index, value) in array.iter().enumerate().take(MAX_LIST) {
+            let line = Some(self.document.line(value.span())).filter(|line| *line > 0).unwrap_or(place.line);
+            let at = At { value: (), line, key: format!("{}[{index}]", place.key) };
+            match value {
+                Value::String(text) => out.push(at.with(text.value().clone())),
+                other => self.wrong_at(&at, other.type_name(), "a text in quotes"),
+            }
+        }
+        out
+    }
+
+    /// A list of things that parse from text.
+    pub fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Vec<At<T>> {
+        self.strings(key).into_iter().filter_map(|text| self.convert(text)).collect()
+    }
+
+    /// A list of IPv4 addresses.
+    pub fn ipv4s(&self, key: &str) -> Vec<At<Ipv4Addr>> {
+        self.strings(key).into_iter().filter_map(|text| self.address(text)).collect()
+    }
+
+    /// A table inside this one.
+    pub fn table(&self, key: &str) -> Option<Table<'d>> {
+        let item = self.item(key)?;
+        let table = item.as_table_like();
+        if table.is_none() {
+            let path = self.place(key).key;
+            self.wrong(key, item.type_name(), &format!("a section: [{path}]"));
+        }
+        table.map(|table| self.inner(key, table))
+    }
+
+    /// Each `[[key]]`.
+    pub fn tables(&self, key: &str) -> Vec<Table<'d>> {
+        let Some(item) = self.item(key) else { return Vec::new() };
+        let place = self.place(key);
+        if let Some(array) = item.as_array_of_tables() {
+            let tables = array.iter().enumerate().map(|(index, table)| {
+                let path = format!("{}[{index}]", place.key);
+                Table::new(self.document, table, path, self.document.line(table.span()).max(1))
+            });
+            return tables.collect();
+        }
+        let elements = item.as_array().map(|array| array.iter().map(Value::as_inline_table).collect());
+        let Some(Some(tables)) = elements.map(|tables: Option<Vec<_>>| tables) else {
+            self.wrong(key, item.type_name(), &format!("sections: [[{}]]", place.key));
+            return Vec::new();
+        };
+        let tables = tables
+            .into_iter()
+            .enumerate()
+            .map(|(index, table)| Table::new(self.document, table, format!("{}[{index}]", place.key), place.line));
+        tables.collect()
+    }
+
+    /// Every table in this one, by name: for sections whose keys are names, such as `[profiles]`.
+    pub fn entries(&self) -> Vec<Entry<'d>> {
+        let keys: Vec<String> = self.toml.iter().map(|(key, _)| key.to_owned()).collect();
+        let entry = |key: String| {
+            let name = At { value: key.clone(), ..self.place(&key).with(String::new()) };
+            self.table(&key).map(|table| Entry { name, table })
+        };
+        keys.into_iter().filter_map(entry).collect()
+    }
+
+    fn inner(&self, key: &str, toml: &'d dyn TableLike) -> Table<'d> {
+        let place = self.place(key);
+        Table::new(self.document, toml, place.key, place.line)
+    }
+
+    fn item(&self, key: &str) -> Option<&'d Item> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        self.toml.get(key).filter(|item| !item.is_none())
+    }
+
+    fn typed<T>(&self, key: &str, wanted: &str, get: impl Fn(&Item) -> Option<T>) -> Option<At<T>> {
+        let item = self.item(key)?;
+        let value = get(item);
+        if value.is_none() {
+            self.wrong(key, item.type_name(), wanted);
+        }
+        value.map(|value| self.place(key).with(value))
+    }
+
+    fn convert<T: FromStr<Err: Display>>(&self, text: At<String>) -> Option<At<T>> {
+        match text.parse::<T>() {
+            Ok(value) => Some(text.with(value)),
+            Err(error) => {
+                let error = error.to_string();
+                let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
+                self.document.fault(&text, message, hint);
+                None
+            }
+        }
+    }
+
+    fn address(&self, text: At<String>) -> Option<At<Ipv4Addr>> {
+        let address = text.parse().ok();
+        if address.is_none() {
+            let message = format!("`{}` is not an IPv4 address", brief(&text));
+            self.document.fault(&text, message, "write it as 10.77.0.1");
+        }
+        address.map(|address| text.with(address))
+    }
+
+    fn wrong(&self, key: &str, found: &str, wanted: &str) {
+        self.wrong_at(&self.place(key), found, wanted);
+    }
+
+    fn wrong_at(&self, at: &At<()>, found: &str, wanted: &str) {
+        let article = if found.starts_with(['a', 'i']) { "an" } else { "a" };
+        self.document.fault(at, format!("is {article} {found}"), format!("write {wanted}"));
+    }
+}
+
+/// What a fault quotes of a text that people wrote.
+pub(crate) fn brief(text: &str) -> String {
+    const MAX_QUOTE: usize = 60;
+    let short: String = text.chars().take(MAX_QUOTE).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().count() > MAX_QUOTE { format!("{short}...") } else { short }
+}

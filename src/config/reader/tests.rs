@@ -1,0 +1,104 @@
+//! What the reader promises to every file that is read by it.
+
+use super::*;
+use crate::id::MacAddr;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const TEXT: &str = "\
+name = \"one\"
+count = 70
+wait = \"5x\"
+flag = \"yes\"
+[net]
+mac = \"aa:bb\"
+adress = \"10.0.0.1\"
+list = [\"a\",
+        2]
+[who.base]
+x = 1
+[[part]]
+y = 1
+[[part]]
+z = 1
+";
+
+fn walk(root: &Table<'_>) -> Option<String> {
+    let name = root.string("name");
+    let _ = (root.integer("count", 0..=64), root.bool("flag"));
+    let _ = root.duration("wait", Duration::ZERO..=Duration::from_secs(60));
+    root.required("missing", root.word("missing"), "write one");
+    let net = root.table("net")?;
+    let _ = (net.parsed::<MacAddr>("mac"), net.ipv4("address"), net.strings("list"));
+    for entry in root.table("who")?.entries() {
+        assert_eq!((entry.name.as_str(), entry.name.line), ("base", 10));
+    }
+    for part in root.tables("part") {
+        part.integer("y", 0..=9);
+    }
+    name.map(|name| name.value)
+}
+
+#[test]
+fn every_fault_comes_at_once_with_its_line_key_and_hint() {
+    let document = parse(TEXT, Path::new("x.toml")).expect("TOML");
+    let value = walk(&document.root());
+    let faults = document.finish(value).expect_err("it has faults");
+    let expected = "\
+x.toml: missing: this key is required
+  hint: write one
+x.toml:2: count: 70 is out of range
+  hint: write a number from 0 to 64
+x.toml:3: wait: `5x` is not a duration
+  hint: write a whole number and a unit: \"30s\", \"15m\", \"1h\", \"7d\"
+x.toml:4: flag: is a string
+  hint: write true or false
+x.toml:6: net.mac: `aa:bb` is not a MAC address
+  hint: write it as aa:bb:cc:dd:ee:ff
+x.toml:7: net.adress: unknown key
+  hint: did you mean `address`?
+x.toml:9: net.list[1]: is an integer
+  hint: write a text in quotes
+x.toml:11: who.base.x: unknown key
+  hint: remove it
+x.toml:15: part[1].z: unknown key
+  hint: did you mean `y`?";
+    assert_eq!(faults.to_string(), expected);
+}
+
+#[test]
+fn a_syntax_error_names_its_line() {
+    let faults = parse("[net]\nname = \"a\"\nmore = = 2\n", Path::new("x.toml")).expect_err("no TOML");
+    assert_eq!(faults.0[0].line, 3, "{faults}");
+    let twice = parse("a = 1\nb = 2\na = 3\n", Path::new("x.toml")).expect_err("a key twice");
+    assert_eq!(twice.0[0].line, 3, "{twice}");
+}
+
+#[test]
+fn paths_are_relative_to_the_folder_of_the_file() {
+    let document = parse("a = \"b/c\"\nd = \"/e\"\n", Path::new("/etc/meshd/site.toml")).expect("TOML");
+    let root = document.root();
+    assert_eq!(root.path("a").map(|path| path.value), Some("/etc/meshd/b/c".into()));
+    assert_eq!(root.path("d").map(|path| path.value), Some("/e".into()));
+}
+
+#[test]
+fn a_missing_file_says_what_to_do() {
+    let faults = read_text(Path::new("/nonexistent/site.toml"), "name it with --site FILE").expect_err("not there");
+    assert_eq!(faults.to_string(), "/nonexistent/site.toml: there is no such file\n  hint: name it with --site FILE");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_and_never_panics(text in "(\\[{1,2}(net|who|part)(\\.a)?\\]{1,2}\n|(name|mac|list|y) ?= ?(1|\"x\"|\\[1\\]|\\{y=1\\}|true)\n|\\PC{0,8}\n){0,8}") {
+        if let Ok(document) = parse(&text, Path::new("x.toml")) {
+            let value = {
+                let root = document.root();
+                let _ = (root.strings("list"), root.list::<MacAddr>("name"), root.path("mac"));
+                let _ = (root.tables("part"), root.table("net"), root.choice("y", &[("x", 1)]));
+                root.table("who").map(|who| who.entries().len())
+            };
+            let _ = document.finish(value);
+        }
+    }
+}
