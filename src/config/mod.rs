@@ -1,11 +1,49 @@
 //! Step 1, configuration: `site.toml` as written becomes a [`Site`] as valid, or a list of all its faults.
+//!
+//! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system.
 
+mod check;
+mod dhcp;
 mod fault;
+mod parse;
+mod profiles;
 pub mod reader;
 mod site;
+mod vfio;
 
 pub use fault::{Fault, Faults, nearest, suggest};
+pub use parse::parse;
 pub use site::{
     Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Pool, Profile, Segment, Site, Transport,
-    VfioSelector,
 };
+pub use vfio::{ParseVfioError, VfioSelector};
+
+use std::path::{Path, PathBuf};
+
+/// Where a site file is looked for when nobody names one, in this order.
+pub const DEFAULT_FILES: [&str; 2] = ["site.toml", "/etc/meshd/site.toml"];
+
+/// The site file to read: the one that was named, else the first of [`DEFAULT_FILES`] that exists.
+///
+/// # Errors
+/// One fault when none was named and none exists.
+pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
+    let default = || DEFAULT_FILES.iter().map(PathBuf::from).find(|file| file.exists());
+    explicit.map(Path::to_owned).or_else(default).ok_or_else(|| {
+        let [here, there] = DEFAULT_FILES;
+        let message = format!("there is no such file, and no {there} either");
+        Fault::of_file(here, message, "name the site file with --site FILE, or begin with a copy of the sample").into()
+    })
+}
+
+/// Reads and checks a site file.
+///
+/// # Errors
+/// All faults at once; one when the file cannot be read.
+pub fn load(file: &Path) -> Result<Site, Faults> {
+    let text = reader::read_text(file, "name the site file with --site FILE, or begin with a copy of the sample")?;
+    parse(&text, file)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
+use super::VfioSelector;
 use crate::id::{ImageName, OverlayName, ProfileName};
 use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, time::Duration};
 
@@ -176,17 +177,4 @@ pub struct Profile {
     pub packages: Vec<String>,
     /// PCI devices to hand to virtual machines.
     pub vfio: Vec<VfioSelector>,
-}
-
-/// Which PCI functions a profile gives to vfio-pci.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum VfioSelector {
-    /// `class:0300`: base class and sub-class.
-    Class(u16),
-    /// `vendor:10de`.
-    Vendor(u16),
-    /// `device:8086:100e`.
-    Device(u16, u16),
-    /// `address:0000:01:00.0`.
-    Address(String),
 }

@@ -75,7 +75,7 @@ impl<'d> Table<'d> {
     /// Records a fault if the key is absent. Give it what the getter gave: a faulty value is not reported twice.
     pub fn required<T>(&self, key: &str, value: Option<T>, hint: impl Into<String>) -> Option<T> {
         if value.is_none() && !self.has(key) {
-            self.fault(key, "this key is required", hint);
+            self.fault(key, "is required", hint);
         }
         value
     }

@@ -45,7 +45,7 @@ fn every_fault_comes_at_once_with_its_line_key_and_hint() {
     let value = walk(&document.root());
     let faults = document.finish(value).expect_err("it has faults");
     let expected = "\
-x.toml: missing: this key is required
+x.toml: missing: is required
   hint: write one
 x.toml:2: count: 70 is out of range
   hint: write a number from 0 to 64

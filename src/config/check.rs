@@ -1,0 +1,153 @@
+//! Rules for single values of `site.toml`. An error reads "what is wrong; what to do".
+
+use super::reader::{At, Document};
+use std::fmt::Display;
+
+/// Longest path of a Unix socket, in bytes without the final NUL (unix(7)).
+pub(super) const MAX_SOCKET_PATH: usize = 107;
+/// Longest name of a Linux network interface, in bytes (IFNAMSIZ without the final NUL).
+const MAX_INTERFACE: usize = 15;
+/// Longest SSH public key line, in bytes; a 16384-bit RSA key takes about 2800.
+const MAX_SSH_KEY: usize = 8192;
+
+/// What meshd sets on the kernel command line itself; another value would break the boot chain or open it.
+const OWN_ARGS: [&str; 10] =
+    ["apkovl", "init", "rdinit", "modloop", "initrd", "alpine_repo", "ip", "BOOTIF", "panic", "--"];
+/// Beside letters and digits. Neither iPXE nor the kernel gives any of these a meaning of its own.
+const ARG_MARKS: &str = "._-+,=:/@%~*!()[]<>^";
+
+const SSH_KEY_TYPES: [&str; 7] = [
+    "ssh-ed25519",
+    "ssh-rsa",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+];
+
+/// Records an error that reads "what is wrong; what to do" as message and hint.
+pub(super) fn fault<T>(document: &Document, place: &At<T>, error: &impl Display) {
+    let error = error.to_string();
+    let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
+    document.fault(place, message, hint);
+}
+
+/// A name of a site, and a DNS name: letters, digits, `-` and `.`.
+pub(super) fn name(text: &str) -> Result<(), String> {
+    let plain = |c: u8| c.is_ascii_alphanumeric();
+    let sound = text.len() <= 63
+        && text.bytes().next().is_some_and(plain)
+        && text.bytes().last().is_some_and(plain)
+        && text.bytes().all(|c| plain(c) || c == b'-' || c == b'.')
+        && !text.contains("..");
+    sound.then_some(()).ok_or_else(|| {
+        format!("`{}` is not a valid name; use 1 to 63 letters, digits, `-` and `.`", super::reader::brief(text))
+    })
+}
+
+pub(super) fn interface(text: &str) -> Result<(), String> {
+    let sound = (1..=MAX_INTERFACE).contains(&text.len())
+        && text.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
+        && text != "."
+        && text != "..";
+    sound.then_some(()).ok_or_else(|| {
+        format!("`{}` cannot be a network interface; see `ip link` for their names", super::reader::brief(text))
+    })
+}
+
+pub(super) fn kernel_arg(text: &str) -> Result<(), String> {
+    let shown = super::reader::brief(text);
+    let key = text.split('=').next().unwrap_or(text);
+    if text.is_empty() {
+        return Err("an empty kernel argument; remove it".into());
+    }
+    if text.chars().any(char::is_whitespace) {
+        return Err(format!("`{shown}` holds a space; write one list element per argument"));
+    }
+    if let Some(odd) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c)) {
+        return Err(format!("`{shown}` holds {odd:?}; use letters, digits and {ARG_MARKS}"));
+    }
+    if OWN_ARGS.contains(&key) {
+        return Err(format!("`{key}` is set by meshd itself; remove it"));
+    }
+    Ok(())
+}
+
+/// A line of Alpine's `/etc/apk/world`: a package, and perhaps a version that it must have.
+pub(super) fn package(text: &str) -> Result<(), String> {
+    let sound = text.len() <= 128
+        && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
+        && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-=<>~@:".contains(&c));
+    sound.then_some(()).ok_or_else(|| {
+        format!("`{}` is not a package name; write it as `apk add` takes it: htop", super::reader::brief(text))
+    })
+}
+
+/// Never quotes the text: somebody may have pasted a private key.
+pub(super) fn ssh_key(text: &str) -> Result<(), String> {
+    if text.contains("PRIVATE KEY") {
+        return Err("is a private key; write the public one, and make a new pair if this file was shared".into());
+    }
+    let hint = "paste the one line of a .pub file: ssh-ed25519 AAAA... comment";
+    if text.len() > MAX_SSH_KEY || text.chars().any(char::is_control) {
+        return Err(format!("is not one line of at most {MAX_SSH_KEY} bytes; {hint}"));
+    }
+    let mut words = text.split(' ').filter(|word| !word.is_empty());
+    let kind = words.next().is_some_and(|kind| SSH_KEY_TYPES.contains(&kind));
+    let base64 = |c: u8| c.is_ascii_alphanumeric() || b"+/=".contains(&c);
+    let body = words.next().is_some_and(|body| body.starts_with("AAAA") && body.bytes().all(base64));
+    if kind && body { Ok(()) } else { Err(format!("is not an SSH public key; {hint}")) }
+}
+
+/// `ttyS0`, `ttyS0,115200`, `tty0`: what stands behind `console=`.
+pub(super) fn console(text: &str) -> Result<(), String> {
+    let (device, options) = text.split_once(',').unwrap_or((text, "0"));
+    let plain = |part: &str| !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric());
+    let sound = plain(device) && plain(options);
+    sound
+        .then_some(())
+        .ok_or_else(|| format!("`{}` is not a console; write tty0 or ttyS0,115200", super::reader::brief(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_that_would_break_the_chain_or_the_script_is_refused() {
+        for text in ["", "a b", "init=/bin/sh", "apkovl=x", "x=\"y\"", "a\tb", "${net0/mac}", "#x", "a\\", "a'b", "--"]
+        {
+            assert!(kernel_arg(text).is_err(), "{text}");
+        }
+        for text in ["quiet", "intel_iommu=on", "hugepages=16", "vfio-pci.ids=10de:1eb8,10de:10f8", "initcall_debug"] {
+            assert_eq!(kernel_arg(text), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_private_key_is_refused_without_being_shown() {
+        let error = ssh_key("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0").expect_err("private");
+        assert!(!error.contains("c2Vj"), "{error}");
+        assert_eq!(ssh_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB me@desk"), Ok(()));
+        for text in ["", "me@desk", "ssh-ed25519", "ssh-ed25519 AAAA\nssh-rsa AAAA", "ssh-dss AAAA"] {
+            assert!(ssh_key(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_linux_or_dns_would_not_take_are_refused() {
+        for text in ["", "a/b", "averylonginterfacename", "br 0", "..", "eth0:1"] {
+            assert!(interface(text).is_err(), "{text}");
+        }
+        for text in ["", "-a", "a.", "a..b", "a b", "rack_a", "ü"] {
+            assert!(name(text).is_err(), "{text}");
+        }
+        for (text, sound) in [("ttyS0,115200", true), ("tty0", true), ("", false), ("a b", false), ("x,", false)] {
+            assert_eq!(console(text).is_ok(), sound, "{text}");
+        }
+        for (text, sound) in [("htop", true), ("g++", true), ("k3s=1.2-r0", true), ("a b", false), ("!x", false)] {
+            assert_eq!(package(text).is_ok(), sound, "{text}");
+        }
+    }
+}

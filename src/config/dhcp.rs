@@ -1,0 +1,134 @@
+//! `[dhcp]`: who leases addresses, which ones, and what a lease carries.
+
+use super::{
+    DhcpMode, Pool, check,
+    parse::or,
+    reader::{At, Document, Table},
+};
+use std::{net::Ipv4Addr, ops::RangeInclusive, time::Duration};
+
+/// Bounds of `[dhcp].lease`.
+const LEASE: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
+/// Most addresses of one pool: a /16.
+const MAX_POOL: u32 = 65_536;
+/// Most DNS or NTP servers in a lease.
+const MAX_SERVERS: usize = 8;
+
+/// First and last address of a range, in its order.
+type Range = (Ipv4Addr, Ipv4Addr);
+
+/// Reads `[dhcp]`. The pool is there when the mode is authoritative and it has no fault. In the other modes the keys are
+/// checked all the same, so that the mode can be changed by one word.
+pub(super) fn read(
+    document: &Document,
+    root: &Table<'_>,
+    server: Option<&At<Ipv4Addr>>,
+) -> Option<(DhcpMode, Option<Pool>)> {
+    let hint = "say who leases addresses: [dhcp] mode = \"authoritative\" | \"proxy\" | \"off\"";
+    let dhcp = root.required("dhcp", root.table("dhcp"), hint)?;
+    let words = [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
+    let mode = or(&dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
+    let range = dhcp.string("range").and_then(|text| range(document, text));
+    if mode == Some(DhcpMode::Authoritative) {
+        let hint = "write range = \"10.77.0.100-10.77.0.200\", or mode = \"proxy\" if another server leases";
+        dhcp.required("range", range.as_ref(), hint);
+    }
+    let prefix = prefix(document, &dhcp);
+    let lease = or(&dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
+    let router = dhcp.ipv4("router");
+    let (dns, ntp) = (servers(&dhcp, "dns"), servers(&dhcp, "ntp"));
+    let domain = dhcp.string("domain");
+    if let Some(domain) = &domain
+        && let Err(error) = check::name(domain)
+    {
+        check::fault(document, domain, &error);
+    }
+    if let (Some(range), Some(prefix)) = (&range, prefix) {
+        subnet(document, range, prefix, server, router.as_ref());
+    }
+    let mode = mode?;
+    let pool = range.zip(prefix).zip(lease).map(|((range, prefix_len), lease)| Pool {
+        first: range.0,
+        last: range.1,
+        prefix_len,
+        lease,
+        router: router.map(|router| router.value),
+        dns,
+        ntp,
+        domain: domain.map(|domain| domain.value),
+    });
+    Some((mode, pool.filter(|_| mode == DhcpMode::Authoritative)))
+}
+
+fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
+    let servers = dhcp.ipv4s(key);
+    if servers.len() > MAX_SERVERS {
+        dhcp.fault(key, format!("{} servers", servers.len()), format!("at most {MAX_SERVERS}"));
+    }
+    servers.into_iter().map(|server| server.value).collect()
+}
+
+fn range(document: &Document, text: At<String>) -> Option<At<Range>> {
+    let parts = text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
+    let Some((Ok(first), Ok(last))) = parts else {
+        let message = format!("`{}` is not a range of addresses", super::reader::brief(&text));
+        document.fault(&text, message, "write the first and the last one: \"10.77.0.100-10.77.0.200\"");
+        return None;
+    };
+    let (low, high): (u32, u32) = (Ipv4Addr::into(first), Ipv4Addr::into(last));
+    if low > high {
+        document.fault(&text, format!("ends before it begins: {last} is below {first}"), "swap the two");
+        return None;
+    }
+    if high - low >= MAX_POOL {
+        document.fault(&text, format!("holds {} addresses", u64::from(high - low) + 1), format!("at most {MAX_POOL}"));
+        return None;
+    }
+    Some(text.with((first, last)))
+}
+
+fn prefix(document: &Document, dhcp: &Table<'_>) -> Option<u8> {
+    const DEFAULT_PREFIX: u8 = 24;
+    let Some(mask) = dhcp.ipv4("netmask") else { return (!dhcp.has("netmask")).then_some(DEFAULT_PREFIX) };
+    let bits = u32::from(mask.value);
+    let length = bits.leading_ones();
+    if bits.count_ones() != length || !(8..=30).contains(&length) {
+        let hint = "write one from 255.0.0.0 to 255.255.255.252, such as 255.255.255.0";
+        document.fault(&mask, format!("`{}` is not a netmask of a rack", mask.value), hint);
+        return None;
+    }
+    u8::try_from(length).ok()
+}
+
+/// What holds between the range, its subnet, the server and the router.
+fn subnet(
+    document: &Document,
+    range: &At<Range>,
+    prefix: u8,
+    server: Option<&At<Ipv4Addr>>,
+    router: Option<&At<Ipv4Addr>>,
+) {
+    let (first, last) = range.value;
+    let mask = u32::MAX << (32 - u32::from(prefix));
+    let network = u32::from(first) & mask;
+    let subnet = format!("{}/{prefix}", Ipv4Addr::from(network));
+    if u32::from(last) & mask != network {
+        let hint = "keep the range inside one subnet, or write a wider netmask";
+        document.fault(range, format!("{last} is not in {subnet}, where {first} is"), hint);
+        return;
+    }
+    if u32::from(first) == network || u32::from(last) == (network | !mask) {
+        let message = format!("holds the network or the broadcast address of {subnet}");
+        document.fault(range, message, "leave the first and the last address of the subnet out");
+    }
+    for (what, address) in [("meshd", server), ("the router", router)] {
+        let Some(address) = address else { continue };
+        let number = u32::from(address.value);
+        if number & mask != network {
+            let hint = "it must be in the subnet of dhcp.range; set dhcp.netmask if that is wider";
+            document.fault(address, format!("{} is not in {subnet}", address.value), hint);
+        } else if (u32::from(first)..=u32::from(last)).contains(&number) {
+            document.fault(range, format!("holds {}, the address of {what}", address.value), "leave it out");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! `site.toml` section by section, in the order of the file, then what only holds between sections.
+
+use super::{
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Faults, Http, Segment, Site, Transport, check,
+    dhcp, profiles,
+    reader::{self, At, Document, Table, write_duration},
+};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const HOUR: u64 = 3600;
+/// Bounds of `[agent].heartbeat`.
+const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(HOUR);
+/// Bounds of `[agent].offline_after`.
+const OFFLINE_AFTER: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(24 * HOUR);
+/// Bounds of `[enroll].token_ttl`; a boot takes minutes.
+const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * HOUR);
+/// Most SSH keys of a site.
+const MAX_SSH_KEYS: usize = 256;
+/// Most kernel consoles.
+const MAX_CONSOLES: usize = 4;
+
+/// Reads the text of a `site.toml`. `file` is what faults name; paths in the text are relative to its folder.
+///
+/// # Errors
+/// All faults at once, in the order of their lines.
+pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
+    let document = reader::parse(text, file)?;
+    let site = read(&document, file);
+    document.finish(site)
+}
+
+fn read(document: &Document, file: &Path) -> Option<Site> {
+    let root = document.root();
+    for section in ["segment", "reservation", "groups", "identity", "metrics", "store"] {
+        root.reserved(section);
+    }
+    // Every section is read before any may end the reading: all faults at once.
+    let head = head(document, &root, file);
+    let segment = segment(document, &root);
+    let planes = planes(document, &root);
+    let admin = admin(document, &root);
+    let enroll = enroll(&root);
+    let boot = boot(document, &root);
+    let profiles = profiles::read(document, &root);
+    let (head, (http, agent)) = (head?, planes?);
+    let (default_profile, profiles) = profiles?;
+    Some(Site {
+        name: head.name,
+        file: file.to_owned(),
+        state_dir: head.state_dir,
+        blobs_dir: head.blobs_dir,
+        images_dir: head.images_dir,
+        overlays_dir: head.overlays_dir,
+        ssh_keys: head.ssh_keys,
+        segments: vec![segment?],
+        http,
+        agent,
+        admin: admin?,
+        enroll: enroll?,
+        boot: boot?,
+        default_profile,
+        profiles,
+    })
+}
+
+/// The value, or the default when the key is absent; `None` when it is there and faulty.
+pub(super) fn or<T>(table: &Table<'_>, key: &str, value: Option<At<T>>, default: T) -> Option<T> {
+    match value {
+        Some(value) => Some(value.value),
+        None if table.has(key) => None,
+        None => Some(default),
+    }
+}
+
+struct Head {
+    name: String,
+    state_dir: PathBuf,
+    blobs_dir: PathBuf,
+    images_dir: PathBuf,
+    overlays_dir: PathBuf,
+    ssh_keys: Vec<String>,
+}
+
+fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
+    let site = root.required("site", root.table("site"), "begin with [site] name = \"rack-a\"")?;
+    let name = site.required("name", site.string("name"), "give the site a name: name = \"rack-a\"");
+    let name = name.and_then(|name| checked(document, name, check::name));
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let state_dir = or(&site, "state_dir", site.path("state_dir"), "/var/lib/meshd".into());
+    let blobs_dir = site.path("blobs_dir");
+    let images_dir = or(&site, "images_dir", site.path("images_dir"), folder.join("images"));
+    let overlays_dir = or(&site, "overlays_dir", site.path("overlays_dir"), folder.join("overlays"));
+    let ssh_keys = site.strings("ssh_keys");
+    if ssh_keys.len() > MAX_SSH_KEYS {
+        site.fault("ssh_keys", format!("{} keys", ssh_keys.len()), format!("at most {MAX_SSH_KEYS}"));
+    }
+    let ssh_keys = ssh_keys.into_iter().filter_map(|key| checked(document, key, check::ssh_key));
+    let ssh_keys = ssh_keys.map(|key| key.trim().to_owned()).collect();
+    let state_dir = state_dir?;
+    Some(Head {
+        name: name?,
+        blobs_dir: or(&site, "blobs_dir", blobs_dir, state_dir.join("blobs"))?,
+        state_dir,
+        images_dir: images_dir?,
+        overlays_dir: overlays_dir?,
+        ssh_keys,
+    })
+}
+
+fn checked(document: &Document, text: At<String>, rule: fn(&str) -> Result<(), String>) -> Option<String> {
+    rule(&text).map_err(|error| check::fault(document, &text, &error)).ok()?;
+    Some(text.value)
+}
+
+fn segment(document: &Document, root: &Table<'_>) -> Option<Segment> {
+    let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
+    let address = net.as_ref().and_then(|net| net.ipv4("address"));
+    if let Some(address) = &address
+        && (address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+    {
+        let hint = "write an address of this machine on that interface, or remove the key";
+        document.fault(address, format!("`{}` is no machine's address", address.value), hint);
+    }
+    let (mode, pool) = match dhcp::read(document, root, address.as_ref()) {
+        Some((mode, pool)) => (Some(mode), pool),
+        None => (None, None),
+    };
+    let net = net?;
+    let interface =
+        net.required("interface", net.string("interface"), "name it as `ip link` does: interface = \"br0\"");
+    let interface = interface.and_then(|interface| checked(document, interface, check::interface));
+    let address = address.map(|address| address.value);
+    let mode = mode?;
+    if mode == DhcpMode::Authoritative && pool.is_none() {
+        return None;
+    }
+    Some(Segment { interface: interface?, address, mode, pool })
+}
+
+/// `[http]` and `[agent]`, which may not share a port.
+fn planes(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)> {
+    const DEFAULT_PORT: u16 = 8080;
+    let tables = (root.table("http"), root.table("agent"));
+    let http = match &tables.0 {
+        Some(http) => or(http, "port", http.port("port"), DEFAULT_PORT),
+        None => (!root.has("http")).then_some(DEFAULT_PORT),
+    };
+    let agent = match &tables.1 {
+        Some(table) => agent(document, table),
+        None => (!root.has("agent")).then(default_agent),
+    };
+    let (http, agent) = (http?, agent?);
+    if agent.port == http {
+        let written = [&tables.1, &tables.0].into_iter().flatten().find(|table| table.has("port"));
+        let place = written.map_or_else(|| root.here(), |table| table.place("port"));
+        document.fault(&place, format!("[http] and [agent] both have port {http}"), "give them different ports");
+    }
+    Some((Http { port: http }, agent))
+}
+
+fn default_agent() -> AgentPlane {
+    let (heartbeat, offline_after) = (Duration::from_secs(30), Duration::from_secs(60));
+    AgentPlane { port: 8443, heartbeat, offline_after, binary: None }
+}
+
+fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
+    let default = default_agent();
+    let port = or(agent, "port", agent.port("port"), default.port);
+    let written = (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
+    let at = written.1.as_ref().map_or_else(|| agent.here(), |span| span.with(()));
+    let heartbeat = or(agent, "heartbeat", written.0, default.heartbeat);
+    let offline_after = or(agent, "offline_after", written.1, default.offline_after);
+    let binary = agent.path("binary").map(|path| path.value);
+    if let (Some(heartbeat), Some(offline)) = (heartbeat, offline_after)
+        && heartbeat >= offline
+    {
+        let (beat, silent) = (write_duration(heartbeat), write_duration(offline));
+        let message = format!("a node that speaks every {beat} would be offline after {silent}");
+        document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
+    }
+    Some(AgentPlane { port: port?, heartbeat: heartbeat?, offline_after: offline_after?, binary })
+}
+
+fn admin(document: &Document, root: &Table<'_>) -> Option<Admin> {
+    let default = || PathBuf::from("/run/meshd/admin.sock");
+    let Some(admin) = root.table("admin") else { return (!root.has("admin")).then(|| Admin { socket: default() }) };
+    admin.reserved("https");
+    let socket = admin.path("socket");
+    if let Some(socket) = &socket
+        && socket.as_os_str().len() > check::MAX_SOCKET_PATH
+    {
+        let length = socket.as_os_str().len();
+        let hint = format!("a Unix socket takes {} bytes; put it higher up", check::MAX_SOCKET_PATH);
+        document.fault(socket, format!("a path of {length} bytes"), hint);
+    }
+    or(&admin, "socket", socket, default()).map(|socket| Admin { socket })
+}
+
+fn enroll(root: &Table<'_>) -> Option<Enroll> {
+    let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60) };
+    let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };
+    enroll.reserved("rule");
+    let words = [("approve", EnrollPolicy::Approve), ("auto", EnrollPolicy::Auto)];
+    let policy = or(&enroll, "policy", enroll.choice("policy", &words), default.policy);
+    let token_ttl = or(&enroll, "token_ttl", enroll.duration("token_ttl", TOKEN_TTL), default.token_ttl);
+    Some(Enroll { policy: policy?, token_ttl: token_ttl? })
+}
+
+fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
+    let default = Boot {
+        kernel_transport: Transport::Http,
+        delivery: Delivery::Initrd,
+        loaders_dir: "/usr/lib/ipxe".into(),
+        consoles: vec!["tty0".into(), "ttyS0,115200".into()],
+    };
+    let Some(boot) = root.table("boot") else { return (!root.has("boot")).then_some(default) };
+    let transports = [("http", Transport::Http), ("tftp", Transport::Tftp)];
+    let deliveries = [("initrd", Delivery::Initrd), ("url", Delivery::Url)];
+    let transport = boot.choice("kernel_transport", &transports);
+    let kernel_transport = or(&boot, "kernel_transport", transport, default.kernel_transport);
+    let delivery = or(&boot, "delivery", boot.choice("delivery", &deliveries), default.delivery);
+    let loaders_dir = or(&boot, "loaders_dir", boot.path("loaders_dir"), default.loaders_dir);
+    let consoles = boot.strings("consoles");
+    if consoles.len() > MAX_CONSOLES {
+        boot.fault("consoles", format!("{} consoles", consoles.len()), format!("at most {MAX_CONSOLES}"));
+    }
+    let consoles: Vec<String> =
+        consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
+    let consoles = if boot.has("consoles") { consoles } else { default.consoles };
+    Some(Boot { kernel_transport: kernel_transport?, delivery: delivery?, loaders_dir: loaders_dir?, consoles })
+}

@@ -1,0 +1,222 @@
+//! A site file with every kind of fault, the annotated sample, and any text at all.
+
+use super::*;
+use proptest::prelude::*;
+
+const SAMPLE: &str = include_str!("../../site.toml");
+/// The shortest site.
+const LEAST: &str = r#"
+[site]
+name = "a"
+[net]
+interface = "br0"
+[dhcp]
+range = "10.0.0.100-10.0.0.200"
+[defaults]
+profile = "d"
+[profiles.d]
+image = "i"
+"#;
+
+/// A site with a fault of every kind.
+const FAULTY: &str = r#"[site]
+name = "rack a"
+ssh_keys = ["-----BEGIN OPENSSH PRIVATE KEY-----"]
+[net]
+interfce = "br0"
+[dhcp]
+mode = "authorative"
+range = "10.77.0.200-10.77.0.100"
+lease = "1w"
+[http]
+port = 8443
+[agent]
+heartbeat = "60s"
+[[segment]]
+interface = "br1"
+[enroll]
+rule = []
+[defaults]
+profile = "discvery"
+[profiles.discovery]
+image = "alpine-lab"
+overlays = ["base", "../etc"]
+kernel_args = ["init=/bin/sh"]
+[profiles.lost]
+extends = "nowhere"
+[profiles.lost.vfio]
+devices = ["class:3"]
+"#;
+
+fn read(text: &str) -> Result<Site, Faults> {
+    parse(text, Path::new("site.toml"))
+}
+
+/// The faults of the shortest site with some of its text replaced, each as `line key: message`.
+fn faults(change: &str, with: &str) -> Vec<String> {
+    assert!(LEAST.contains(change), "{change}");
+    let refused = read(&LEAST.replacen(change, with, 1)).err().map_or_else(Vec::new, |faults| faults.0);
+    refused.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect()
+}
+
+#[test]
+fn the_sample_is_valid_as_it_stands() {
+    let site = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
+    let compute = &site.profiles[&"compute".parse().expect("a name")];
+    let overlays: Vec<&str> = compute.overlays.iter().map(|overlay| overlay.as_str()).collect();
+    assert_eq!(overlays, ["base", "agent", "motd"], "a child's overlays come after its parent's");
+    assert_eq!(site.default_profile.as_str(), "discovery");
+    assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
+    assert_eq!(site.segments[0].pool.as_ref().map(|pool| pool.prefix_len), Some(24));
+}
+
+#[test]
+fn the_sample_is_valid_with_every_optional_key_taken_into_use_and_its_examples_are_the_defaults() {
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(key) if !key.is_empty() && !key.starts_with(' ') => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    let text: Vec<String> = SAMPLE.lines().map(uncomment).collect();
+    let full = read(&text.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
+    let plain = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((full.ssh_keys.len(), full.profiles.len()), (1, 3));
+    assert_eq!(full.profiles[&"vfio-host".parse().expect("a name")].vfio.len(), 4);
+    assert_eq!((full.boot, full.blobs_dir), (plain.boot, plain.blobs_dir));
+}
+
+#[test]
+fn the_shortest_site_is_valid_and_relative_to_its_file() {
+    let site = parse(LEAST, Path::new("/etc/meshd/site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(site.overlays_dir, Path::new("/etc/meshd/overlays"));
+    assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
+    assert_eq!((site.http.port, site.agent.port), (8080, 8443));
+    assert_eq!(site.segments[0].mode, DhcpMode::Authoritative);
+}
+
+#[test]
+fn all_faults_of_a_file_come_at_once_each_with_its_line() {
+    let faults = read(FAULTY).expect_err("full of faults");
+    insta::assert_snapshot!(faults.to_string(), @r#"
+    site.toml:2: site.name: `rack a` is not a valid name
+      hint: use 1 to 63 letters, digits, `-` and `.`
+    site.toml:3: site.ssh_keys[0]: is a private key
+      hint: write the public one, and make a new pair if this file was shared
+    site.toml:4: net.interface: is required
+      hint: name it as `ip link` does: interface = "br0"
+    site.toml:5: net.interfce: unknown key
+      hint: did you mean `interface`?
+    site.toml:7: dhcp.mode: `authorative` is not known
+      hint: did you mean `authoritative`?
+    site.toml:8: dhcp.range: ends before it begins: 10.77.0.100 is below 10.77.0.200
+      hint: swap the two
+    site.toml:9: dhcp.lease: `1w` is not a duration
+      hint: write a whole number and a unit: "30s", "15m", "1h", "7d"
+    site.toml:11: http.port: [http] and [agent] both have port 8443
+      hint: give them different ports
+    site.toml:12: agent: a node that speaks every 1m would be offline after 1m
+      hint: make offline_after at least 2m
+    site.toml:14: segment: reserved for a later release
+      hint: remove it
+    site.toml:17: enroll.rule: reserved for a later release
+      hint: remove it
+    site.toml:19: defaults.profile: there is no profile `discvery`
+      hint: did you mean `discovery`?
+    site.toml:22: profiles.discovery.overlays[1]: `../etc` is not a valid overlay name
+      hint: use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit
+    site.toml:23: profiles.discovery.kernel_args[0]: `init` is set by meshd itself
+      hint: remove it
+    site.toml:25: profiles.lost.extends: there is no profile `nowhere`
+      hint: known here: discovery, lost
+    site.toml:27: profiles.lost.vfio.devices[0]: `class:3` selects no PCI device
+      hint: write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0
+    "#);
+}
+
+#[test]
+fn what_holds_only_between_keys_is_checked() {
+    let range = "\"10.0.0.100-10.0.0.200\"";
+    for (change, with, fault) in [
+        (range, "\"10.0.0.100-10.0.1.20\"", "7 dhcp.range: 10.0.1.20 is not in 10.0.0.0/24, where 10.0.0.100 is"),
+        (range, "\"10.0.0.0-10.0.0.9\"", "7 dhcp.range: holds the network or the broadcast address of 10.0.0.0/24"),
+        (range, "\"10.0.0.0-10.9.0.0\"", "7 dhcp.range: holds 589825 addresses"),
+        (
+            range,
+            "\"10.0.0.1-10.0.0.9\"\nrouter = \"10.0.0.9\"",
+            "7 dhcp.range: holds 10.0.0.9, the address of the router",
+        ),
+        (range, "\"10.0.0.1-10.0.0.9\"\nrouter = \"10.0.1.1\"", "8 dhcp.router: 10.0.1.1 is not in 10.0.0.0/24"),
+        (
+            range,
+            "\"10.0.0.1-10.0.0.9\"\nnetmask = \"255.0.255.0\"",
+            "8 dhcp.netmask: `255.0.255.0` is not a netmask of a rack",
+        ),
+        ("\"br0\"", "\"br0\"\naddress = \"10.0.0.150\"", "8 dhcp.range: holds 10.0.0.150, the address of meshd"),
+        ("\"br0\"", "\"br0\"\naddress = \"10.9.0.1\"", "6 net.address: 10.9.0.1 is not in 10.0.0.0/24"),
+        ("range = \"10.0.0.100-10.0.0.200\"", "", "6 dhcp.range: is required"),
+        ("[defaults]", "[http]\nport = 8443\n[defaults]", "9 http.port: [http] and [agent] both have port 8443"),
+        ("image = \"i\"", "", "10 profiles.d: neither this profile nor one that it extends names an image"),
+        ("image = \"i\"", "extends = \"d\"", "11 profiles.d.extends: extends itself: d -> d"),
+        ("profile = \"d\"", "", "8 defaults.profile: is required"),
+        ("profile = \"d\"", "profile = \"e\"", "9 defaults.profile: there is no profile `e`"),
+    ] {
+        assert!(faults(change, with).iter().any(|found| found == fault), "{fault}: {:#?}", faults(change, with));
+    }
+}
+
+#[test]
+fn a_circle_of_profiles_is_reported_by_each_of_its_members_and_nobody_else() {
+    let circle = "extends = \"a\"\n[profiles.a]\nextends = \"b\"\n[profiles.b]\nextends = \"a\"";
+    let found = faults("image = \"i\"", circle);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].contains("a -> b -> a") && found[1].contains("b -> a -> b"), "{found:#?}");
+}
+
+#[test]
+fn a_proxy_needs_no_range_and_leases_nothing() {
+    let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
+    let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((site.segments[0].mode, &site.segments[0].pool), (DhcpMode::Proxy, &None));
+}
+
+#[test]
+fn an_overlay_that_is_named_again_moves_to_its_later_place() {
+    let text = "image = \"i\"\noverlays = [\"a\", \"b\"]\n[profiles.e]\nextends = \"d\"\noverlays = [\"a\"]";
+    let site = read(&LEAST.replace("image = \"i\"", text)).unwrap_or_else(|faults| panic!("{faults}"));
+    let overlays: Vec<&str> =
+        site.profiles.values().nth(1).expect("e").overlays.iter().map(|one| one.as_str()).collect();
+    assert_eq!(overlays, ["b", "a"]);
+}
+
+#[test]
+fn a_later_release_s_section_is_refused_and_says_so() {
+    for section in ["[[segment]]", "[[reservation]]", "[groups.x]", "[[enroll.rule]]", "[identity]", "[metrics]"]
+        .into_iter()
+        .chain(["[admin.https]", "[store]"])
+    {
+        let found = faults("[defaults]", &format!("{section}\n[defaults]"));
+        assert_eq!(found.len(), 1, "{section}: {found:#?}");
+        assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_site_that_is_nowhere_says_how_to_name_one() {
+    let faults = load(Path::new("/nonexistent/site.toml")).expect_err("not there");
+    assert!(faults.to_string().contains("--site FILE"), "{faults}");
+    assert_eq!(find(Some(Path::new("x.toml"))), Ok("x.toml".into()));
+}
+
+proptest! {
+    #[test]
+    fn any_text_gives_a_site_or_faults_and_never_panics(
+        line in 0usize..90, junk in "\\PC{0,30}|[a-z_]{1,9} = (\"\\PC{0,20}\"|[0-9-]{1,20}|\\[\\]|\\{\\})|\\[{1,2}[a-z.]{1,12}\\]{1,2}",
+    ) {
+        let mut lines: Vec<&str> = SAMPLE.lines().collect();
+        let line = line % lines.len();
+        lines[line] = &junk;
+        if let Err(faults) = read(&lines.join("\n")) {
+            prop_assert!(!faults.0.is_empty());
+        }
+        let _ = read(&junk);
+    }
+}

@@ -1,0 +1,92 @@
+//! How a profile names PCI functions: `class:0300`, `vendor:10de`, `device:8086:100e`, `address:0000:01:00.0`.
+
+use std::{fmt, str::FromStr};
+
+/// Which PCI functions a profile gives to vfio-pci.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VfioSelector {
+    /// `class:0300`: base class and sub-class.
+    Class(u16),
+    /// `vendor:10de`.
+    Vendor(u16),
+    /// `device:8086:100e`.
+    Device(u16, u16),
+    /// `address:0000:01:00.0`, lower-case.
+    Address(String),
+}
+
+/// The text selects no PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0")]
+pub struct ParseVfioError(String);
+
+/// Four hexadecimal digits, as sysfs and lspci write IDs.
+fn id(text: &str) -> Option<u16> {
+    crate::id::unhex::<2>(text).map(u16::from_be_bytes)
+}
+
+/// Domain, bus, device (0 to 1f) and function (0 to 7), as sysfs names them.
+fn address(text: &str) -> Option<String> {
+    let (rest, function) = text.split_once('.')?;
+    let parts: Vec<&str> = rest.split(':').collect();
+    let [domain, bus, device] = parts.as_slice() else { return None };
+    let [device] = crate::id::unhex::<1>(device)?;
+    id(domain)?;
+    crate::id::unhex::<1>(bus)?;
+    let sound = device <= 0x1f && matches!(function.as_bytes(), [b'0'..=b'7']);
+    sound.then(|| text.to_ascii_lowercase())
+}
+
+impl FromStr for VfioSelector {
+    type Err = ParseVfioError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = match text.split_once(':') {
+            Some(("class", class)) => id(class).map(VfioSelector::Class),
+            Some(("vendor", vendor)) => id(vendor).map(VfioSelector::Vendor),
+            Some(("device", pair)) => pair
+                .split_once(':')
+                .and_then(|(vendor, device)| id(vendor).zip(id(device)))
+                .map(|(vendor, device)| VfioSelector::Device(vendor, device)),
+            Some(("address", place)) => address(place).map(VfioSelector::Address),
+            _ => None,
+        };
+        read.ok_or_else(|| ParseVfioError(super::reader::brief(text)))
+    }
+}
+
+impl fmt::Display for VfioSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VfioSelector::Class(class) => write!(f, "class:{class:04x}"),
+            VfioSelector::Vendor(vendor) => write!(f, "vendor:{vendor:04x}"),
+            VfioSelector::Device(vendor, device) => write!(f, "device:{vendor:04x}:{device:04x}"),
+            VfioSelector::Address(address) => write!(f, "address:{address}"),
+        }
+    }
+}
+
+crate::id::serde_as_text!(VfioSelector);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_selector_of_another_shape_is_refused() {
+        for text in ["", "10de", "class:3", "vendor:10dg", "device:8086", "address:01:00.0", "address:0000:01:20.0"] {
+            assert!(text.parse::<VfioSelector>().is_err(), "{text}");
+        }
+        for text in ["class:0300", "vendor:10de", "device:8086:100e", "address:0000:01:1f.7"] {
+            assert_eq!(text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn junk_never_panics(text in "(class|vendor|device|address):\\PC{0,14}") {
+            let _ = text.parse::<VfioSelector>();
+        }
+    }
+}
