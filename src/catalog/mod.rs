@@ -4,7 +4,11 @@
 //! snapshot or not at all: while anything in it is wrong, the last good one stays.
 
 mod fault;
+pub mod image;
 pub mod overlay;
+mod snapshot;
 
 pub use fault::{Fault, Faults};
+pub use image::{Image, ImageError, ImageManifest};
 pub use overlay::{Overlay, read_overlays};
+pub use snapshot::Catalog;

@@ -27,7 +27,9 @@ fn golden(name: &str, public: &PublicOverlay) -> BTreeMap<String, String> {
     for file in &public.files {
         // A plain file stands in rootfs/ already, and digests of files would only hide what has changed.
         let plain = shipped_folder(name).join("rootfs").join(file.path.relative()).exists();
-        if let (Kind::File(bytes), false, false) = (&file.kind, plain, file.path.relative().ends_with("manifest.sha256")) {
+        if let (Kind::File(bytes), false, false) =
+            (&file.kind, plain, file.path.relative().ends_with("manifest.sha256"))
+        {
             files.insert(file.path.relative().to_owned(), String::from_utf8_lossy(bytes).into_owned());
         }
     }
@@ -58,7 +60,12 @@ fn compare(folder: &Path, wanted: &BTreeMap<String, String>) {
         let golden = found.remove(path).unwrap_or_default();
         assert_eq!(*text, golden, "{}/{path} differs; if it is meant, set {UPDATE}=1", folder.display());
     }
-    assert!(found.is_empty(), "{} holds {:?}, which nothing renders to; set {UPDATE}=1", folder.display(), found.keys());
+    assert!(
+        found.is_empty(),
+        "{} holds {:?}, which nothing renders to; set {UPDATE}=1",
+        folder.display(),
+        found.keys()
+    );
 }
 
 fn read(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) {

@@ -155,12 +155,8 @@ fn boot_member(boot: &BootPart) -> Bytes {
     let path = |text| SafePath::new(text).expect("a constant path is plain");
     let env = boot_env(boot);
     let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
-    let entry = |path, bytes| archive::Entry {
-        path,
-        mode: BOOT_MODE,
-        owner: (0, 0),
-        content: archive::Content::File(bytes),
-    };
+    let entry =
+        |path, bytes| archive::Entry { path, mode: BOOT_MODE, owner: (0, 0), content: archive::Content::File(bytes) };
     archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)])
 }
 

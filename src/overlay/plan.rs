@@ -320,11 +320,8 @@ fn generated(merged: &Merged<'_>) -> Vec<(String, Kind)> {
 
 /// A path cannot be a file for one overlay and a folder for another: tar would unpack whichever comes first.
 fn conflicts(files: &[RenderedFile], faults: &mut Vec<RenderFault>) {
-    let leaves: BTreeMap<&str, &RenderedFile> = files
-        .iter()
-        .filter(|file| file.kind != Kind::Directory)
-        .map(|file| (file.path.relative(), file))
-        .collect();
+    let leaves: BTreeMap<&str, &RenderedFile> =
+        files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
     for below in files {
         for leaf in below.path.parents().filter_map(|parent| leaves.get(parent)) {
             faults.push(RenderFault::Conflict {

@@ -190,7 +190,8 @@ fn a_shell_reads_the_boot_part_without_doing_what_it_says() {
     let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
     let env = boot_env(&hostile);
     assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
-    let said = run(Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]), env.as_bytes());
+    let said =
+        run(Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]), env.as_bytes());
     assert_eq!(said, "0123abcd 1800000000\n");
 }
 

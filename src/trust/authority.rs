@@ -4,12 +4,13 @@
 
 use super::{Peer, TrustError, files, peer::NODE_URI, verifier::ExpiredMayRenew};
 use crate::{
-    id::{NodeId, Timestamp, hex},
+    id::{Digest, NodeId, Timestamp, hex},
     wire,
 };
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
+    SanType, SerialNumber,
 };
 use rustls::{
     RootCertStore, ServerConfig,

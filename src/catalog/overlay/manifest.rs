@@ -29,9 +29,9 @@ struct Reader<'a> {
 
 /// Reads the manifest, and puts modes, owners, links and folders into `entries`.
 pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Faults) -> Declared {
-    let text = match fs::metadata(file).and_then(|metadata| {
-        if metadata.len() > MAX_MANIFEST { Ok(None) } else { fs::read_to_string(file).map(Some) }
-    }) {
+    let text = match fs::metadata(file)
+        .and_then(|metadata| if metadata.len() > MAX_MANIFEST { Ok(None) } else { fs::read_to_string(file).map(Some) })
+    {
         Ok(Some(text)) => text,
         Ok(None) => {
             let what = format!("is larger than {MAX_MANIFEST} bytes");

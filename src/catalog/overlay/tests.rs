@@ -93,11 +93,17 @@ fn nothing_from_outside_its_folder_gets_into_an_overlay() {
 
 #[test]
 fn files_that_meshd_writes_and_files_too_large_are_refused() {
-    let root = one("description = \"x\"\n", &["etc/apk/world", "etc/runlevels/boot/x", "etc/meshd/boot.json", "etc/modules-load.d/x"]);
+    let root = one(
+        "description = \"x\"\n",
+        &["etc/apk/world", "etc/runlevels/boot/x", "etc/meshd/boot.json", "etc/modules-load.d/x"],
+    );
     fs::write(root.path().join("one/rootfs/large"), vec![0; MAX_FILE as usize + 1]).expect("written");
     let faults = faults(&root);
     assert_eq!(faults.len(), 4, "{faults:?}");
-    assert!(faults.iter().any(|fault| fault.contains("/etc/apk/world") && fault.contains("packages = [")), "{faults:?}");
+    assert!(
+        faults.iter().any(|fault| fault.contains("/etc/apk/world") && fault.contains("packages = [")),
+        "{faults:?}"
+    );
 }
 
 #[test]

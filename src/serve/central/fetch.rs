@@ -45,7 +45,7 @@ impl Central {
         };
         let catalog = self.catalog();
         catalog.images().find_map(|image| {
-            let parts = &image.manifest;
+            let parts = &image.manifest.parts;
             [
                 (parts.kernel.digest, Stage::Kernel),
                 (parts.initramfs.digest, Stage::Initramfs),

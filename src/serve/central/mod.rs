@@ -44,7 +44,8 @@ pub use watch::WATCH_INTERVAL;
 use crate::catalog::Catalog;
 use crate::config::Site;
 use crate::fleet::Lease;
-use crate::id::{BootSessionId, Digest, Timestamp};
+use crate::id::{BootSessionId, Timestamp};
+use crate::overlay::AgentBinary;
 use crate::store::Store;
 use crate::trust::{CertificateAuthority, capability::Book};
 use bytes::Bytes;
@@ -81,8 +82,7 @@ pub struct Central {
     site: Arc<Site>,
     catalog: RwLock<Arc<Catalog>>,
     loaders: BTreeMap<String, Bytes>,
-    agent_binary: Bytes,
-    agent_digest: Digest,
+    agent: AgentBinary,
     store: Store,
     authority: CertificateAuthority,
     clock: Box<dyn Clock>,
@@ -102,11 +102,10 @@ impl Central {
     pub fn new(parts: Parts) -> Shared {
         let started = parts.clock.monotonic();
         Arc::new(Central {
-            agent_digest: Digest::of(&parts.agent_binary),
             site: parts.site,
             catalog: RwLock::new(Arc::new(parts.catalog)),
             loaders: parts.loaders,
-            agent_binary: parts.agent_binary,
+            agent: AgentBinary::new(&parts.agent_binary),
             store: parts.store,
             authority: parts.authority,
             clock: parts.clock,

@@ -1,0 +1,309 @@
+//! An agent is there: one live link for each node, its facts, checks, heartbeats and tasks.
+
+use super::{Central, PlaneError, enrol::check_version, lock, script::phase_event};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage};
+use crate::id::{NodeId, Timestamp};
+use crate::store::{StoreError, Tx};
+use crate::trust::Peer;
+use crate::wire::{
+    Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION,
+    Welcome,
+};
+use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
+use tokio::sync::{mpsc, oneshot};
+
+/// How long a live link has to answer a probe. A LAN answers in milliseconds; a busy machine may need a second.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most checks kept of one node.
+const MAX_CHECKS: usize = 64;
+
+/// Names one connection; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId {
+    node: NodeId,
+    number: u64,
+}
+
+/// What central wants of a link.
+#[derive(Debug)]
+pub enum LinkCommand {
+    /// Send this.
+    Send(FromCentral),
+    /// Ping, and fire when the node has answered.
+    Probe(oneshot::Sender<()>),
+    /// End the link, for this reason.
+    Close(String),
+}
+
+/// All links.
+#[derive(Default)]
+pub(super) struct Links(Mutex<LinksInner>);
+
+#[derive(Default)]
+struct LinksInner {
+    live: BTreeMap<NodeId, Live>,
+    /// Monotonic time of the last sign of life, also of nodes whose link is down.
+    heard: BTreeMap<NodeId, Duration>,
+    tasks: BTreeMap<TaskId, Outstanding>,
+    next: u64,
+}
+
+struct Live {
+    number: u64,
+    serial: String,
+    state: LinkState,
+    commands: mpsc::Sender<LinkCommand>,
+}
+
+struct Outstanding {
+    task: Task,
+    done: Option<oneshot::Sender<TaskOutcome>>,
+}
+
+impl Central {
+    /// A link begins. An older one of the same node ends.
+    pub async fn link_up(
+        &self,
+        peer: &Peer,
+        hello: Hello,
+        from: IpAddr,
+        commands: mpsc::Sender<LinkCommand>,
+    ) -> Result<(LinkId, Welcome), PlaneError> {
+        check_version(hello.version)?;
+        if peer.expired {
+            return Err(PlaneError::StaleCertificate);
+        }
+        let node = self.honoured(peer.node, &peer.serial)?;
+        if hello.node != peer.node || node.boot != Some(hello.session) {
+            return Err(PlaneError::Unauthorized);
+        }
+        let now = self.now();
+        self.store.commit(|tx| Ok::<_, StoreError>(arrive(tx, peer, hello, from, now))).await?;
+        let (id, due) = self.register(peer, commands.clone(), now);
+        for task in due {
+            // The link was just made: if it is gone again, its tasks wait for the next one.
+            let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
+        }
+        let heartbeat_s = u32::try_from(self.site.agent.heartbeat.as_secs()).unwrap_or(30);
+        Ok((id, Welcome { version: VERSION, heartbeat_s, now: Some(now) }))
+    }
+
+    fn register(&self, peer: &Peer, commands: mpsc::Sender<LinkCommand>, now: Timestamp) -> (LinkId, Vec<Task>) {
+        let mut links = lock(&self.links.0);
+        links.next += 1;
+        let number = links.next;
+        links.heard.insert(peer.node, self.clock.monotonic());
+        let state = LinkState { since: Some(now), heartbeat: None };
+        let live = Live { number, serial: peer.serial.clone(), state, commands };
+        if let Some(old) = links.live.insert(peer.node, live) {
+            let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
+        }
+        links.tasks.retain(|_, outstanding| outstanding.task.expires_at > now);
+        let due = links.tasks.values().filter(|outstanding| outstanding.task.node == peer.node);
+        (LinkId { node: peer.node, number }, due.map(|outstanding| outstanding.task.clone()).collect())
+    }
+
+    /// A node said something on its link.
+    pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
+        let serial = self.heard(link).ok_or(PlaneError::Unauthorized)?;
+        match message {
+            FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
+            FromAgent::Heartbeat(heartbeat) => {
+                self.heartbeat(link, heartbeat);
+                Ok(None)
+            }
+            FromAgent::Checks { checks } => self.checked(link.node, checks).await.map(|()| None),
+            FromAgent::TaskDone { task, outcome } => {
+                self.task_done(link.node, task, outcome).await?;
+                Ok(Some(FromCentral::Acknowledged { task }))
+            }
+            FromAgent::Renew { csr_pem } => {
+                self.renew_for(link.node, &serial, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))
+            }
+        }
+    }
+
+    /// A link is over. Silence counts from its last sign of life; the phase changes only after `offline_after`.
+    pub async fn link_down(&self, link: LinkId) {
+        let now = self.now();
+        {
+            let mut links = lock(&self.links.0);
+            if links.live.get(&link.node).is_none_or(|live| live.number != link.number) {
+                return;
+            }
+            links.live.remove(&link.node);
+        }
+        let seen = self.store.commit(|tx| {
+            tx.edit_node(link.node, |node| node.last_seen = now);
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = seen.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record when a node was last seen");
+        }
+    }
+
+    /// True if the node's link answers. One that does not is closed: a power-cycled node must not be held up by it.
+    pub(super) async fn probe(&self, node: NodeId) -> bool {
+        let commands = lock(&self.links.0).live.get(&node).map(|live| live.commands.clone());
+        let Some(commands) = commands else { return false };
+        let (answered, answer) = oneshot::channel();
+        if commands.send(LinkCommand::Probe(answered)).await.is_err() {
+            return false;
+        }
+        if matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(()))) {
+            return true;
+        }
+        let _ = commands.try_send(LinkCommand::Close("the node does not answer".to_owned()));
+        false
+    }
+
+    /// Sends a task to a node whose link is up, and waits for its outcome.
+    pub(super) async fn run_task(
+        &self,
+        node: NodeId,
+        action: TaskAction,
+        wait: Duration,
+    ) -> Result<Option<TaskOutcome>, StoreError> {
+        let id = TaskId(u64::from_be_bytes(self.random()));
+        let (done, outcome) = oneshot::channel();
+        let now = self.now();
+        let task = Task { task: id, node, expires_at: now.after(wait), action };
+        let detail = format!("task {}: {:?}", id.0, task.action);
+        self.store
+            .commit(|tx| {
+                tx.event(Event::new(now, Actor::Operator, EventKind::Task, detail).of_node(node));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        let commands = {
+            let mut links = lock(&self.links.0);
+            links.tasks.insert(id, Outstanding { task: task.clone(), done: Some(done) });
+            links.live.get(&node).map(|live| live.commands.clone())
+        };
+        if let Some(commands) = commands {
+            let _ = commands.send(LinkCommand::Send(FromCentral::Task(task))).await;
+        }
+        Ok(tokio::time::timeout(wait, outcome).await.ok().and_then(Result::ok))
+    }
+
+    async fn task_done(&self, node: NodeId, id: TaskId, outcome: TaskOutcome) -> Result<(), PlaneError> {
+        let done = {
+            let mut links = lock(&self.links.0);
+            match links.tasks.get(&id) {
+                Some(outstanding) if outstanding.task.node == node => links.tasks.remove(&id),
+                _ => None,
+            }
+        };
+        let Some(Outstanding { done, .. }) = done else { return Ok(()) };
+        let event = Event::new(self.now(), Actor::Node, EventKind::Task, format!("task {}: {outcome:?}", id.0));
+        self.record(event.of_node(node)).await;
+        if let Some(done) = done {
+            let _ = done.send(outcome);
+        }
+        Ok(())
+    }
+
+    /// A sign of life outside of a link: the node was just given a certificate.
+    pub(super) fn touch(&self, node: NodeId) {
+        lock(&self.links.0).heard.insert(node, self.clock.monotonic());
+    }
+
+    fn heard(&self, link: LinkId) -> Option<String> {
+        let mut links = lock(&self.links.0);
+        let serial = links.live.get(&link.node).filter(|live| live.number == link.number)?.serial.clone();
+        links.heard.insert(link.node, self.clock.monotonic());
+        Some(serial)
+    }
+
+    fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {
+        if let Some(live) = lock(&self.links.0).live.get_mut(&link.node) {
+            live.state.heartbeat = Some(heartbeat);
+        }
+    }
+
+    /// Whether the node's link is up, and its last heartbeat.
+    pub fn link_state(&self, node: NodeId) -> LinkState {
+        lock(&self.links.0).live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
+    }
+
+    /// How long nothing was heard of a node. What was before the start of this process does not count (LC-6).
+    pub(super) fn silence(&self, node: NodeId) -> Duration {
+        let heard = lock(&self.links.0).heard.get(&node).copied().unwrap_or(self.started);
+        self.clock.monotonic().saturating_sub(heard)
+    }
+
+    /// Ends a node's link.
+    pub(super) fn close_link(&self, node: NodeId, reason: &str) {
+        if let Some(live) = lock(&self.links.0).live.get(&node) {
+            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        }
+    }
+
+    async fn checked(&self, id: NodeId, mut checks: Vec<Check>) -> Result<(), PlaneError> {
+        checks.truncate(MAX_CHECKS);
+        let now = self.now();
+        let failures: Vec<String> = checks
+            .iter()
+            .filter(|check| check.status == CheckStatus::Fail)
+            .map(|check| format!("{}: {}", check.name, check.detail))
+            .collect();
+        let committed = self.store.commit(|tx| {
+            let mut change = None;
+            let mut raised = false;
+            tx.edit_node(id, |node| {
+                node.checks = checks;
+                if failures.is_empty() {
+                    node.clear(ConditionKind::CheckFailed);
+                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
+                } else {
+                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
+                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
+                }
+            });
+            let session = tx.node(id).and_then(|node| node.boot);
+            if raised {
+                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
+                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(session));
+            }
+            if let (true, Some(session)) = (failures.is_empty(), session) {
+                mark_stage(tx, id, session, Stage::Online, now);
+            }
+            phase_event(tx, id, session, change, Actor::Node, now);
+            Ok::<_, StoreError>(())
+        });
+        Ok(committed.await?)
+    }
+}
+
+/// Writes down what a node tells at its connection.
+fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
+    let mut change = None;
+    let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
+    let foreign: Vec<_> = macs
+        .iter()
+        .filter(|mac| tx.before().node_of_mac(**mac).is_some_and(|other| other.id != peer.node))
+        .copied()
+        .collect();
+    tx.edit_node(peer.node, |node: &mut Node| {
+        // The new certificate was used: the old one is over.
+        node.certificates = vec![peer.serial.clone()];
+        node.fingerprint.macs.extend(macs.iter().filter(|mac| !foreign.contains(mac)));
+        node.fingerprint.board_serial.clone_from(&hello.facts.system.board_serial);
+        node.booted = hello.facts.versions.generation.parse().ok();
+        if node.booted.is_some() && node.booted == node.generation {
+            node.clear(ConditionKind::RebootRequired);
+        }
+        node.facts = Some(hello.facts);
+        node.address = Some(from);
+        node.last_seen = now;
+        change = node.change(PhaseChange::LinkUp).ok().flatten();
+    });
+    mark_stage(tx, peer.node, hello.session, Stage::Link, now);
+    phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
+}
+
+fn mark_stage(tx: &mut Tx<'_>, node: NodeId, session: crate::id::BootSessionId, stage: Stage, now: Timestamp) {
+    if tx.edit_session(session, |session| session.mark(stage, now)) == Some(true) {
+        tx.event(Event::new(now, Actor::Node, EventKind::Stage { stage }, "").of_node(node).in_session(session));
+    }
+}

@@ -1,0 +1,147 @@
+//! An operator spoke.
+
+use super::{Central, script::phase_event};
+use crate::boot::{self, Endpoint};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, UnlawfulTransition};
+use crate::id::{NodeId, ProfileName};
+use crate::store::StoreError;
+use crate::wire::{TaskAction, TaskOutcome};
+use std::{net::Ipv4Addr, time::Duration};
+
+/// How long a node has to say that it goes down.
+const REBOOT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why an operator's word was not followed. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OperateError {
+    /// No such node.
+    #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
+    NoNode {
+        /// What was asked for.
+        name: String,
+    },
+    /// Several nodes have this name.
+    #[error("several nodes are called `{name}`; use the node ID")]
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+    },
+    /// No such profile.
+    #[error("there is no profile `{profile}`; there are: {known}")]
+    NoProfile {
+        /// What was asked for.
+        profile: String,
+        /// What there is.
+        known: String,
+    },
+    /// The phase does not allow it.
+    #[error(transparent)]
+    Unlawful(#[from] UnlawfulTransition),
+    /// The node's link is down.
+    #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
+    NotLinked {
+        /// Which.
+        node: NodeId,
+    },
+    /// The node did not answer.
+    #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
+    NoAnswer {
+        /// Which.
+        node: NodeId,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// The node refused or failed.
+    #[error("node {node} did not do it: {reason}")]
+    TaskFailed {
+        /// Which.
+        node: NodeId,
+        /// In its own words.
+        reason: String,
+    },
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Central {
+    /// The node that an operator means: by ID, else by name.
+    pub fn resolve(&self, name: &str) -> Result<NodeId, OperateError> {
+        self.store.read(|model| {
+            if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
+                return Ok(node.id);
+            }
+            let mut called = model.nodes().filter(|node| node.name == name);
+            match (called.next(), called.next()) {
+                (Some(node), None) => Ok(node.id),
+                (Some(_), Some(_)) => Err(OperateError::Ambiguous { name: name.to_owned() }),
+                (None, _) => Err(OperateError::NoNode { name: name.to_owned() }),
+            }
+        })
+    }
+
+    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving twice is no error.
+    pub async fn approve(&self, id: NodeId) -> Result<Node, OperateError> {
+        let now = self.now();
+        let node = self
+            .store
+            .commit(|tx| {
+                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
+                if matches!(node.phase, Phase::Discovered | Phase::Rejected) {
+                    let change = node.change(PhaseChange::Approve)?;
+                    tx.put_node(node.clone());
+                    phase_event(tx, id, node.boot, change, Actor::Operator, now);
+                } else if !node.phase.is_admitted() {
+                    node.change(PhaseChange::Approve)?;
+                }
+                Ok::<_, OperateError>(node)
+            })
+            .await?;
+        self.decided();
+        Ok(node)
+    }
+
+    /// Gives a node a profile; it takes effect at its next boot.
+    pub async fn assign_profile(&self, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
+        if !self.site.profiles.contains_key(&profile) {
+            let known: Vec<&str> = self.site.profiles.keys().map(ProfileName::as_str).collect();
+            return Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") });
+        }
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
+                let before = boot::effective_profile(&self.site, &node).name.clone();
+                node.profile = Some(profile.clone());
+                let detail = format!("{before} -> {profile}");
+                let running =
+                    matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance);
+                if running && before != profile {
+                    node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
+                }
+                tx.put_node(node.clone());
+                tx.event(Event::new(now, Actor::Operator, EventKind::ProfileAssigned, detail).of_node(id));
+                Ok(node)
+            })
+            .await
+    }
+
+    /// Tells a node to reboot, over its link. Returns when the node has said that it does.
+    pub async fn reboot(&self, id: NodeId) -> Result<(), OperateError> {
+        if self.link_state(id).since.is_none() {
+            return Err(OperateError::NotLinked { node: id });
+        }
+        let no_answer = OperateError::NoAnswer { node: id, seconds: REBOOT_TIMEOUT.as_secs() };
+        match self.run_task(id, TaskAction::Reboot, REBOOT_TIMEOUT).await?.ok_or(no_answer)? {
+            TaskOutcome::Done => Ok(()),
+            TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {
+                Err(OperateError::TaskFailed { node: id, reason })
+            }
+        }
+    }
+
+    /// Where this node would be told that the central node is: the first segment's address, for renders by an operator.
+    pub fn endpoint(&self, address: Ipv4Addr) -> Endpoint {
+        Endpoint { address, http_port: self.site.http.port }
+    }
+}

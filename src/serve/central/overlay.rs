@@ -1,0 +1,189 @@
+//! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
+
+use super::{Central, Shared, alarm::Alarm, lock, render::Promise};
+use crate::config::Delivery;
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Stage};
+use crate::id::{BootSessionId, Digest, Secret, Timestamp};
+use crate::overlay::{deliver, deliver_targz};
+use crate::store::StoreError;
+use crate::trust::{
+    TokenRecord,
+    capability::{Denied, Grant, TransferId},
+    token,
+};
+use crate::wire::{self, BootPart};
+use bytes::Bytes;
+use std::net::Ipv4Addr;
+
+/// Promises kept; a session that is older than so many others will not fetch its overlay any more.
+const MAX_PROMISES: usize = 65_536;
+
+/// Why there is no overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OverlayDenied {
+    /// No such capability, or not for this address.
+    #[error("no such overlay")]
+    NotFound,
+    /// It was fetched, or its time is over.
+    #[error("this overlay is gone; boot again")]
+    Gone,
+    /// It is being fetched, or the store cannot be written.
+    #[error("try again")]
+    Busy,
+}
+
+/// An overlay on its way. Dropped before [`OverlayTransfer::finished`], it may be fetched again.
+pub struct OverlayTransfer {
+    /// What to send.
+    pub bytes: Bytes,
+    central: Shared,
+    id: TransferId,
+    grant: Grant,
+    done: bool,
+}
+
+impl Central {
+    /// Opens the overlay of a capability for the machine at an address.
+    pub async fn open_overlay(
+        self: &Shared,
+        capability: &str,
+        form: Delivery,
+        from: Ipv4Addr,
+    ) -> Result<OverlayTransfer, OverlayDenied> {
+        let now = self.now();
+        let opened = lock(&self.capabilities).open(now, capability, from);
+        let transfer = match opened {
+            Ok(transfer) => transfer,
+            Err(denied) => return Err(self.denied(denied, from).await),
+        };
+        // From here on a return without a transfer must free the capability; the transfer's drop does.
+        let mut transfer = OverlayTransfer {
+            bytes: Bytes::new(),
+            central: self.clone(),
+            id: transfer.id,
+            grant: transfer.grant,
+            done: false,
+        };
+        let grant = transfer.grant;
+        let Some(promise) = lock(&self.promises).get(&grant.session).cloned() else { return Err(OverlayDenied::Gone) };
+        let token = self.choose(&grant, &promise, now).await.map_err(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
+            OverlayDenied::Busy
+        })?;
+        let boot = BootPart {
+            version: wire::VERSION,
+            node: grant.node,
+            session: grant.session,
+            generation: promise.generation.to_string(),
+            issued_at: now,
+            token,
+        };
+        let packed = tokio::task::spawn_blocking(move || match form {
+            Delivery::Initrd => deliver(&promise.overlay, &boot),
+            Delivery::Url => deliver_targz(&promise.overlay, &boot),
+        });
+        transfer.bytes = packed.await.map_err(|_| OverlayDenied::Busy)?;
+        Ok(transfer)
+    }
+
+    /// Whether a capability would open, for HEAD. Consumes nothing, alarms nobody.
+    pub fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+        match lock(&self.capabilities).probe(self.now(), capability, from) {
+            Ok(_) => Ok(()),
+            Err(Denied::Unknown | Denied::Foreign(_)) => Err(OverlayDenied::NotFound),
+            Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
+            Err(Denied::Expired | Denied::Spent(_)) => Err(OverlayDenied::Gone),
+        }
+    }
+
+    /// Mints the token, if the node may have one, and records which overlay the node was given. Tokens of earlier overlays
+    /// of this node are void from now on.
+    async fn choose(
+        &self,
+        grant: &Grant,
+        promise: &Promise,
+        now: Timestamp,
+    ) -> Result<Option<Secret<String>>, StoreError> {
+        let (token, hash) = token::mint(self.random());
+        let expires_at = now.after(self.site.enroll.token_ttl);
+        self.store
+            .commit(|tx| {
+                let old: Vec<Digest> =
+                    tx.before().tokens().filter(|old| old.node == grant.node).map(|old| old.hash).collect();
+                for hash in old {
+                    tx.remove_token(hash);
+                }
+                let admitted = tx.edit_node(grant.node, |node| {
+                    node.generation = Some(promise.generation);
+                    node.phase.is_admitted()
+                });
+                let detail = format!("profile {} generation {}", promise.profile, promise.generation.0.short());
+                let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
+                tx.event(chosen.of_node(grant.node).in_session(grant.session));
+                if admitted != Some(true) {
+                    return Ok(None);
+                }
+                tx.put_token(TokenRecord::new(hash, grant.node, grant.session, expires_at));
+                Ok(Some(token))
+            })
+            .await
+    }
+
+    async fn denied(&self, denied: Denied, from: Ipv4Addr) -> OverlayDenied {
+        let (grant, answer) = match denied {
+            Denied::Unknown => return OverlayDenied::NotFound,
+            Denied::Expired => return OverlayDenied::Gone,
+            Denied::Foreign(grant) => (grant, OverlayDenied::NotFound),
+            Denied::Busy(grant) => (grant, OverlayDenied::Busy),
+            Denied::Spent(grant) => (grant, OverlayDenied::Gone),
+        };
+        let detail = format!("{denied}; asked by {from}, given to {}", grant.address);
+        self.alarm(Alarm {
+            kind: ConditionKind::CapabilityReplayed,
+            node: Some(grant.node),
+            session: Some(grant.session),
+            cause: format!("overlay by {from}"),
+            detail,
+        })
+        .await;
+        answer
+    }
+
+    /// Remembers what the script of a session promised.
+    pub(super) fn promise(&self, session: BootSessionId, promise: Promise) {
+        let mut promises = lock(&self.promises);
+        if promises.len() >= MAX_PROMISES {
+            self.store
+                .read(|model| promises.retain(|id, _| model.session(*id).is_some_and(|s| s.is_fresh(self.now()))));
+        }
+        promises.insert(session, promise);
+    }
+}
+
+impl OverlayTransfer {
+    /// The last byte was written: the capability is spent.
+    pub async fn finished(mut self) {
+        self.done = true;
+        lock(&self.central.capabilities).finish(self.id);
+        let (now, grant) = (self.central.now(), self.grant);
+        let marked = self.central.store.commit(|tx| {
+            let new = tx.edit_session(grant.session, |session| session.mark(Stage::Overlay, now));
+            if new == Some(true) {
+                let event = Event::new(now, Actor::Node, EventKind::Stage { stage: Stage::Overlay }, "");
+                tx.event(event.of_node(grant.node).in_session(grant.session));
+            }
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = marked.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+        }
+    }
+}
+
+impl Drop for OverlayTransfer {
+    fn drop(&mut self) {
+        if !self.done {
+            lock(&self.central.capabilities).abort(self.id);
+        }
+    }
+}

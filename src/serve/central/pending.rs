@@ -1,0 +1,179 @@
+//! A node without a token waits on a pending connection; an operator's approval lets it go on at once.
+//!
+//! Who may be here: the machine of a boot session, from its address. The operator approves *this key's* node: while two keys
+//! wait for one node, neither gets a certificate.
+
+use super::{
+    Central, PlaneError, Shared,
+    alarm::Alarm,
+    enrol::{certify, check_version, response},
+    lock,
+};
+use crate::fleet::{ConditionKind, Phase, Stage};
+use crate::id::{BootSessionId, Digest, NodeId};
+use crate::store::StoreError;
+use crate::wire::{PendingHello, PendingReply};
+use std::{collections::BTreeMap, net::IpAddr, sync::Mutex};
+use tokio::sync::watch;
+
+/// Nodes that may wait at once.
+const MAX_WAITING: usize = 20_000;
+
+/// Everybody who waits.
+#[derive(Default)]
+pub(super) struct Waiting {
+    entries: Mutex<BTreeMap<u64, Entry>>,
+    next: std::sync::atomic::AtomicU64,
+    /// Bumped whenever an operator decided something.
+    decided: watch::Sender<u64>,
+}
+
+struct Entry {
+    node: NodeId,
+    key: Digest,
+}
+
+/// One node that waits; dropped when its connection ends.
+pub struct PendingTicket {
+    central: Shared,
+    id: u64,
+    node: NodeId,
+    session: BootSessionId,
+    csr_pem: String,
+    key: Digest,
+    decided: watch::Receiver<u64>,
+    greeted: bool,
+}
+
+impl Central {
+    /// A node without token or certificate begins to wait.
+    pub async fn pending(self: &Shared, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
+        check_version(hello.version)?;
+        let now = self.now();
+        let own = self.store.read(|model| {
+            let session = model.session(hello.session)?;
+            let ours = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
+            Some(ours && session.address.is_some_and(|address| IpAddr::V4(address) == from))
+        });
+        if own != Some(true) {
+            let detail = format!("{from} waits as {} of boot {}, which is not its own", hello.node, hello.session);
+            let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
+            self.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
+            return Err(PlaneError::Unauthorized);
+        }
+        // Signs nothing that is used: it checks the request, and names its key.
+        let key = self.authority.issue_node(&hello.csr_pem, hello.node, now)?.key;
+        let id = self.pending.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        {
+            let mut entries = lock(&self.pending.entries);
+            if entries.len() >= MAX_WAITING {
+                return Err(PlaneError::Busy);
+            }
+            entries.insert(id, Entry { node: hello.node, key });
+        }
+        let ticket = PendingTicket {
+            central: self.clone(),
+            id,
+            node: hello.node,
+            session: hello.session,
+            csr_pem: hello.csr_pem,
+            key,
+            decided: self.pending.decided.subscribe(),
+            greeted: false,
+        };
+        let facts = hello.facts;
+        self.store
+            .commit(|tx| {
+                tx.edit_node(ticket.node, |node| {
+                    node.facts = Some(facts);
+                    node.last_seen = now;
+                });
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        Ok(ticket)
+    }
+
+    /// An operator decided: everybody who waits looks again.
+    pub(super) fn decided(&self) {
+        self.pending.decided.send_modify(|count| *count += 1);
+    }
+
+    /// True while a node waits.
+    pub fn is_waiting(&self, node: NodeId) -> bool {
+        lock(&self.pending.entries).values().any(|entry| entry.node == node)
+    }
+}
+
+impl PendingTicket {
+    /// The next thing to tell the node. Ends with `Approved` or `Rejected`.
+    pub async fn next(&mut self) -> PendingReply {
+        loop {
+            self.decided.mark_unchanged();
+            match self.decide().await {
+                PendingReply::Waiting { .. } if self.greeted => {}
+                reply => {
+                    self.greeted = true;
+                    return reply;
+                }
+            }
+            if self.decided.changed().await.is_err() {
+                return PendingReply::Rejected { reason: "the central node stops".to_owned() };
+            }
+        }
+    }
+
+    async fn decide(&self) -> PendingReply {
+        let central = &self.central;
+        let waiting = |reason: &str| PendingReply::Waiting { reason: reason.to_owned() };
+        let Some(node) = central.store.read(|model| model.node(self.node).cloned()) else {
+            return PendingReply::Rejected { reason: "the node was removed; boot again".to_owned() };
+        };
+        if node.phase == Phase::Rejected {
+            return PendingReply::Rejected { reason: "an operator rejected this node".to_owned() };
+        }
+        if node.boot != Some(self.session) {
+            return PendingReply::Rejected { reason: "the node has booted again since".to_owned() };
+        }
+        if !node.phase.is_admitted() {
+            return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
+        }
+        let rivals =
+            lock(&central.pending.entries).values().any(|entry| entry.node == self.node && entry.key != self.key);
+        if rivals {
+            let detail = format!("two keys wait for {}; neither is let in", self.node);
+            let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
+            central.alarm(Alarm { kind, node: Some(self.node), session: Some(self.session), cause, detail }).await;
+            return waiting("another machine claims to be this node");
+        }
+        match self.certificate().await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => PendingReply::Rejected { reason: "this boot has its certificate already".to_owned() },
+            Err(error) => waiting(&format!("the central node cannot answer now: {error}")),
+        }
+    }
+
+    /// One certificate for each boot session: whoever comes second is a stranger.
+    async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
+        let now = self.central.now();
+        let issued = self.central.authority.issue_node(&self.csr_pem, self.node, now)?;
+        let certified = self.central.store.commit(|tx| {
+            let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
+            let token = tx.before().tokens().any(|token| token.session == self.session);
+            if linked || token {
+                return Ok(false);
+            }
+            certify(tx, self.node, self.session, &issued, now);
+            Ok::<_, StoreError>(true)
+        });
+        let certified = certified.await?;
+        self.central.touch(self.node);
+        Ok(certified.then(|| PendingReply::Approved(response(&issued))))
+    }
+}
+
+impl Drop for PendingTicket {
+    fn drop(&mut self) {
+        lock(&self.central.pending.entries).remove(&self.id);
+    }
+}

@@ -1,0 +1,259 @@
+//! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
+
+use super::{
+    Central,
+    alarm::Alarm,
+    lock,
+    render::{RenderError, image_parts},
+};
+use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
+use crate::config::EnrollPolicy;
+use crate::fleet::{
+    Actor, BootSession, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting, Stage,
+    identify,
+};
+use crate::id::{BootSessionId, DenyList, NodeId, Timestamp};
+use crate::store::{StoreError, Tx};
+use crate::trust::capability::Grant;
+use std::net::Ipv4Addr;
+
+impl Central {
+    /// The script for a request: a boot, or a refusal that says why and asks again. Always something that iPXE can run.
+    pub async fn script(
+        &self,
+        request: Result<ScriptRequest, QueryError>,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> String {
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                return self.refuse(Refusal::BadRequest { detail: error.to_string() }, None, from, endpoint).await;
+            }
+        };
+        let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &DenyList::new()) else {
+            return self.refuse(Refusal::Unidentified, None, from, endpoint).await;
+        };
+        let id = sighting.node_id();
+        match self.boot(&request, &sighting, from, endpoint).await {
+            Ok(script) => script,
+            Err(refusal) => self.refuse(refusal, Some(id), from, endpoint).await,
+        }
+    }
+
+    async fn boot(
+        &self,
+        request: &ScriptRequest,
+        sighting: &Sighting,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> Result<String, Refusal> {
+        let id = sighting.node_id();
+        let session = self.own_session(sighting, from).await?;
+        let link_is_live = self.probe(id).await;
+        let known = self.store.read(|model| model.node(id).cloned());
+        if link_is_live && known.as_ref().is_some_and(|node| node.fingerprint.macs.contains(&sighting.mac)) {
+            let detail = format!("{from} asked to boot as {id}, whose link answers");
+            self.impersonated(id, session.id, from, detail).await;
+            return Err(Refusal::NoSession);
+        }
+        let node = self.admit(known.as_ref(), sighting, session.id, link_is_live).await?;
+        let rendered = self.render(&node, endpoint).map_err(|error| render_refusal(&error, &node, self.site()))?;
+        let grant = Grant { session: session.id, node: id, address: from };
+        let capability = lock(&self.capabilities).grant(self.now(), self.random(), grant);
+        let catalog = self.catalog();
+        let parts = catalog.image(&boot::effective_profile(&self.site, &node).image).map(image_parts);
+        let ask = Ask {
+            site: &self.site,
+            image: parts.as_ref(),
+            node: &node,
+            session: session.id,
+            endpoint,
+            request,
+            capability: &capability,
+        };
+        let plan = boot::decide(&ask)?;
+        self.promise(session.id, rendered);
+        self.record_boot(id, session.id, from).await.map_err(|error| internal(&error))?;
+        Ok(boot::boot_script(&plan))
+    }
+
+    /// The boot session in which this request may be answered: opened by DHCP of this MAC within the window, from the
+    /// address that was leased to it.
+    async fn own_session(&self, sighting: &Sighting, from: Ipv4Addr) -> Result<BootSession, Refusal> {
+        let now = self.now();
+        let session = self.store.read(|model| model.newest_session(sighting.mac).cloned());
+        let own =
+            session.as_ref().filter(|session| session.is_fresh(now) && session.address.is_none_or(|own| own == from));
+        if let Some(own) = own {
+            return Ok(own.clone());
+        }
+        let id = sighting.node_id();
+        let seen = match session {
+            None => "DHCP never saw that MAC".to_owned(),
+            Some(session) => match session.address {
+                Some(own) if own != from => format!("its address is {own}"),
+                _ => "its last DHCP exchange is too long ago".to_owned(),
+            },
+        };
+        let detail = format!("{from} asked for the boot of {id} as MAC {}: {seen}", sighting.mac);
+        self.alarm(Alarm {
+            kind: ConditionKind::BootImpersonated,
+            node: Some(id),
+            session: None,
+            cause: format!("script from {from}"),
+            detail,
+        })
+        .await;
+        Err(Refusal::NoSession)
+    }
+
+    async fn impersonated(&self, id: NodeId, session: BootSessionId, from: Ipv4Addr, detail: String) {
+        let kind = ConditionKind::BootImpersonated;
+        let cause = format!("script from {from}");
+        self.alarm(Alarm { kind, node: Some(id), session: Some(session), cause, detail }).await;
+    }
+
+    /// Who it is, and whether it may boot. Stores what was learnt.
+    async fn admit(
+        &self,
+        known: Option<&Node>,
+        sighting: &Sighting,
+        session: BootSessionId,
+        link_is_live: bool,
+    ) -> Result<Node, Refusal> {
+        let now = self.now();
+        let boots_elsewhere = known.and_then(|node| node.boot).is_some_and(|boot| {
+            self.store
+                .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
+        });
+        let identified = identify(known, sighting, Claim { link_is_live, boots_elsewhere });
+        if let Identified::Collision { detail } = &identified {
+            let kind = ConditionKind::IdCollision;
+            let cause = format!("collision of {}", sighting.mac);
+            let node = Some(sighting.node_id());
+            self.alarm(Alarm { kind, node, session: Some(session), cause, detail: detail.clone() }).await;
+            return Err(Refusal::Collision { detail: detail.clone() });
+        }
+        let policy = self.site.enroll.policy;
+        let admitted = self.store.commit(|tx| Ok::<_, StoreError>(meet(tx, sighting, &identified, policy, now)));
+        admitted.await.map_err(|error| internal(&error))
+    }
+
+    /// The script goes out: the node boots, in this session.
+    async fn record_boot(&self, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> Result<(), StoreError> {
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let new = tx.edit_session(session, |session| {
+                    session.node = Some(id);
+                    session.address.get_or_insert(from);
+                    session.mark(Stage::Script, now)
+                });
+                if new == Some(true) {
+                    let event = Event::new(now, Actor::Node, EventKind::Stage { stage: Stage::Script }, "");
+                    tx.event(event.of_node(id).in_session(session));
+                }
+                let mut change = None;
+                tx.edit_node(id, |node| {
+                    node.boot = Some(session);
+                    node.address = Some(from.into());
+                    node.last_seen = now;
+                    // These speak of a boot that is over now.
+                    for past in [
+                        ConditionKind::BootImpersonated,
+                        ConditionKind::CapabilityReplayed,
+                        ConditionKind::OverlayMissing,
+                        ConditionKind::ImageMissing,
+                        ConditionKind::RenderFailed,
+                        ConditionKind::CheckFailed,
+                    ] {
+                        node.clear(past);
+                    }
+                    change = node.change(PhaseChange::Boot).ok().flatten();
+                });
+                phase_event(tx, id, session, change, Actor::Node, now);
+                Ok(())
+            })
+            .await
+    }
+
+    async fn refuse(&self, refusal: Refusal, node: Option<NodeId>, from: Ipv4Addr, endpoint: Endpoint) -> String {
+        let correlation = crate::id::hex(&self.random::<4>());
+        let detail = format!("{}: {} [{correlation}]", refusal.code(), refusal.message());
+        tracing::warn!(node = node.map(tracing::field::display), %from, code = refusal.code(), correlation, "boot refused");
+        if self.alarms.allow(self.clock.monotonic(), &format!("refusal of {from}")) {
+            let event = Event::new(self.now(), Actor::Central, EventKind::BootRefused, detail);
+            self.record(event.of_node(node)).await;
+        }
+        boot::refusal_script(&refusal, endpoint, node, &correlation)
+    }
+}
+
+fn is_open(session: &BootSession, now: Timestamp) -> bool {
+    session.is_fresh(now) && session.reached(Stage::Online).is_none()
+}
+
+/// Writes down what a sighting tells: a new node, a known one, or one with other parts.
+fn meet(tx: &mut Tx<'_>, sighting: &Sighting, identified: &Identified, policy: EnrollPolicy, now: Timestamp) -> Node {
+    let id = sighting.node_id();
+    let event = |kind, detail: String| Event::new(now, Actor::Node, kind, detail).of_node(id);
+    let mut node = match (identified, tx.node(id)) {
+        (Identified::New, _) | (_, None) => {
+            tx.event(event(EventKind::Discovered, format!("{} MAC {}", sighting.basis, sighting.mac)));
+            Node::discovered(sighting.basis.clone(), sighting.fingerprint.clone(), sighting.mac, now)
+        }
+        (_, Some(node)) => node.clone(),
+    };
+    if let Identified::HardwareChanged { detail } = identified {
+        if node.raise(ConditionKind::HardwareChanged, detail, now) {
+            tx.event(event(EventKind::Raised { condition: ConditionKind::HardwareChanged }, detail.clone()));
+        }
+        let macs = std::mem::take(&mut node.fingerprint.macs);
+        node.fingerprint = sighting.fingerprint.clone();
+        node.fingerprint.macs.extend(macs);
+    }
+    if node.phase == Phase::Removed {
+        let change = node.change(PhaseChange::Rediscover).ok().flatten();
+        phase_event(tx, id, None, change, Actor::Node, now);
+    }
+    if node.phase == Phase::Discovered && policy == EnrollPolicy::Auto {
+        let change = node.change(PhaseChange::Approve).ok().flatten();
+        phase_event(tx, id, None, change, Actor::Central, now);
+    }
+    node.mac = sighting.mac;
+    node.fingerprint.macs.insert(sighting.mac);
+    tx.put_node(node.clone());
+    node
+}
+
+/// Records a change of phase, if there was one.
+pub(super) fn phase_event(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    session: impl Into<Option<BootSessionId>>,
+    change: Option<(Phase, Phase)>,
+    actor: Actor,
+    now: Timestamp,
+) {
+    if let Some((from, to)) = change {
+        let event = Event::new(now, actor, EventKind::Phase { from, to }, format!("{from} -> {to}"));
+        tx.event(event.of_node(node).in_session(session.into()));
+    }
+}
+
+fn internal(error: &StoreError) -> Refusal {
+    tracing::error!(error = error as &dyn std::error::Error, "cannot answer a boot");
+    Refusal::Internal { detail: "the central node cannot write its store; see its log".to_owned() }
+}
+
+fn render_refusal(error: &RenderError, node: &Node, site: &crate::config::Site) -> Refusal {
+    tracing::error!(node = %node.id, error = error as &dyn std::error::Error, "cannot render a boot");
+    match error {
+        RenderError::NoImage { .. } => Refusal::ImageMissing {
+            image: boot::effective_profile(site, node).image.clone(),
+            detail: error.to_string(),
+        },
+        _ => Refusal::RenderFailed { detail: error.to_string() },
+    }
+}

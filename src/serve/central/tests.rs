@@ -1,0 +1,1 @@
+//! The chain through central, without a socket.

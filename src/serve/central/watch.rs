@@ -1,0 +1,70 @@
+//! Time passed: nodes that fell silent are offline, boots without an overlay are shown.
+//!
+//! Worst case from the last heartbeat to `offline`: `offline_after` plus [`WATCH_INTERVAL`] (LC-3).
+
+use super::{Central, lock, script::phase_event};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage};
+use crate::id::{NodeId, Timestamp};
+use crate::store::StoreError;
+use std::time::Duration;
+
+/// Time between two looks.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// A machine that fetched its kernel fetches its overlay within this time, or boots without one.
+const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
+
+impl Central {
+    /// One look at all nodes. Call it every [`WATCH_INTERVAL`].
+    pub async fn watch(&self) {
+        let now = self.now();
+        let silent = self.silent_nodes();
+        for node in &silent {
+            tracing::warn!(%node, "offline: nothing heard for longer than [agent].offline_after");
+            self.close_link(*node, "nothing was heard");
+        }
+        let bare = self.without_overlay(now);
+        if silent.is_empty() && bare.is_empty() {
+            return;
+        }
+        let recorded = self.store.commit(|tx| {
+            for id in &silent {
+                let change = tx.edit_node(*id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
+                let session = tx.node(*id).and_then(|node| node.boot);
+                phase_event(tx, *id, session, change, Actor::Central, now);
+            }
+            for id in &bare {
+                let detail = "the kernel was fetched, the overlay was not";
+                let raised = tx.edit_node(*id, |node| node.raise(ConditionKind::OverlayMissing, detail, now));
+                if raised == Some(true) {
+                    let kind = EventKind::Raised { condition: ConditionKind::OverlayMissing };
+                    tx.event(Event::new(now, Actor::Central, kind, detail).of_node(*id));
+                }
+            }
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = recorded.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what the watch saw");
+        }
+        lock(&self.promises).retain(|session, _| self.store.read(|model| model.session(*session).is_some()));
+    }
+
+    fn silent_nodes(&self) -> Vec<NodeId> {
+        let watched = |phase| matches!(phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
+        let candidates: Vec<NodeId> =
+            self.store.read(|model| model.nodes().filter(|node| watched(node.phase)).map(|node| node.id).collect());
+        candidates.into_iter().filter(|id| self.silence(*id) > self.site.agent.offline_after).collect()
+    }
+
+    fn without_overlay(&self, now: Timestamp) -> Vec<NodeId> {
+        self.store.read(|model| {
+            let bare = model.nodes().filter(|node| {
+                let Some(session) = node.boot.and_then(|id| model.session(id)) else { return false };
+                let kernel = session.reached(Stage::Kernel);
+                kernel.is_some_and(|at| now.since(at) > OVERLAY_GRACE)
+                    && session.reached(Stage::Overlay).is_none()
+                    && !node.conditions.iter().any(|condition| condition.kind == ConditionKind::OverlayMissing)
+            });
+            bare.map(|node| node.id).collect()
+        })
+    }
+}
