@@ -22,10 +22,14 @@ mod keys;
 mod tasks;
 
 use crate::id::Timestamp;
+use std::sync::LazyLock;
 
 /// `version (commit, build time)`, as facts and `mesh-agent --version` show it.
-pub fn version() -> String {
-    let built: i64 = env!("MESHD_BUILD_TIME").trim().parse().unwrap_or(0);
-    let built = Timestamp::from_millis(built.saturating_mul(1000));
-    format!("{} ({}, {built})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"))
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let built: i64 = env!("MESHD_BUILD_TIME").trim().parse().unwrap_or(0);
+        let built = Timestamp::from_millis(built.saturating_mul(1000));
+        format!("{} ({}, {built})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"))
+    });
+    &VERSION
 }

@@ -1,3 +1,127 @@
 //! The node's side. Parse, run, exit code.
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use meshd::{
+    agent::{self, checks, driver, facts, files},
+    id::{DenyList, Timestamp},
+    wire,
+};
+use std::{path::PathBuf, process::ExitCode, time::SystemTime};
+use tokio_util::sync::CancellationToken;
+
+/// The agent of a meshd node: enrols with the central node, reports, and does what it is asked.
+#[derive(Parser)]
+#[command(name = "mesh-agent", version = agent::version())]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(clap::Args)]
+struct Places {
+    /// Public configuration, from the overlay
+    #[arg(long, global = true, default_value = wire::AGENT_CONFIG_FILE, value_name = "FILE")]
+    config: PathBuf,
+    /// The part of this boot, from the overlay
+    #[arg(long, global = true, default_value = wire::BOOT_FILE, value_name = "FILE")]
+    boot_file: PathBuf,
+    /// Key and certificate; keep it in tmpfs
+    #[arg(long, global = true, default_value = "/run/meshd", value_name = "FOLDER")]
+    state_dir: PathBuf,
+    /// Root of the file system that facts and checks are read from
+    #[arg(long, global = true, hide = true, default_value = "/")]
+    root: PathBuf,
+    /// Program that restarts the machine
+    #[arg(long, global = true, hide = true, default_value = "/sbin/reboot")]
+    reboot: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Enrol, keep the link, run tasks
+    Run,
+    /// Print this machine's node ID, and below it what it was derived from
+    Id,
+    /// Print everything known of this machine, as JSON
+    Facts,
+    /// Run the readiness checks
+    Doctor,
+}
+
+fn main() -> ExitCode {
+    let Cli { verb, places } = Cli::parse();
+    let ended = match verb {
+        Verb::Run => run(places),
+        Verb::Id => id(&places),
+        Verb::Facts => print_facts(&places),
+        Verb::Doctor => doctor(&places),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("mesh-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(places: Places) -> anyhow::Result<ExitCode> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
+    let Places { config, boot_file, state_dir, root, reboot } = places;
+    let reboot = vec![reboot.to_string_lossy().into_owned()];
+    let options = driver::Options { config, boot_file, state_dir, root, reboot };
+    // One thread is enough for one connection, and a node has better uses for its memory.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = CancellationToken::new();
+        tokio::spawn(stop_on_signal(shutdown.clone()));
+        driver::run(options, shutdown).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    shutdown.cancel();
+    Ok(())
+}
+
+fn id(places: &Places) -> anyhow::Result<ExitCode> {
+    let hardware = facts::hardware(&facts::Tree::new(&places.root));
+    let basis = hardware.basis(&DenyList::new());
+    let basis = basis.ok_or_else(|| {
+        anyhow::anyhow!("this machine shows neither UUID, serial number nor network card; is /sys mounted?")
+    })?;
+    println!("{}\n{basis}", basis.node_id());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
+    // A machine without an overlay has facts too.
+    let config = files::config(&places.config).ok();
+    let boot = config.as_ref().and_then(|config| files::boot(&places.boot_file, config).ok());
+    let facts = facts::collect(&facts::Tree::new(&places.root), config.as_ref(), boot.as_ref());
+    println!("{}", serde_json::to_string_pretty(&facts)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn doctor(places: &Places) -> anyhow::Result<ExitCode> {
+    let config = files::config(&places.config)?;
+    let boot = files::boot(&places.boot_file, &config)?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
+    let tree = facts::Tree::new(&places.root);
+    let checks = checks::run(&checks::Context { tree: &tree, config: &config, boot: &boot, now });
+    for check in &checks {
+        let status = serde_json::to_string(&check.status)?;
+        println!("{:<5} {:<10} {}", status.trim_matches('"'), check.name, check.detail);
+        if !check.remediation.is_empty() {
+            println!("{:<16} {}", "", check.remediation);
+        }
+    }
+    let (failures, warnings) = checks::tally(&checks);
+    println!("{failures} failures, {warnings} warnings");
+    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -24,7 +24,7 @@ pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart
         disks: devices::disks(tree),
         nics: devices::nics(tree),
         versions: Versions {
-            agent: version(),
+            agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
             os: machine::os(tree),
             session: boot.map(|boot| boot.session),
