@@ -17,8 +17,9 @@ mod plane;
 mod routes;
 mod socket;
 
+pub use crate::serve::central::{LinkCommand, PlaneError};
 pub use bind::{BindError, Listener, bind};
-pub use plane::{AgentPlane, LinkCommand, PlaneError, Ticket};
+pub use plane::{AgentPlane, Ticket};
 
 use crate::trust::Peer;
 use hyper::server::conn::http1;

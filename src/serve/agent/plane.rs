@@ -1,44 +1,14 @@
 //! What the agent plane asks of the central node.
 
 use crate::{
+    serve::central::{Central, LinkCommand, LinkId, PendingTicket, PlaneError},
     trust::{Peer, TrustError},
     wire::{
         EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
     },
 };
 use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
-use tokio::sync::{mpsc, oneshot};
-
-/// What the central node wants of a link.
-#[derive(Debug)]
-pub enum LinkCommand {
-    /// Send this.
-    Send(FromCentral),
-    /// Ping, and fire when the node has answered.
-    Probe(oneshot::Sender<()>),
-    /// End the link, for this reason.
-    Close(String),
-}
-
-/// Why the central node refuses.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaneError {
-    /// No such token, or it is used, expired or somebody else's. All of these look the same from outside.
-    #[error("not authorised")]
-    Unauthorized,
-    /// The certificate must be renewed first.
-    #[error("the certificate has expired; renew it")]
-    StaleCertificate,
-    /// What was sent makes no sense.
-    #[error("{0}")]
-    BadRequest(String),
-    /// Too much at once; later.
-    #[error("the central node is busy; try again in some seconds")]
-    Busy,
-    /// Our own fault. The text is for our log and is not sent.
-    #[error("{0}")]
-    Internal(String),
-}
+use tokio::sync::mpsc;
 
 /// A node that waits for an operator.
 pub trait Ticket: Send + 'static {
@@ -93,4 +63,57 @@ pub trait AgentPlane: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<FromCentral>, PlaneError>> + Send;
     /// A link is over. Called exactly once for each one that was up.
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
+}
+
+impl Ticket for PendingTicket {
+    fn next(&mut self) -> impl Future<Output = PendingReply> + Send {
+        PendingTicket::next(self)
+    }
+}
+
+impl AgentPlane for Arc<Central> {
+    type Ticket = PendingTicket;
+    type Link = LinkId;
+
+    fn tls(&self) -> Arc<rustls::ServerConfig> {
+        self.authority().server_config()
+    }
+
+    fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError> {
+        self.authority().identify(certificate, self.now())
+    }
+
+    fn offline_after(&self) -> Duration {
+        self.site().agent.offline_after
+    }
+
+    async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, PlaneError> {
+        Central::enrol(self, request, from).await
+    }
+
+    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
+        Central::renew(self, peer, request).await
+    }
+
+    async fn pending(&self, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
+        Central::pending(self, hello, from).await
+    }
+
+    async fn link_up(
+        &self,
+        peer: &Peer,
+        hello: Hello,
+        from: IpAddr,
+        commands: mpsc::Sender<LinkCommand>,
+    ) -> Result<(LinkId, Welcome), PlaneError> {
+        Central::link_up(self, peer, hello, from, commands).await
+    }
+
+    async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
+        Central::link_message(self, link, message).await
+    }
+
+    async fn link_down(&self, link: LinkId) {
+        Central::link_down(self, link).await;
+    }
 }
