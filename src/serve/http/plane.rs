@@ -1,0 +1,71 @@
+//! What the boot plane asks of the central node.
+
+use crate::boot::{Endpoint, QueryError, ScriptRequest};
+use crate::config::Delivery;
+use crate::id::Digest;
+use bytes::Bytes;
+use std::{future::Future, net::Ipv4Addr};
+
+/// What was fetched, to its last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// iPXE.
+    Loader,
+    /// A part of an image.
+    Blob(Digest),
+}
+
+/// Why an overlay is not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverlayDenied {
+    /// No such capability.
+    NotFound,
+    /// Spent, expired, or another machine's.
+    Gone,
+    /// A transfer is running; try later.
+    Busy,
+}
+
+/// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
+pub trait Transfer: Send + 'static {
+    /// The whole overlay.
+    fn bytes(&self) -> Bytes;
+
+    /// Spends the capability. Called once the last byte is in the socket.
+    fn finished(self) -> impl Future<Output = ()> + Send;
+}
+
+/// The decisions behind the routes. `serve::central` makes them; tests put something small in its place.
+pub trait BootPlane: Send + Sync + 'static {
+    /// What [`BootPlane::open_overlay`] gives.
+    type Overlay: Transfer;
+
+    /// A part of an image, already checked against its digest.
+    fn blob(&self, digest: Digest) -> Option<Bytes>;
+
+    /// A loader by its file name.
+    fn loader(&self, name: &str) -> Option<Bytes>;
+
+    /// Something was fetched whole.
+    fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
+
+    /// What the machine boots, or why not: always a script.
+    fn script(
+        &self,
+        request: Result<ScriptRequest, QueryError>,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> impl Future<Output = String> + Send;
+
+    /// Begins the one transfer of an overlay.
+    fn open_overlay(
+        &self,
+        capability: &str,
+        form: Delivery,
+        from: Ipv4Addr,
+    ) -> impl Future<Output = Result<Self::Overlay, OverlayDenied>> + Send;
+
+    /// Whether [`BootPlane::open_overlay`] would succeed. Consumes nothing.
+    fn probe_overlay(&self, capability: &str, from: Ipv4Addr)
+    -> impl Future<Output = Result<(), OverlayDenied>> + Send;
+}

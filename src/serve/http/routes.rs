@@ -1,0 +1,255 @@
+//! The routes, and what each one answers.
+
+use super::blob::{Selection, select};
+use super::body::tracked;
+use super::outlet::Handed;
+use super::plane::{BootPlane, Fetched, OverlayDenied, Transfer};
+use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
+use crate::config::Delivery;
+use crate::id::Digest;
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Path, RawQuery, Request, State, rejection::PathRejection},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::any,
+};
+use bytes::Bytes;
+use std::{net::Ipv4Addr, sync::Arc};
+
+/// Who is at the other end of a connection, and how to learn that something reached it.
+#[derive(Clone)]
+pub struct Client {
+    /// The address that the connection comes from.
+    pub from: Ipv4Addr,
+    /// Where bodies leave what happens when they are written.
+    pub handed: Handed,
+}
+
+/// What the handlers share.
+struct Shared<P> {
+    plane: Arc<P>,
+    endpoint: Endpoint,
+}
+
+impl<P> Clone for Shared<P> {
+    fn clone(&self) -> Self {
+        Shared { plane: self.plane.clone(), endpoint: self.endpoint }
+    }
+}
+
+/// Blobs never change under their name.
+const FOR_EVER: (HeaderName, &str) = (header::CACHE_CONTROL, "public, max-age=31536000, immutable");
+/// Scripts and overlays are for one machine and one boot.
+const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
+const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
+const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
+
+/// The parts of an image that have a URL. The name is for people; the digest decides.
+const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
+
+/// All routes. Requests must carry a [`Client`].
+pub fn router<P: BootPlane>(plane: Arc<P>, endpoint: Endpoint) -> Router {
+    Router::new()
+        .route("/boot.ipxe", any(entry::<P>))
+        .route("/boot/script", any(script::<P>))
+        .route("/boot/", any(no_script::<P>))
+        .route("/boot/{*rest}", any(no_script::<P>))
+        .route("/blob/{digest}/{part}", any(blob::<P>))
+        .route("/overlay/{capability}/{file}", any(overlay::<P>))
+        .route("/loader/{file}", any(loader::<P>))
+        .route("/healthz", any(|| async { ([NO_STORE, TEXT], "ok\n") }))
+        .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
+        .layer(middleware::from_fn(guard))
+        .with_state(Shared { plane, endpoint })
+}
+
+fn sentence(status: StatusCode, text: &str) -> Response {
+    (status, [NO_STORE, TEXT], format!("{text}\n")).into_response()
+}
+
+/// Reads only: no methods that change something, no bodies.
+async fn guard(request: Request, next: Next) -> Response {
+    let route = route_name(request.uri().path());
+    let from = request.extensions().get::<Client>().map(|client| client.from);
+    let response = match refuse(&request) {
+        Some(refused) => refused,
+        None => next.run(request).await,
+    };
+    tracing::debug!(route, ?from, status = response.status().as_u16(), "answered");
+    response
+}
+
+fn refuse(request: &Request) -> Option<Response> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is only read from: use GET or HEAD.");
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return Some(response);
+    }
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    if length.is_some_and(|length| length != "0") || request.headers().contains_key(header::TRANSFER_ENCODING) {
+        let mut response = sentence(StatusCode::PAYLOAD_TOO_LARGE, "This server takes no request bodies.");
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return Some(response);
+    }
+    None
+}
+
+/// For logs: what was asked for, without the names in it.
+fn route_name(path: &str) -> &'static str {
+    match path.split('/').nth(1).unwrap_or_default() {
+        "boot.ipxe" => "entry",
+        "boot" => "script",
+        "blob" => "blob",
+        "overlay" => "overlay",
+        "loader" => "loader",
+        "healthz" => "healthz",
+        _ => "none",
+    }
+}
+
+async fn entry<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
+    ([NO_STORE, TEXT], entry_script(shared.endpoint)).into_response()
+}
+
+async fn script<P: BootPlane>(
+    State(shared): State<Shared<P>>,
+    Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
+    method: Method,
+) -> Response {
+    if method == Method::HEAD {
+        // A script voids the capability of the one before; nobody asks for that by HEAD.
+        return [NO_STORE, TEXT].into_response();
+    }
+    let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
+    let text = shared.plane.script(request, client.from, shared.endpoint).await;
+    ([NO_STORE, TEXT], text).into_response()
+}
+
+async fn no_script<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
+    let refusal = Refusal::BadRequest { detail: "there is no script of this name".to_owned() };
+    ([NO_STORE, TEXT], refusal_script(&refusal, shared.endpoint, None, "none")).into_response()
+}
+
+async fn blob<P: BootPlane>(
+    State(shared): State<Shared<P>>,
+    Extension(client): Extension<Client>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    method: Method,
+    headers: HeaderMap,
+) -> Response {
+    let named = path.ok().filter(|Path((_, part))| PARTS.contains(&part.as_str()));
+    let digest = named.and_then(|Path((digest, _))| digest.parse::<Digest>().ok());
+    let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.plane.blob(digest)?))) else {
+        return sentence(
+            StatusCode::NOT_FOUND,
+            "No image has this part; `meshd image list` shows those that are built.",
+        );
+    };
+    let etag = format!("\"sha256-{digest}\"");
+    let len = bytes.len();
+    let selection = match method {
+        Method::HEAD if select(&headers, &etag, len) != Selection::NotModified => Selection::Whole,
+        _ => select(&headers, &etag, len),
+    };
+    let common = [FOR_EVER, BYTES, (header::ACCEPT_RANGES, "bytes")];
+    let tag = [(header::ETAG, etag)];
+    let range = |text: String| [(header::CONTENT_RANGE, text)];
+    let send = |bytes: Bytes, ends: bool| {
+        let (plane, from) = (shared.plane.clone(), client.from);
+        deliver(&method, &client.handed, bytes, async move {
+            if ends {
+                plane.fetched(from, Fetched::Blob(digest)).await;
+            }
+        })
+    };
+    match selection {
+        Selection::NotModified => (StatusCode::NOT_MODIFIED, [FOR_EVER], tag).into_response(),
+        Selection::Unsatisfiable => {
+            (StatusCode::RANGE_NOT_SATISFIABLE, tag, range(format!("bytes */{len}")), Body::empty()).into_response()
+        }
+        Selection::Whole => (common, tag, send(bytes, true)).into_response(),
+        Selection::Part(first, last) => {
+            let part = send(bytes.slice(first..=last), last + 1 == len);
+            (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)
+                .into_response()
+        }
+    }
+}
+
+/// A body with its length; by HEAD the length alone, and nothing is fetched by that.
+fn deliver(
+    method: &Method,
+    handed: &Handed,
+    bytes: Bytes,
+    completion: impl Future<Output = ()> + Send + 'static,
+) -> Response {
+    let length = [(header::CONTENT_LENGTH, bytes.len().to_string())];
+    let body = match *method {
+        Method::HEAD => Body::empty(),
+        _ => tracked(bytes, handed.clone(), Box::pin(completion)),
+    };
+    (length, body).into_response()
+}
+
+async fn overlay<P: BootPlane>(
+    State(shared): State<Shared<P>>,
+    Extension(client): Extension<Client>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    method: Method,
+) -> Response {
+    let named = path.ok().and_then(|Path((capability, file))| match file.as_str() {
+        "overlay.cpio.gz" => Some((capability, Delivery::Initrd)),
+        "apkovl.tar.gz" => Some((capability, Delivery::Url)),
+        _ => None,
+    });
+    let Some((capability, form)) = named else { return denied(OverlayDenied::NotFound) };
+    if method == Method::HEAD {
+        return match shared.plane.probe_overlay(&capability, client.from).await {
+            Ok(()) => [NO_STORE, BYTES].into_response(),
+            Err(error) => denied(error),
+        };
+    }
+    // Range is not read: an overlay is taken whole, or it was not taken.
+    match shared.plane.open_overlay(&capability, form, client.from).await {
+        Ok(transfer) => {
+            let bytes = transfer.bytes();
+            let body = deliver(&method, &client.handed, bytes, transfer.finished());
+            ([NO_STORE, BYTES], body).into_response()
+        }
+        Err(error) => denied(error),
+    }
+}
+
+fn denied(error: OverlayDenied) -> Response {
+    match error {
+        OverlayDenied::NotFound => sentence(StatusCode::NOT_FOUND, "There is no such overlay."),
+        OverlayDenied::Gone => sentence(StatusCode::GONE, "This overlay was given out; ask for a new script."),
+        OverlayDenied::Busy => {
+            let busy = sentence(StatusCode::SERVICE_UNAVAILABLE, "This overlay is being transferred; try again.");
+            ([(header::RETRY_AFTER, "1")], busy).into_response()
+        }
+    }
+}
+
+async fn loader<P: BootPlane>(
+    State(shared): State<Shared<P>>,
+    Extension(client): Extension<Client>,
+    path: Result<Path<String>, PathRejection>,
+    method: Method,
+) -> Response {
+    match path.ok().and_then(|Path(file)| shared.plane.loader(&file)) {
+        Some(bytes) => {
+            let (plane, from) = (shared.plane.clone(), client.from);
+            let fetched = async move { plane.fetched(from, Fetched::Loader).await };
+            ([NO_STORE, BYTES], deliver(&method, &client.handed, bytes, fetched)).into_response()
+        }
+        None => sentence(
+            StatusCode::NOT_FOUND,
+            "There is no such loader; [boot].loaders_dir in site.toml names their folder.",
+        ),
+    }
+}

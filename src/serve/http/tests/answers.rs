@@ -1,0 +1,125 @@
+//! What each route answers.
+
+use super::super::outlet::Handed;
+use super::super::routes::{Client, router};
+use super::*;
+use axum::{body::Body, extract::Request};
+use proptest::prelude::*;
+use tower::ServiceExt as _;
+
+const BLOB: &[u8] = b"0123456789";
+
+fn path() -> String {
+    format!("/blob/{}/kernel", Digest::of(BLOB))
+}
+
+#[tokio::test]
+async fn a_blob_is_served_by_ranges_and_recorded_when_its_end_was_sent() {
+    let mut server = Server::start(Limits::default(), BLOB, "");
+    let fetched = format!("blob {}", Digest::of(BLOB).short());
+    for (range, status, body, end) in [
+        ("", 200, "0123456789", true),
+        ("range: bytes=0-3\r\n", 206, "0123", false),
+        ("range: bytes=4-\r\n", 206, "456789", true),
+        ("range: bytes=-2\r\n", 206, "89", true),
+        ("range: bytes=10-\r\n", 416, "", false),
+        ("range: bytes=0-1,4-5\r\n", 200, "0123456789", true),
+        ("range: bytes=0-1\r\nif-range: \"other\"\r\n", 200, "0123456789", true),
+    ] {
+        let answer = server.ask("GET", &path(), range).await;
+        assert_eq!((answer.status, answer.body.as_slice()), (status, body.as_bytes()), "{range}");
+        if end {
+            assert_eq!(server.event().await, fetched, "{range}");
+        }
+    }
+    assert!(server.events.try_recv().is_err(), "a beginning alone is not recorded");
+}
+
+#[tokio::test]
+async fn a_blob_names_itself_and_is_not_sent_to_who_has_it() {
+    let mut server = Server::start(Limits::default(), BLOB, "");
+    let etag = format!("\"sha256-{}\"", Digest::of(BLOB));
+    let answer = server.ask("HEAD", &path(), "range: bytes=0-1\r\n").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-length"), Some("10"));
+    assert_eq!(answer.header("etag"), Some(etag.as_str()));
+    assert_eq!(answer.header("accept-ranges"), Some("bytes"));
+    assert_eq!(answer.header("cache-control"), Some("public, max-age=31536000, immutable"));
+    let part = server.ask("GET", &path(), "range: bytes=2-3\r\n").await;
+    assert_eq!(part.header("content-range"), Some("bytes 2-3/10"));
+    assert_eq!(server.ask("GET", &path(), "range: bytes=10-\r\n").await.header("content-range"), Some("bytes */10"));
+    for method in ["GET", "HEAD"] {
+        assert_eq!(server.ask(method, &path(), &format!("if-none-match: {etag}\r\n")).await.status, 304);
+    }
+    assert!(server.events.try_recv().is_err(), "nothing was fetched whole");
+}
+
+#[tokio::test]
+async fn every_other_route_answers_as_it_is_written() {
+    let server = Server::start(Limits::default(), BLOB, "");
+    let other = Digest::of(b"other");
+    for (method, path, status, body) in [
+        ("GET", "/healthz".to_owned(), 200, "ok"),
+        ("GET", "/boot.ipxe".to_owned(), 200, "#!ipxe"),
+        ("GET", "/boot.ipxe?x".to_owned(), 200, "#!ipxe"),
+        ("GET", "/boot/script?mac=52:54:00:12:34:56".to_owned(), 200, "#!ipxe\n# 52:54:00:12:34:56 at 127.0.0.1"),
+        ("GET", "/boot/script".to_owned(), 200, "#!ipxe\n# `mac` is missing"),
+        ("GET", "/boot/junk".to_owned(), 200, "#!ipxe\n# refusal bad_request"),
+        ("GET", "/loader/snponly.efi".to_owned(), 200, "MZ"),
+        ("GET", "/loader/nothing.efi".to_owned(), 404, "There is no such loader"),
+        ("GET", "/loader/..%2f..%2fetc%2fpasswd".to_owned(), 404, "There is no such loader"),
+        ("GET", "/loader/%ff".to_owned(), 404, "There is no such loader"),
+        ("GET", "/autoexec.ipxe".to_owned(), 404, "There is nothing here"),
+        ("GET", "/".to_owned(), 404, "There is nothing here"),
+        ("GET", "/blob".to_owned(), 404, "There is nothing here"),
+        ("GET", "/blob/junk/kernel".to_owned(), 404, "No image has this part"),
+        ("GET", format!("/blob/{other}/kernel"), 404, "No image has this part"),
+        ("GET", format!("{}x", super::answers::path()), 404, "No image has this part"),
+        ("GET", "/overlay/junk/overlay.cpio.gz".to_owned(), 404, "There is no such overlay"),
+        ("GET", format!("/overlay/{CAPABILITY}/other"), 404, "There is no such overlay"),
+        ("POST", "/boot.ipxe".to_owned(), 405, "This server is only read from"),
+        ("DELETE", "/junk".to_owned(), 405, "This server is only read from"),
+    ] {
+        let answer = server.ask(method, &path, "").await;
+        let text = String::from_utf8_lossy(&answer.body);
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert!(text.starts_with(body), "{method} {path}: {text}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{method} {path}");
+        assert_eq!(answer.header("location"), None);
+    }
+}
+
+#[tokio::test]
+async fn head_changes_nothing() {
+    let mut server = Server::start(Limits::default(), BLOB, "overlay");
+    let overlay = format!("/overlay/{CAPABILITY}/overlay.cpio.gz");
+    for path in
+        ["/boot.ipxe", "/boot/script?mac=52:54:00:12:34:56", "/loader/snponly.efi", "/healthz", &overlay, &path()]
+    {
+        assert_eq!(server.ask("HEAD", path, "").await.status, 200, "{path}");
+    }
+    assert_eq!(server.ask("HEAD", "/overlay/junk/overlay.cpio.gz", "").await.status, 404);
+    assert!(server.events.try_recv().is_err(), "no script, no transfer, nothing fetched");
+}
+
+proptest! {
+    #[test]
+    fn no_path_and_no_query_is_a_fault_of_the_server(
+        path in "(/(boot|blob|overlay|loader|boot.ipxe|script|[a-z0-9%.]{0,12})){0,4}/?",
+        query in "(mac=52:54:00:12:34:56)?[ -~]{0,40}",
+        head: bool,
+    ) {
+        let Ok(uri) = format!("{path}?{query}").parse::<axum::http::Uri>() else { return Ok(()) };
+        let (plane, _events) = Fake::new(BLOB.into(), "overlay".into());
+        let client = Client { from: Ipv4Addr::LOCALHOST, handed: Handed::default() };
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = uri;
+        *request.method_mut() = if head { axum::http::Method::HEAD } else { axum::http::Method::GET };
+        request.extensions_mut().insert(client);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let answer = runtime.block_on(router(plane, ENDPOINT).oneshot(request)).expect("infallible");
+        prop_assert!(matches!(answer.status().as_u16(), 200 | 404), "{}", answer.status());
+        let script = path.starts_with("/boot/");
+        prop_assert!(!script || answer.status() == 200, "{path}: {}", answer.status());
+    }
+}

@@ -1,0 +1,113 @@
+//! Clients that misuse a connection, sockets that cannot be had, and the end of the server.
+
+use super::*;
+
+fn quick() -> Limits {
+    Limits { head: Duration::from_millis(50), ..Limits::default() }
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_or_never_ends_its_head_is_cut() {
+    let server = Server::start(quick(), "", "");
+    for start in ["", "GET /healthz HT", "GET /healthz HTTP/1.1\r\nhost: x\r\n"] {
+        let mut stream = server.connect().await;
+        stream.write_all(start.as_bytes()).await.expect("it reads");
+        let rest = closed(stream).await;
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{start:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_may_be_used_again_and_is_cut_when_idle() {
+    let server = Server::start(quick(), "", "");
+    let mut stream = BufReader::new(server.connect().await);
+    for _ in 0..3 {
+        send(stream.get_mut(), "GET", "/healthz", "").await;
+        assert_eq!(read_answer(&mut stream, "GET").await.status, 200);
+    }
+    assert!(closed(stream.into_inner()).await.is_empty());
+}
+
+#[tokio::test]
+async fn oversized_requests_and_bodies_are_refused() {
+    let server = Server::start(Limits::default(), "", "");
+    let long = format!("x: {}\r\n", "y".repeat(20_000));
+    let many = "x: y\r\n".repeat(100);
+    for (headers, status) in [
+        (long.as_str(), 431),
+        (many.as_str(), 431),
+        ("content-length: 5\r\n", 413),
+        ("transfer-encoding: chunked\r\n", 413),
+        ("content-length: 0\r\n", 200),
+    ] {
+        let mut stream = server.connect().await;
+        // The server may close before it has read all of it.
+        let request = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+        let _ = stream.write_all(request.as_bytes()).await;
+        let answer = read_answer(&mut BufReader::new(stream), "GET").await;
+        assert_eq!(answer.status, status, "{:.20}", headers);
+    }
+}
+
+#[tokio::test]
+async fn junk_closes_one_connection_and_no_more() {
+    let server = Server::start(Limits::default(), "", "");
+    let mut stream = server.connect().await;
+    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.expect("it reads");
+    closed(stream).await;
+    assert_eq!(server.ask("GET", "/healthz", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn when_all_connections_are_taken_the_next_one_waits() {
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let server = Server::start(limits, "", "");
+    let mut first = BufReader::new(server.connect().await);
+    send(first.get_mut(), "GET", "/healthz", "").await;
+    assert_eq!(read_answer(&mut first, "GET").await.status, 200, "it has the one place");
+    let mut second = std::pin::pin!(server.ask("GET", "/healthz", ""));
+    for _ in 0..20 {
+        let on_first = async {
+            send(first.get_mut(), "GET", "/healthz", "").await;
+            read_answer(&mut first, "GET").await.status
+        };
+        tokio::select! {
+            _ = &mut second => panic!("it was served although the place is taken"),
+            status = on_first => assert_eq!(status, 200),
+        }
+    }
+    drop(first);
+    assert_eq!(second.await.status, 200);
+}
+
+#[tokio::test]
+async fn the_server_ends_with_idle_connections_and_waits_for_running_ones_only_so_long() {
+    let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
+    let mut server = Server::start(limits, "", vec![7; 64 << 20]);
+    let idle = server.connect().await;
+    let mut running = server.connect().await;
+    send(&mut running, "GET", &format!("/overlay/{CAPABILITY}/apkovl.tar.gz"), "").await;
+    running.read_exact(&mut [0; 100]).await.expect("it begins");
+    server.shutdown.cancel();
+    let ended = tokio::time::timeout(DEADLINE, &mut server.running).await.expect("in time");
+    ended.expect("no panic").expect("no error");
+    assert_eq!(server.event().await, "aborted");
+    assert!(TcpStream::connect(server.at).await.is_err(), "nobody listens any more");
+    closed(idle).await;
+}
+
+#[tokio::test]
+async fn a_socket_that_cannot_be_had_is_explained() {
+    let taken = bind(Ipv4Addr::LOCALHOST, 0, None).expect("port 0 is free");
+    let port = taken.local_addr().expect("it is bound").port();
+    let refused = |address, port, interface| match bind(address, port, interface) {
+        Ok(_) => panic!("it should not be possible"),
+        Err(error) => error.to_string(),
+    };
+    let text = refused(Ipv4Addr::LOCALHOST, port, None);
+    assert!(text.starts_with(&format!("HTTP port 127.0.0.1:{port} is taken")), "{text}");
+    let text = refused(Ipv4Addr::new(192, 0, 2, 1), 0, None);
+    assert!(text.starts_with("192.0.2.1 is no address of this machine"), "{text}");
+    let text = refused(Ipv4Addr::LOCALHOST, 0, Some("no-such-if0"));
+    assert!(text.starts_with("there is no network interface `no-such-if0`"), "{text}");
+}

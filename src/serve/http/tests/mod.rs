@@ -1,0 +1,208 @@
+//! The boot plane on a real socket with a small plane behind it.
+
+mod answers;
+mod limits;
+mod overlay;
+
+use super::server::{Limits, run_within};
+use super::*;
+use crate::boot::{Endpoint, QueryError, ScriptRequest};
+use crate::config::Delivery;
+use crate::id::Digest;
+use bytes::Bytes;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    sync::mpsc,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+const DEADLINE: Duration = Duration::from_secs(10);
+const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    Busy,
+    Spent,
+}
+
+/// One blob, one loader, one overlay; tells what happens to them.
+struct Fake {
+    blobs: BTreeMap<Digest, Bytes>,
+    overlay: Bytes,
+    state: Arc<Mutex<State>>,
+    events: mpsc::UnboundedSender<String>,
+}
+
+struct FakeTransfer {
+    bytes: Bytes,
+    state: Arc<Mutex<State>>,
+    events: mpsc::UnboundedSender<String>,
+}
+
+impl Drop for FakeTransfer {
+    fn drop(&mut self) {
+        let mut state = self.state.lock().expect("no panic elsewhere");
+        if *state == State::Busy {
+            *state = State::Ready;
+            let _ = self.events.send("aborted".into());
+        }
+    }
+}
+
+impl Transfer for FakeTransfer {
+    fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    async fn finished(self) {
+        *self.state.lock().expect("no panic elsewhere") = State::Spent;
+        let _ = self.events.send("spent".into());
+    }
+}
+
+impl Fake {
+    fn new(blob: Bytes, overlay: Bytes) -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
+        let (events, seen) = mpsc::unbounded_channel();
+        let state = Arc::new(Mutex::new(State::Ready));
+        let blobs = BTreeMap::from([(Digest::of(&blob), blob)]);
+        (Arc::new(Fake { blobs, overlay, state, events }), seen)
+    }
+}
+
+impl BootPlane for Fake {
+    type Overlay = FakeTransfer;
+
+    fn blob(&self, digest: Digest) -> Option<Bytes> {
+        self.blobs.get(&digest).cloned()
+    }
+
+    fn loader(&self, name: &str) -> Option<Bytes> {
+        (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
+    }
+
+    async fn fetched(&self, _: Ipv4Addr, what: Fetched) {
+        let _ = self.events.send(match what {
+            Fetched::Loader => "loader".into(),
+            Fetched::Blob(digest) => format!("blob {}", digest.short()),
+        });
+    }
+
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, _: Endpoint) -> String {
+        let _ = self.events.send("script".into());
+        match request {
+            Ok(request) => format!("#!ipxe\n# {} at {from}\n", request.mac),
+            Err(error) => format!("#!ipxe\n# {error}\n"),
+        }
+    }
+
+    async fn open_overlay(&self, text: &str, _: Delivery, _: Ipv4Addr) -> Result<FakeTransfer, OverlayDenied> {
+        self.probe_overlay(text, Ipv4Addr::LOCALHOST).await?;
+        *self.state.lock().expect("no panic elsewhere") = State::Busy;
+        Ok(FakeTransfer { bytes: self.overlay.clone(), state: self.state.clone(), events: self.events.clone() })
+    }
+
+    async fn probe_overlay(&self, text: &str, _: Ipv4Addr) -> Result<(), OverlayDenied> {
+        match *self.state.lock().expect("no panic elsewhere") {
+            _ if text != CAPABILITY => Err(OverlayDenied::NotFound),
+            State::Ready => Ok(()),
+            State::Busy => Err(OverlayDenied::Busy),
+            State::Spent => Err(OverlayDenied::Gone),
+        }
+    }
+}
+
+/// A server that runs until it is dropped.
+struct Server {
+    at: SocketAddr,
+    events: mpsc::UnboundedReceiver<String>,
+    shutdown: CancellationToken,
+    running: JoinHandle<std::io::Result<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Server {
+    fn start(limits: Limits, blob: impl Into<Bytes>, overlay: impl Into<Bytes>) -> Self {
+        let (plane, events) = Fake::new(blob.into(), overlay.into());
+        let listener = bind(Ipv4Addr::LOCALHOST, 0, None).expect("port 0 is free");
+        let at = listener.local_addr().expect("it is bound");
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(run_within(limits, plane, listener, ENDPOINT, shutdown.clone()));
+        Server { at, events, shutdown, running }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.at).await.expect("it listens")
+    }
+
+    /// One request on a connection of its own.
+    async fn ask(&self, method: &str, path: &str, headers: &str) -> Answer {
+        let mut stream = self.connect().await;
+        send(&mut stream, method, path, headers).await;
+        let mut stream = BufReader::new(stream);
+        read_answer(&mut stream, method).await
+    }
+
+    async fn event(&mut self) -> String {
+        let event = tokio::time::timeout(DEADLINE, self.events.recv()).await;
+        event.expect("in time").expect("the plane lives")
+    }
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+async fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &str) {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.expect("the server reads");
+}
+
+async fn read_answer(stream: &mut BufReader<TcpStream>, method: &str) -> Answer {
+    let read = async {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a head comes"));
+        }
+        let head = String::from_utf8(head).expect("ASCII");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let mut answer = Answer { status, head, body: Vec::new() };
+        let length = answer.header("content-length").and_then(|length| length.parse().ok());
+        if method != "HEAD" && status != 304 {
+            answer.body = vec![0; length.expect("every body has a length")];
+            stream.read_exact(&mut answer.body).await.expect("the whole body comes");
+        }
+        answer
+    };
+    tokio::time::timeout(DEADLINE, read).await.expect("an answer in time")
+}
+
+/// Waits until the server closes the connection.
+async fn closed(mut stream: TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest));
+    let _ = read.await.expect("closed in time");
+    rest
+}

@@ -1,0 +1,60 @@
+//! An overlay is given once, whole, to one at a time.
+
+use super::*;
+
+/// More than any socket holds, so that a transfer stops until the client reads.
+const LARGE: usize = 64 << 20;
+
+fn path() -> String {
+    format!("/overlay/{CAPABILITY}/overlay.cpio.gz")
+}
+
+#[tokio::test]
+async fn it_is_spent_once_the_last_byte_was_written() {
+    let mut server = Server::start(Limits::default(), "", "an overlay");
+    let answer = server.ask("GET", &path(), "range: bytes=0-1\r\n").await;
+    assert_eq!((answer.status, answer.body.as_slice()), (200, b"an overlay".as_slice()), "a range is not read");
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(server.event().await, "spent");
+    assert_eq!(server.ask("GET", &path(), "").await.status, 410);
+    assert_eq!(server.ask("HEAD", &path(), "").await.status, 410);
+}
+
+#[tokio::test]
+async fn an_aborted_transfer_spends_nothing_and_a_second_one_has_to_wait() {
+    let mut server = Server::start(Limits::default(), "", vec![7; LARGE]);
+    let mut first = server.connect().await;
+    send(&mut first, "GET", &path(), "").await;
+    let mut begun = [0; 1000];
+    first.read_exact(&mut begun).await.expect("it begins");
+    let second = server.ask("GET", &path(), "").await;
+    assert_eq!((second.status, second.header("retry-after")), (503, Some("1")));
+    drop(first);
+    assert_eq!(server.event().await, "aborted");
+    let again = server.ask("GET", &path(), "").await;
+    assert_eq!((again.status, again.body.len()), (200, LARGE));
+    assert_eq!(server.event().await, "spent");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_all_but_the_end_spends_nothing() {
+    let mut server = Server::start(Limits::default(), "", vec![7; LARGE]);
+    let mut stream = server.connect().await;
+    send(&mut stream, "GET", &path(), "").await;
+    // What remains is more than both sockets hold: the server cannot have written it.
+    let mut most = vec![0; LARGE / 2];
+    stream.read_exact(&mut most).await.expect("half of it comes");
+    assert!(server.events.try_recv().is_err(), "it is not spent while bytes are left");
+    drop(stream);
+    assert_eq!(server.event().await, "aborted");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let limits = Limits { write: Duration::from_millis(50), ..Limits::default() };
+    let mut server = Server::start(limits, "", vec![7; LARGE]);
+    let mut stream = server.connect().await;
+    send(&mut stream, "GET", &path(), "").await;
+    assert_eq!(server.event().await, "aborted");
+    drop(stream);
+}
