@@ -1,1 +1,103 @@
-//! The admin plane: what the CLI asks, over a Unix socket.
+//! The admin plane: what an operator asks for, over a Unix socket whose file permissions are the access control.
+//!
+//! | route under `/v1` | answer |
+//! | --- | --- |
+//! | `GET status` | the central node at a glance |
+//! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot` | the node afterwards |
+//! | `GET nodes/{node}/timeline` | its newest boot, stage by stage |
+//! | `GET profiles` | profiles with all that they inherit |
+//! | `GET events?follow&after&node&limit` | one JSON object a line |
+//!
+//! Every answer that is no success is an [`view::ErrorView`].
+
+mod error;
+mod events;
+mod routes;
+mod socket;
+pub mod view;
+
+pub use socket::{Socket, SocketError, bind};
+
+use crate::serve::central::Shared;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{net::UnixStream, sync::Semaphore, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Operators at one time; more of them wait.
+const MAX_CONNECTIONS: usize = 128;
+/// How long a client may take to write the head of a request.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// How long answers that have begun may take to end once the program stops.
+const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// What every route is given.
+#[derive(Clone)]
+struct Plane {
+    central: Shared,
+    shutdown: CancellationToken,
+}
+
+/// Serves until told to stop, then lets answers that have begun end.
+pub async fn run(central: Shared, socket: Socket, shutdown: CancellationToken) {
+    let router = routes::router(Plane { central, shutdown: shutdown.clone() });
+    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = accept(&socket, &seats) => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, seat)) => {
+                let (router, shutdown) = (router.clone(), shutdown.clone());
+                connections.spawn(async move {
+                    serve(stream, router, shutdown).await;
+                    drop(seat);
+                });
+            }
+            // Out of file descriptors, most likely; others give theirs back meanwhile.
+            Err(error) => {
+                tracing::error!(%error, "cannot accept on the admin socket");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(socket);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_TIME, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn accept(
+    socket: &Socket,
+    seats: &Arc<Semaphore>,
+) -> std::io::Result<(UnixStream, tokio::sync::OwnedSemaphorePermit)> {
+    let seat = seats.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, _) = socket.listener.accept().await?;
+    Ok((stream, seat))
+}
+
+async fn serve(stream: UnixStream, router: axum::Router, shutdown: CancellationToken) {
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an admin connection ended early");
+    }
+}

@@ -1,0 +1,85 @@
+//! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
+
+use super::view::ErrorView;
+use crate::serve::central::OperateError;
+use crate::store::StoreError;
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+/// Why a request is not done.
+#[derive(Debug)]
+pub(super) struct Refused {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    hint: String,
+}
+
+impl Refused {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        // Sentences of this program read "what is wrong; what to do".
+        let (message, hint) = match message.split_once("; ") {
+            Some((message, hint)) => (message.to_owned(), hint.to_owned()),
+            None => (message, String::new()),
+        };
+        Refused { status, code, message, hint }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+}
+
+/// An error and everything under it, as one sentence.
+fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        let hint = "see the log of meshd".to_owned();
+        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "store", message: whole(&error), hint }
+    }
+}
+
+impl From<OperateError> for Refused {
+    fn from(error: OperateError) -> Self {
+        let (status, code) = match &error {
+            OperateError::NoNode(_) => (StatusCode::NOT_FOUND, "no_node"),
+            OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
+            OperateError::Refused => (StatusCode::CONFLICT, "refused"),
+            OperateError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store"),
+        };
+        Refused::new(status, code, whole(&error))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut id = [0u8; 6];
+        // An ID that cannot be random is still an answer.
+        let _ = getrandom::fill(&mut id);
+        let correlation_id = crate::id::hex(&id);
+        let Refused { status, code, message, hint } = self;
+        if status.is_server_error() {
+            tracing::error!(code, correlation_id, message, "admin request failed");
+        } else {
+            tracing::info!(code, correlation_id, message, "admin request refused");
+        }
+        (status, Json(ErrorView { code: code.to_owned(), message, hint, correlation_id })).into_response()
+    }
+}

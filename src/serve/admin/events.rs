@@ -1,0 +1,109 @@
+//! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
+
+use super::{Plane, error::Refused, view::EventView};
+use crate::fleet::{Event, EventSeq};
+use crate::id::NodeId;
+use crate::serve::central::Shared;
+use crate::store::EventFilter;
+use axum::{
+    body::Body,
+    extract::{Query, State},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio_util::sync::CancellationToken;
+
+/// Events that are answered when nobody says how many.
+const DEFAULT_LIMIT: usize = 100;
+/// Most events of one answer.
+const MAX_LIMIT: usize = 10_000;
+/// An empty line after so much silence tells whether the reader is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    #[serde(default)]
+    follow: bool,
+    after: Option<u64>,
+    node: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn events(State(plane): State<Plane>, Query(wanted): Query<Wanted>) -> Result<Response, Refused> {
+    let central = plane.central;
+    let node = wanted.node.as_deref().map(|node| central.resolve(node)).transpose()?;
+    let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let after = wanted.after.map(EventSeq);
+    // Subscribed before the record is read: no event falls between the two.
+    let receiver = wanted.follow.then(|| central.store().subscribe());
+    let past = read(&central, EventFilter { after, node, limit }).await?;
+    let last = past.last().map(|(seq, _)| *seq).or(after);
+    let queue: VecDeque<Bytes> = past.iter().map(|(seq, event)| line(*seq, event)).collect();
+    let tail = Tail { central, receiver, node, last, queue, shutdown: plane.shutdown };
+    let body = Body::from_stream(futures_util::stream::unfold(tail, |mut tail| async move {
+        tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
+    }));
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
+    let central = central.clone();
+    let read = tokio::task::spawn_blocking(move || central.store().events(filter)).await;
+    Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted; try again"))??)
+}
+
+fn line(seq: EventSeq, event: &Event) -> Bytes {
+    let mut line = serde_json::to_vec(&EventView::new(seq, event)).expect("an event is plain data");
+    line.push(b'\n');
+    line.into()
+}
+
+/// What is still to be written to one reader.
+struct Tail {
+    central: Shared,
+    /// `None` when the reader wants the past alone.
+    receiver: Option<Receiver<(EventSeq, Event)>>,
+    node: Option<NodeId>,
+    /// The newest event that was written.
+    last: Option<EventSeq>,
+    queue: VecDeque<Bytes>,
+    shutdown: CancellationToken,
+}
+
+impl Tail {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(line) = self.queue.pop_front() {
+                return Some(line);
+            }
+            let receiver = self.receiver.as_mut()?;
+            let received = tokio::select! {
+                () = self.shutdown.cancelled() => return None,
+                received = tokio::time::timeout(KEEPALIVE, receiver.recv()) => received,
+            };
+            match received {
+                Err(_) => return Some(Bytes::from_static(b"\n")),
+                Ok(Ok((seq, event))) => {
+                    let new = self.last.is_none_or(|last| seq > last);
+                    if new && self.node.is_none_or(|node| event.node == Some(node)) {
+                        self.last = Some(seq);
+                        return Some(line(seq, &event));
+                    }
+                }
+                // A reader that is too slow for the memory of the channel catches up from the disk.
+                Ok(Err(RecvError::Lagged(_))) => {
+                    let filter = EventFilter { after: self.last, node: self.node, limit: MAX_LIMIT };
+                    let missed = read(&self.central, filter).await.ok()?;
+                    self.last = missed.last().map(|(seq, _)| *seq).or(self.last);
+                    self.queue.extend(missed.iter().map(|(seq, event)| line(*seq, event)));
+                }
+                Ok(Err(RecvError::Closed)) => return None,
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The routes of the admin plane, version 1.
+
+use super::{
+    Plane,
+    error::Refused,
+    events,
+    view::{AssignProfile, NodeDetail, NodeView, ProfileView, StatusView, TimelineView},
+};
+use crate::id::{NodeId, ProfileName};
+use crate::serve::central::Shared;
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, Path, Request, State, rejection::JsonRejection},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Largest request body, in bytes.
+const MAX_BODY: usize = 16 * 1024;
+/// How long an answer may take to begin.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+type Answer<T> = Result<Json<T>, Refused>;
+
+pub(super) fn router(plane: Plane) -> Router {
+    let v1 = Router::new()
+        .route("/status", get(status))
+        .route("/nodes", get(nodes))
+        .route("/nodes/{node}", get(node))
+        .route("/nodes/{node}/approve", post(approve))
+        .route("/nodes/{node}/assign-profile", post(assign_profile))
+        .route("/nodes/{node}/reboot", post(reboot))
+        .route("/nodes/{node}/timeline", get(timeline))
+        .route("/profiles", get(profiles))
+        .route("/events", get(events::events));
+    Router::new()
+        .nest("/v1", v1)
+        .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(in_time))
+        .with_state(plane)
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!("took longer than {} s; look at the log of meshd", TIME_LIMIT.as_secs());
+            Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message).into_response()
+        }
+    }
+}
+
+async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
+    let mut phases = BTreeMap::new();
+    central.store().read(|model| {
+        for node in model.nodes() {
+            *phases.entry(node.phase.to_string()).or_default() += 1;
+        }
+    });
+    let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
+    Json(StatusView { site: central.site().name.clone(), version, pid: std::process::id(), phases })
+}
+
+async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>> {
+    let site = central.site();
+    Json(central.store().read(|model| {
+        let boot = |node: &crate::fleet::Node| node.boot.and_then(|id| model.session(id));
+        model.nodes().map(|node| NodeView::new(node, boot(node), site)).collect()
+    }))
+}
+
+async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
+    let id = central.resolve(&node)?;
+    let link = central.link_state(id);
+    let detail = central.store().read(|model| {
+        let node = model.node(id)?;
+        let boot = node.boot.and_then(|id| model.session(id));
+        Some(NodeDetail::new(node, boot, central.site(), &link))
+    });
+    detail.map(Json).ok_or_else(|| gone(id))
+}
+
+async fn timeline(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<TimelineView> {
+    let id = central.resolve(&node)?;
+    let timeline = central.store().read(|model| {
+        let node = model.node(id)?;
+        let boot = node.boot.and_then(|id| model.session(id));
+        Some(boot.map(|boot| TimelineView::new(node, boot)))
+    });
+    let never = || Refused::not_found(format!("node {id} has no boot on record; power it on"));
+    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
+}
+
+async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.approve(id).await?;
+    shown(&central, id)
+}
+
+async fn assign_profile(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    body: Result<Json<AssignProfile>, JsonRejection>,
+) -> Answer<NodeView> {
+    let Json(body) = body.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let id = central.resolve(&node)?;
+    let profile: ProfileName = body.profile.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
+    central.assign_profile(id, profile).await?;
+    shown(&central, id)
+}
+
+async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.reboot(id).await?;
+    shown(&central, id)
+}
+
+async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
+    let site = central.site();
+    Json(site.profiles.values().map(|profile| ProfileView::new(profile, site)).collect())
+}
+
+fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
+    let view = central.store().read(|model| {
+        let node = model.node(id)?;
+        let boot = node.boot.and_then(|id| model.session(id));
+        Some(NodeView::new(node, boot, central.site()))
+    });
+    view.map(Json).ok_or_else(|| gone(id))
+}
+
+fn gone(id: NodeId) -> Refused {
+    Refused::not_found(format!("node {id} was removed meanwhile; see `meshd node list`"))
+}

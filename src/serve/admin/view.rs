@@ -1,0 +1,335 @@
+//! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
+
+use crate::config::{Profile, Site};
+use crate::fleet::{
+    BootSession, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node, Phase,
+    Stage, StageMark,
+};
+use crate::id::{Basis, BootSessionId, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp};
+use crate::wire::{Check, Facts};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+/// Why a request was not done. The body of every answer that is no success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorView {
+    /// One word for programs.
+    pub code: String,
+    /// What went wrong, for people.
+    pub message: String,
+    /// What to do next; empty when the message says it.
+    #[serde(default)]
+    pub hint: String,
+    /// Finds this answer in the log of the central node.
+    pub correlation_id: String,
+}
+
+/// The central node at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusView {
+    /// The site's name.
+    pub site: String,
+    /// Version and commit of the meshd that answers.
+    pub version: String,
+    /// Its process ID.
+    pub pid: u32,
+    /// How many nodes are in each phase; phases without a node are left out.
+    pub phases: BTreeMap<String, usize>,
+}
+
+/// One node in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its ID.
+    pub id: NodeId,
+    /// What an operator calls it.
+    pub name: String,
+    /// What it boots next: what was assigned to it, else the site's default.
+    pub profile: ProfileName,
+    /// Whether an operator assigned the profile.
+    pub assigned: bool,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What is wrong with it.
+    pub conditions: Vec<Condition>,
+    /// Its last address.
+    pub address: Option<IpAddr>,
+    /// The NIC that it boots from.
+    pub mac: MacAddr,
+    /// What its agent says that it booted; before it says so, what its newest overlay was made from.
+    pub generation: Option<Generation>,
+    /// Last sign of life.
+    pub last_seen: Timestamp,
+    /// Its newest boot.
+    pub boot: Option<BootView>,
+}
+
+/// How far a boot came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootView {
+    /// The boot session's ID.
+    pub session: BootSessionId,
+    /// The stage farthest along the chain.
+    pub stage: Option<Stage>,
+    /// When that stage was reached.
+    pub stage_at: Option<Timestamp>,
+    /// First DHCP exchange of the session.
+    pub opened_at: Timestamp,
+    /// Every stage with its times, in the order in which they were reached.
+    pub stages: Vec<StageMark>,
+}
+
+/// Everything that is known of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDetail {
+    /// What a listing shows.
+    #[serde(flatten)]
+    pub node: NodeView,
+    /// What its ID was derived from.
+    pub basis: Basis,
+    /// Its hardware.
+    pub fingerprint: Fingerprint,
+    /// First seen.
+    pub discovered_at: Timestamp,
+    /// Since when its link is up.
+    pub link_since: Option<Timestamp>,
+    /// Serial numbers of the certificates that are honoured, newest last.
+    pub certificates: Vec<String>,
+    /// Its last readiness checks.
+    pub checks: Vec<Check>,
+    /// What it last told of itself.
+    pub facts: Option<Facts>,
+}
+
+/// One boot, stage by stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineView {
+    /// Which node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Which boot.
+    pub session: BootSessionId,
+    /// The NIC that booted.
+    pub mac: MacAddr,
+    /// Its address.
+    pub address: Option<Ipv4Addr>,
+    /// In the order in which they were reached.
+    pub stages: Vec<StageView>,
+    /// From the first stage to the last one so far, in milliseconds.
+    pub total_ms: u64,
+}
+
+/// One stage of a boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageView {
+    /// Which.
+    pub stage: Stage,
+    /// When it was reached first.
+    pub at: Timestamp,
+    /// From the stage before to this one, in milliseconds.
+    pub duration_ms: u64,
+    /// From the first stage to this one, in milliseconds.
+    pub elapsed_ms: u64,
+    /// How often it was seen; more than once when the machine tried again.
+    pub count: u32,
+}
+
+/// A profile with everything inherited in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileView {
+    /// Its name.
+    pub name: ProfileName,
+    /// True for what unknown nodes boot.
+    pub default: bool,
+    /// The profile that it extends.
+    pub extends: Option<ProfileName>,
+    /// Its image.
+    pub image: ImageName,
+    /// Its overlays, a later one wins.
+    pub overlays: Vec<OverlayName>,
+    /// Kernel arguments.
+    pub kernel_args: Vec<String>,
+    /// Packages beside those of the overlays.
+    pub packages: Vec<String>,
+    /// PCI devices for virtual machines.
+    pub vfio: Vec<String>,
+}
+
+/// One event: one line of `meshd events -o json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventView {
+    /// Its place in the record.
+    pub seq: EventSeq,
+    /// When.
+    pub at: Timestamp,
+    /// One word: what happened. A raised condition goes by its own word.
+    pub kind: String,
+    /// Which node, where one is known.
+    pub node: Option<NodeId>,
+    /// Which boot, where one is known.
+    pub session: Option<BootSessionId>,
+    /// Who caused it.
+    pub actor: crate::fleet::Actor,
+    /// For people.
+    pub detail: String,
+    /// The stage that was reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+    /// The phase before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Phase>,
+    /// The phase now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Phase>,
+    /// The condition that was raised or cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionKind>,
+}
+
+/// Body of `assign-profile`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssignProfile {
+    /// The profile's name, as somebody typed it.
+    pub profile: String,
+}
+
+impl NodeView {
+    /// A node with its newest boot.
+    pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site) -> Self {
+        NodeView {
+            id: node.id,
+            name: node.name.clone(),
+            profile: node.profile.clone().unwrap_or_else(|| site.default_profile.clone()),
+            assigned: node.profile.is_some(),
+            phase: node.phase,
+            conditions: node.conditions.clone(),
+            address: node.address,
+            mac: node.mac,
+            generation: node.booted.or(node.generation),
+            last_seen: node.last_seen,
+            boot: boot.map(BootView::new),
+        }
+    }
+}
+
+impl BootView {
+    fn new(session: &BootSession) -> Self {
+        let furthest = session.stages.iter().max_by_key(|mark| mark.stage);
+        BootView {
+            session: session.id,
+            stage: furthest.map(|mark| mark.stage),
+            stage_at: furthest.map(|mark| mark.at),
+            opened_at: session.opened_at,
+            stages: session.stages.clone(),
+        }
+    }
+}
+
+impl NodeDetail {
+    /// Everything of a node.
+    pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
+        NodeDetail {
+            node: NodeView::new(node, boot, site),
+            basis: node.basis.clone(),
+            fingerprint: node.fingerprint.clone(),
+            discovered_at: node.discovered_at,
+            link_since: link.since,
+            certificates: node.certificates.clone(),
+            checks: node.checks.clone(),
+            facts: node.facts.clone(),
+        }
+    }
+}
+
+impl TimelineView {
+    /// One boot of a node.
+    pub fn new(node: &Node, session: &BootSession) -> Self {
+        let millis = |from: Timestamp, to: Timestamp| u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX);
+        let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
+        let mut before = first;
+        let stages: Vec<StageView> = session
+            .stages
+            .iter()
+            .map(|mark| {
+                let (duration_ms, elapsed_ms) = (millis(before, mark.at), millis(first, mark.at));
+                before = mark.at;
+                StageView { stage: mark.stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count }
+            })
+            .collect();
+        TimelineView {
+            node: node.id,
+            name: node.name.clone(),
+            session: session.id,
+            mac: session.mac,
+            address: session.address,
+            total_ms: stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0),
+            stages,
+        }
+    }
+}
+
+impl ProfileView {
+    /// A profile of a site.
+    pub fn new(profile: &Profile, site: &Site) -> Self {
+        ProfileView {
+            name: profile.name.clone(),
+            default: profile.name == site.default_profile,
+            extends: profile.extends.clone(),
+            image: profile.image.clone(),
+            overlays: profile.overlays.clone(),
+            kernel_args: profile.kernel_args.clone(),
+            packages: profile.packages.clone(),
+            vfio: profile.vfio.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl EventView {
+    /// One event with its place in the record.
+    pub fn new(seq: EventSeq, event: &Event) -> Self {
+        let mut view = EventView {
+            seq,
+            at: event.at,
+            kind: event.kind.word().to_owned(),
+            node: event.node,
+            session: event.session,
+            actor: event.actor,
+            detail: event.detail.clone(),
+            stage: None,
+            from: None,
+            to: None,
+            condition: None,
+        };
+        match event.kind {
+            EventKind::Stage { stage } => view.stage = Some(stage),
+            EventKind::Phase { from, to } => (view.from, view.to) = (Some(from), Some(to)),
+            EventKind::Raised { condition } | EventKind::Cleared { condition } => view.condition = Some(condition),
+            _ => {}
+        }
+        view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_adds_up_and_survives_a_clock_that_went_back() {
+        let at = Timestamp::from_millis;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(1_000));
+        session.mark(Stage::Script, at(3_500));
+        session.mark(Stage::Kernel, at(3_000));
+        session.mark(Stage::Online, at(61_000));
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+        let timeline = TimelineView::new(&node, &session);
+        let durations: Vec<u64> = timeline.stages.iter().map(|stage| stage.duration_ms).collect();
+        assert_eq!((durations, timeline.total_ms), (vec![0, 2_500, 0, 58_000], 60_000));
+    }
+}
