@@ -1,1 +1,69 @@
-//! Step 7, daemon: bind everything, spawn in chain order, drain with a deadline.
+//! Step 7, daemon: build, bind everything, spawn in chain order, drain with a deadline.
+//!
+//! Nothing serves before everything is bound: a taken port is one sentence at the start, not a rack that half boots. When a
+//! signal comes, or any task ends by itself, all tasks are told to stop; each is joined, so that no panic goes unseen.
+
+mod bind;
+mod build;
+mod reload;
+mod tasks;
+
+pub use bind::DaemonError;
+pub use build::build;
+
+use crate::config::Site;
+use crate::serve::central::{Shared, WATCH_INTERVAL};
+use bind::Bound;
+use tasks::Tasks;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Runs the central node until SIGINT or SIGTERM.
+pub async fn serve(site: Site) -> Result<(), DaemonError> {
+    let central = build(site)?;
+    let bound = bind::bind(&central)?;
+    let stop = CancellationToken::new();
+    let tasks = spawn(&central, bound, &stop);
+    tracing::info!(site = central.site().name, "meshd serves");
+    let outcome = tasks.until_stopped(signalled(), &stop).await;
+    central.store().close().await?;
+    tracing::info!("meshd has stopped");
+    outcome
+}
+
+/// Every task, in the order in which a node meets them.
+fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
+    let mut tasks = Tasks::default();
+    for segment in bound.segments {
+        segment.spawn(central, &mut tasks, stop);
+    }
+    let admin = crate::serve::admin::run(central.clone(), bound.admin, stop.clone());
+    tasks.spawn("admin plane", async move {
+        admin.await;
+        Ok(())
+    });
+    let (watched, stopped) = (central.clone(), stop.clone());
+    tasks.spawn("watch", async move {
+        let mut interval = tokio::time::interval(WATCH_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stopped.run_until_cancelled(interval.tick()).await.is_some() {
+            watched.watch().await;
+        }
+        Ok(())
+    });
+    tasks.spawn("reload", reload::run(central.clone(), stop.clone()));
+    tasks
+}
+
+/// Resolves at the first SIGINT or SIGTERM.
+async fn signalled() {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        tracing::error!("cannot listen for signals; stop meshd with kill -9, nothing is lost by it");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+    }
+}

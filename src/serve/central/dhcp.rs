@@ -7,7 +7,7 @@ use crate::store::{StoreError, Tx};
 use std::net::Ipv4Addr;
 
 /// One DHCP exchange, as the engine understood it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpSeen {
     /// Who.
     pub mac: MacAddr,

@@ -23,5 +23,5 @@ mod server;
 mod tests;
 
 pub use listen::{BindError, bind};
-pub use plane::{BootPlane, Fetched, OverlayDenied, Transfer};
+pub use plane::{BootPlane, Transfer};
 pub use server::run;

@@ -3,28 +3,9 @@
 use crate::boot::{Endpoint, QueryError, ScriptRequest};
 use crate::config::Delivery;
 use crate::id::Digest;
+use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer};
 use bytes::Bytes;
-use std::{future::Future, net::Ipv4Addr};
-
-/// What was fetched, to its last byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetched {
-    /// iPXE.
-    Loader,
-    /// A part of an image.
-    Blob(Digest),
-}
-
-/// Why an overlay is not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverlayDenied {
-    /// No such capability.
-    NotFound,
-    /// Spent, expired, or another machine's.
-    Gone,
-    /// A transfer is running; try later.
-    Busy,
-}
+use std::{future::Future, net::Ipv4Addr, sync::Arc};
 
 /// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
 pub trait Transfer: Send + 'static {
@@ -68,4 +49,47 @@ pub trait BootPlane: Send + Sync + 'static {
     /// Whether [`BootPlane::open_overlay`] would succeed. Consumes nothing.
     fn probe_overlay(&self, capability: &str, from: Ipv4Addr)
     -> impl Future<Output = Result<(), OverlayDenied>> + Send;
+}
+
+impl Transfer for OverlayTransfer {
+    fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    fn finished(self) -> impl Future<Output = ()> + Send {
+        OverlayTransfer::finished(self)
+    }
+}
+
+impl BootPlane for Arc<Central> {
+    type Overlay = OverlayTransfer;
+
+    fn blob(&self, digest: Digest) -> Option<Bytes> {
+        self.catalog().blob(&digest)
+    }
+
+    fn loader(&self, name: &str) -> Option<Bytes> {
+        Central::loader(self, name)
+    }
+
+    async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
+        Central::fetched(self, from, what).await;
+    }
+
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
+        Central::script(self, request, from, endpoint).await
+    }
+
+    async fn open_overlay(
+        &self,
+        capability: &str,
+        form: Delivery,
+        from: Ipv4Addr,
+    ) -> Result<OverlayTransfer, OverlayDenied> {
+        Central::open_overlay(self, capability, form, from).await
+    }
+
+    async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+        Central::probe_overlay(self, capability, from)
+    }
 }

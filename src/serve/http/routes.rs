@@ -3,7 +3,8 @@
 use super::blob::{Selection, select};
 use super::body::tracked;
 use super::outlet::Handed;
-use super::plane::{BootPlane, Fetched, OverlayDenied, Transfer};
+use super::plane::{BootPlane, Transfer};
+use crate::serve::central::{Fetched, OverlayDenied};
 use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use crate::config::Delivery;
 use crate::id::Digest;

@@ -1,0 +1,102 @@
+//! Binding: all sockets of all segments, before anything serves. A fault is one sentence that says what to do.
+
+use super::tasks::Tasks;
+use crate::boot::Endpoint;
+use crate::serve::{
+    admin, agent,
+    central::{Central, Shared},
+    dhcp, http, tftp,
+};
+use std::{path::PathBuf, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// Why the central node does not run.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is its sentence")]
+pub enum DaemonError {
+    #[error("cannot read the overlays; `meshd check` shows the same faults")]
+    Overlays(#[source] crate::catalog::Faults),
+    #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
+    Loaders { dir: PathBuf, missing: String },
+    #[error("cannot read the agent {}; run `make build`, or set [agent].binary", path.display())]
+    Agent { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    #[error(transparent)]
+    Trust(#[from] crate::trust::TrustError),
+    #[error(transparent)]
+    Dhcp(#[from] dhcp::BindError),
+    #[error(transparent)]
+    Tftp(#[from] tftp::BindError),
+    #[error(transparent)]
+    Http(#[from] http::BindError),
+    #[error(transparent)]
+    AgentPlane(#[from] agent::BindError),
+    #[error(transparent)]
+    Admin(#[from] admin::SocketError),
+    #[error("cannot listen for signals")]
+    Signal(#[source] std::io::Error),
+    #[error("a boot service failed")]
+    Service(#[source] std::io::Error),
+    #[error(transparent)]
+    TftpService(#[from] tftp::TftpError),
+    #[error("the task `{task}` panicked; the log above says where. This is a fault of meshd")]
+    Panicked { task: &'static str },
+    #[error("the task `{task}` ended by itself. This is a fault of meshd")]
+    EndedEarly { task: &'static str },
+}
+
+/// Everything that listens.
+pub(super) struct Bound {
+    pub(super) segments: Vec<BoundSegment>,
+    pub(super) admin: admin::Socket,
+}
+
+/// The sockets of one segment, in the order in which a node meets them.
+pub(super) struct BoundSegment {
+    endpoint: Endpoint,
+    dhcp: dhcp::Bound,
+    tftp: tftp::Bound,
+    http: tokio::net::TcpListener,
+    agent: agent::Listener,
+}
+
+/// Opens every socket. Needs a tokio runtime.
+pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
+    let site = central.site();
+    let segments = site.segments.iter().map(|segment| {
+        let dhcp = dhcp::bind(segment)?;
+        let address = dhcp.address();
+        let interface = Some(segment.interface.as_str());
+        Ok(BoundSegment {
+            endpoint: Endpoint { address, http_port: site.http.port },
+            dhcp,
+            tftp: tftp::bind(segment, address)?,
+            http: http::bind(address, site.http.port, interface)?,
+            agent: agent::bind(interface, address, site.agent.port)?,
+        })
+    });
+    let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
+    Ok(Bound { segments, admin: admin::bind(&site.admin.socket)? })
+}
+
+impl BoundSegment {
+    /// Starts the segment's servers.
+    pub(super) fn spawn(self, central: &Shared, tasks: &mut Tasks, stop: &CancellationToken) {
+        let BoundSegment { endpoint, dhcp, tftp, http, agent } = self;
+        tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
+        let (shared, token) = (central.clone(), stop.clone());
+        tasks.spawn("DHCP", async move { dhcp::run(shared, dhcp, token).await.map_err(DaemonError::Service) });
+        let (shared, token) = (central.clone(), stop.clone());
+        tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
+        let (shared, token) = (Arc::new(central.clone()), stop.clone());
+        tasks.spawn("HTTP boot plane", async move {
+            http::run(shared, http, endpoint, token).await.map_err(DaemonError::Service)
+        });
+        let (shared, token) = (Arc::new(central.clone()), stop.clone());
+        tasks.spawn("agent plane", async move {
+            agent::run(shared, agent, token).await;
+            Ok(())
+        });
+    }
+}

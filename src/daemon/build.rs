@@ -1,0 +1,95 @@
+//! Building: everything that can be read before a socket is opened.
+
+use super::DaemonError;
+use crate::catalog::Catalog;
+use crate::config::Site;
+use crate::id::ImageName;
+use crate::serve::central::{Central, Clock as _, Parts, Shared, SystemClock, SystemEntropy};
+use crate::store::Store;
+use crate::trust::CertificateAuthority;
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Loaders that may be served; what else lies in the folder is nobody's business.
+const LOADERS: [&str; 8] = [
+    "undionly.kpxe",
+    "snponly.efi",
+    "ipxe.efi",
+    "ipxe.pxe",
+    "ipxe-arm64.efi",
+    "snponly-arm64.efi",
+    "ipxe-riscv64.efi",
+    "ipxe-i386.efi",
+];
+/// Loaders that must be there.
+const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
+/// Largest loader or agent binary, in bytes.
+const MAX_BINARY: u64 = 64 * 1024 * 1024;
+
+/// Reads what the central node is made of.
+pub fn build(site: Site) -> Result<Shared, DaemonError> {
+    let loaders = loaders(&site.boot.loaders_dir)?;
+    let agent_binary = agent_binary(&site)?;
+    let catalog = load_catalog(&site)?;
+    for (image, reason) in catalog.unusable() {
+        tracing::warn!(%image, reason, "machines that want this image are told to wait");
+    }
+    let store = Store::open(&site.state_dir)?;
+    let clock = SystemClock;
+    let authority = CertificateAuthority::load_or_create(&site.state_dir.join("ca"), &site.name, clock.now())?;
+    Ok(Central::new(Parts {
+        site: Arc::new(site),
+        catalog,
+        loaders,
+        agent_binary,
+        store,
+        authority,
+        clock: Box::new(clock),
+        entropy: Box::new(SystemEntropy),
+    }))
+}
+
+/// Reads overlays and built images.
+pub(super) fn load_catalog(site: &Site) -> Result<Catalog, DaemonError> {
+    let names: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
+    Catalog::load(&site.overlays_dir, &site.blobs_dir, &names).map_err(DaemonError::Overlays)
+}
+
+fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
+    let mut loaders = BTreeMap::new();
+    let mut missing = Vec::new();
+    for name in LOADERS {
+        match read_bounded(&dir.join(name)) {
+            Ok(bytes) => drop(loaders.insert(name.to_owned(), bytes)),
+            Err(_) if REQUIRED_LOADERS.contains(&name) => missing.push(name),
+            Err(_) => {}
+        }
+    }
+    if missing.is_empty() {
+        return Ok(loaders);
+    }
+    Err(DaemonError::Loaders { dir: dir.to_owned(), missing: missing.join(", ") })
+}
+
+fn agent_binary(site: &Site) -> Result<Bytes, DaemonError> {
+    let path = agent_path(site);
+    read_bounded(&path).map_err(|source| DaemonError::Agent { path, source })
+}
+
+/// Where the agent is: as the site says, else beside this program.
+pub fn agent_path(site: &Site) -> PathBuf {
+    let beside = || std::env::current_exe().ok().map(|program| program.with_file_name("mesh-agent"));
+    site.agent.binary.clone().or_else(beside).unwrap_or_else(|| PathBuf::from("mesh-agent"))
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<Bytes> {
+    let size = std::fs::metadata(path)?.len();
+    if size == 0 || size > MAX_BINARY {
+        return Err(std::io::Error::other(format!("its size is {size} bytes")));
+    }
+    std::fs::read(path).map(Bytes::from)
+}

@@ -1,0 +1,102 @@
+//! All tasks under one roof: the first that ends stops the rest, and each is joined.
+
+use super::DaemonError;
+use std::{collections::HashMap, future::Future, time::Duration};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// How long tasks may take to finish what they have begun.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Named tasks.
+#[derive(Default)]
+pub(super) struct Tasks {
+    set: JoinSet<Result<(), DaemonError>>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    pub(super) fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<(), DaemonError>> + Send + 'static,
+    ) {
+        let handle = self.set.spawn(task);
+        self.names.insert(handle.id(), name);
+    }
+
+    /// Waits for the signal or for a task that ends by itself, which is always a fault; then stops and joins all.
+    pub(super) async fn until_stopped(
+        mut self,
+        signal: impl Future<Output = ()>,
+        stop: &CancellationToken,
+    ) -> Result<(), DaemonError> {
+        let mut outcome = tokio::select! {
+            () = signal => Ok(()),
+            Some(ended) = self.set.join_next_with_id() => Err(self.ended_early(ended)),
+        };
+        stop.cancel();
+        let drained = tokio::time::timeout(DRAIN_DEADLINE, async {
+            while let Some(ended) = self.set.join_next_with_id().await {
+                if let Err(error) = self.finished(ended)
+                    && outcome.is_ok()
+                {
+                    outcome = Err(error);
+                }
+            }
+        })
+        .await;
+        if drained.is_err() {
+            tracing::warn!(tasks = self.set.len(), "not everything ended within the deadline; ending it now");
+            self.set.shutdown().await;
+        }
+        outcome
+    }
+
+    fn finished(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> Result<(), DaemonError> {
+        match ended {
+            Ok((_, result)) => result,
+            Err(error) => Err(DaemonError::Panicked { task: self.names.get(&error.id()).copied().unwrap_or("?") }),
+        }
+    }
+
+    fn ended_early(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> DaemonError {
+        let name = |id| self.names.get(&id).copied().unwrap_or("?");
+        match ended {
+            Ok((id, Ok(()))) => DaemonError::EndedEarly { task: name(id) },
+            Ok((_, Err(error))) => error,
+            Err(error) => DaemonError::Panicked { task: name(error.id()) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_one_task_stops_the_others_and_is_named() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::default();
+        let watched = stop.clone();
+        tasks.spawn("patient", async move {
+            watched.cancelled().await;
+            Ok(())
+        });
+        tasks.spawn("hasty", async { panic!("on purpose") });
+        let outcome = tasks.until_stopped(std::future::pending(), &stop).await;
+        assert!(matches!(outcome, Err(DaemonError::Panicked { task: "hasty" })), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn a_signal_ends_everything_in_peace() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::default();
+        let watched = stop.clone();
+        tasks.spawn("patient", async move {
+            watched.cancelled().await;
+            Ok(())
+        });
+        assert!(tasks.until_stopped(async {}, &stop).await.is_ok());
+    }
+}

@@ -1,0 +1,184 @@
+//! Over loopback, with a client of a few lines: real sockets, real async-tftp.
+
+use super::{run::open, table::Name, *};
+use crate::id::Digest;
+use crate::serve::central::Fetched;
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{net::UdpSocket, sync::mpsc, task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+const KERNEL: [u8; 5000] = [7; 5000];
+
+struct Shelf {
+    kernel: tempfile::NamedTempFile,
+    fetched: mpsc::UnboundedSender<(Ipv4Addr, Fetched)>,
+}
+
+impl Table for Shelf {
+    fn loader(&self, name: &str) -> Option<Bytes> {
+        (name == "undionly.kpxe").then(|| Bytes::from(vec![42; 4 * usize::from(MAX_BLOCK)]))
+    }
+
+    async fn blob(&self, digest: Digest, part: &str) -> Option<Content> {
+        if digest != Digest::of(&KERNEL) || part != "kernel" {
+            return None;
+        }
+        let file = tokio::fs::File::open(self.kernel.path()).await.ok()?;
+        Some(Content::File(file, KERNEL.len() as u64))
+    }
+
+    async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
+        let _ = self.fetched.send((from, what));
+    }
+}
+
+struct World {
+    server: SocketAddr,
+    fetched: mpsc::UnboundedReceiver<(Ipv4Addr, Fetched)>,
+    shutdown: CancellationToken,
+    task: JoinHandle<Result<(), TftpError>>,
+}
+
+fn world() -> World {
+    let kernel = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(kernel.path(), KERNEL).expect("it can be written");
+    let (sender, fetched) = mpsc::unbounded_channel();
+    let bound = open("lo", SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let server = bound.local_addr().expect("it is bound");
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(run(Arc::new(Shelf { kernel, fetched: sender }), bound, shutdown.clone()));
+    World { server, fetched, shutdown, task }
+}
+
+/// One answer: opcode, and what follows it.
+struct Client(UdpSocket);
+
+impl Client {
+    async fn ask(server: SocketAddr, opcode: u8, name: &str, options: &[&str]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let mut packet = vec![0, opcode];
+        for text in [name, "octet"].iter().chain(options) {
+            packet.extend_from_slice(text.as_bytes());
+            packet.push(0);
+        }
+        socket.send_to(&packet, server).await.expect("loopback takes it");
+        Client(socket)
+    }
+
+    async fn answer(&self) -> (u16, Vec<u8>, SocketAddr) {
+        let mut buffer = [0; 4096];
+        let (length, from) =
+            timeout(DEADLINE, self.0.recv_from(&mut buffer)).await.expect("an answer").expect("a readable socket");
+        (u16::from_be_bytes([buffer[0], buffer[1]]), buffer[2..length].to_vec(), from)
+    }
+
+    async fn ack(&self, to: SocketAddr, block: u16) {
+        let [high, low] = block.to_be_bytes();
+        self.0.send_to(&[0, 4, high, low], to).await.expect("loopback takes it");
+    }
+
+    /// Reads to the end, acknowledging each block.
+    async fn read(&self, block_size: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let (opcode, body, from) = self.answer().await;
+            match opcode {
+                6 => self.ack(from, 0).await,
+                3 => {
+                    let (number, data) = body.split_first_chunk::<2>().expect("a block number");
+                    all.extend_from_slice(data);
+                    self.ack(from, u16::from_be_bytes(*number)).await;
+                    if data.len() < block_size {
+                        return all;
+                    }
+                }
+                other => panic!("opcode {other}: {:?}", String::from_utf8_lossy(&body)),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_loader_arrives_whole_within_the_bounds_and_its_stage_is_reported() {
+    let mut world = world();
+    let options = ["blksize", "9000", "tsize", "0", "windowsize", "64", "timeout", "2"];
+    let client = Client::ask(world.server, 1, "undionly.kpxe", &options).await;
+    let (opcode, body, from) = client.answer().await;
+    let text = String::from_utf8_lossy(&body).replace('\0', " ");
+    assert_eq!((opcode, text.trim()), (6, "blksize 1468 timeout 2 tsize 5872 windowsize 16"));
+    client.ack(from, 0).await;
+    assert_eq!(client.read(usize::from(MAX_BLOCK)).await, vec![42; 5872]);
+    let fetched = timeout(DEADLINE, world.fetched.recv()).await.expect("a report");
+    assert_eq!(fetched, Some((Ipv4Addr::LOCALHOST, Fetched::Loader)));
+}
+
+#[tokio::test]
+async fn a_kernel_is_read_from_its_file_by_digest() {
+    let mut world = world();
+    let name = format!("/blob/{}/kernel", Digest::of(&KERNEL));
+    let client = Client::ask(world.server, 1, &name, &[]).await;
+    assert_eq!(client.read(512).await, KERNEL);
+    let fetched = timeout(DEADLINE, world.fetched.recv()).await.expect("a report");
+    assert_eq!(fetched, Some((Ipv4Addr::LOCALHOST, Fetched::Blob(Digest::of(&KERNEL)))));
+}
+
+#[tokio::test]
+async fn a_size_probe_reports_no_stage_and_does_not_hold_up_the_next_client() {
+    let mut world = world();
+    let probe = Client::ask(world.server, 1, "undionly.kpxe", &["tsize", "0", "blksize", "1468"]).await;
+    let (_, _, from) = probe.answer().await;
+    probe.0.send_to(b"\0\x05\0\x08abort\0", from).await.expect("loopback takes it");
+    let client = Client::ask(world.server, 1, "undionly.kpxe", &["blksize", "1468"]).await;
+    assert_eq!(client.read(usize::from(MAX_BLOCK)).await.len(), 5872);
+    assert!(timeout(DEADLINE, world.fetched.recv()).await.is_ok());
+    assert!(world.fetched.try_recv().is_err(), "only the second client fetched it");
+}
+
+#[tokio::test]
+async fn what_is_not_in_the_table_does_not_exist_and_nothing_can_be_written() {
+    let world = world();
+    let digest = Digest::of(b"another");
+    for name in ["../undionly.kpxe", "//undionly.kpxe", "etc/passwd", "", "/", &format!("blob/{digest}/kernel")] {
+        let (opcode, body, _) = Client::ask(world.server, 1, name, &[]).await.answer().await;
+        assert_eq!((opcode, &body[..2]), (5, [0, 1].as_slice()), "{name:?}");
+    }
+    let (opcode, body, _) = Client::ask(world.server, 2, "undionly.kpxe", &[]).await.answer().await;
+    assert_eq!((opcode, &body[..2]), (5, [0, 2].as_slice()), "a write is refused");
+}
+
+#[tokio::test]
+async fn it_ends_when_it_is_told_to_even_in_the_middle_of_a_transfer() {
+    let world = world();
+    Client::ask(world.server, 1, "undionly.kpxe", &[]).await.answer().await;
+    world.shutdown.cancel();
+    let ended = timeout(DEADLINE, world.task).await.expect("it ends").expect("it does not panic");
+    assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_ours_and_a_port_that_is_taken_are_said_in_one_sentence() {
+    let foreign = open("lo", SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 0)).expect_err("not our address");
+    assert!(foreign.to_string().contains("no interface `lo` with the address 192.0.2.1"), "{foreign}");
+    let Ok(SocketAddr::V4(taken)) = world().server.to_string().parse() else { panic!("an IPv4 address") };
+    let _holder = std::net::UdpSocket::bind(taken);
+    let error = open("lo", taken).expect_err("it is taken");
+    assert!(error.to_string().contains("is taken by another program"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn a_name_is_a_loader_or_a_blob_or_nothing(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {
+        match Name::parse(&name) {
+            Some(Name::Loader(loader)) => prop_assert!(!loader.contains('/') && name.ends_with(loader)),
+            Some(Name::Blob { part, .. }) => prop_assert!(!part.contains('/')),
+            None => {}
+        }
+    }
+}
