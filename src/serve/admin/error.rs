@@ -1,7 +1,7 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
 use super::view::ErrorView;
-use crate::serve::central::OperateError;
+use crate::serve::central::{OperateError, RenderError};
 use crate::store::StoreError;
 use axum::{
     Json,
@@ -59,12 +59,22 @@ impl From<StoreError> for Refused {
 impl From<OperateError> for Refused {
     fn from(error: OperateError) -> Self {
         let (status, code) = match &error {
-            OperateError::NoNode(_) => (StatusCode::NOT_FOUND, "no_node"),
+            OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
+            OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
-            OperateError::Refused => (StatusCode::CONFLICT, "refused"),
+            OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
+            OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
+            OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+            OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
             OperateError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store"),
         };
         Refused::new(status, code, whole(&error))
+    }
+}
+
+impl From<RenderError> for Refused {
+    fn from(error: RenderError) -> Self {
+        Refused::new(StatusCode::CONFLICT, "render_failed", whole(&error))
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot` | the node afterwards |
 //! | `GET nodes/{node}/timeline` | its newest boot, stage by stage |
+//! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
@@ -24,7 +25,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -39,12 +40,15 @@ const DRAIN_TIME: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 struct Plane {
     central: Shared,
+    /// The address that nodes of the first segment are told.
+    told: Ipv4Addr,
     shutdown: CancellationToken,
 }
 
-/// Serves until told to stop, then lets answers that have begun end.
-pub async fn run(central: Shared, socket: Socket, shutdown: CancellationToken) {
-    let router = routes::router(Plane { central, shutdown: shutdown.clone() });
+/// Serves until told to stop, then lets answers that have begun end. `told` is the address that nodes of the first segment
+/// are told: overlays that an operator asks for are rendered with it.
+pub async fn run(central: Shared, socket: Socket, told: Ipv4Addr, shutdown: CancellationToken) {
+    let router = routes::router(Plane { central, told, shutdown: shutdown.clone() });
     let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {

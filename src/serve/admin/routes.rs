@@ -4,14 +4,16 @@ use super::{
     Plane,
     error::Refused,
     events,
-    view::{AssignProfile, NodeDetail, NodeView, ProfileView, StatusView, TimelineView},
+    view::{
+        AssignProfile, GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView,
+    },
 };
 use crate::id::{NodeId, ProfileName};
-use crate::serve::central::Shared;
+use crate::serve::central::{RenderError, Shared};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Request, State, rejection::JsonRejection},
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
@@ -34,6 +36,7 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes/{node}/assign-profile", post(assign_profile))
         .route("/nodes/{node}/reboot", post(reboot))
         .route("/nodes/{node}/timeline", get(timeline))
+        .route("/overlay/{node}", get(overlay))
         .route("/profiles", get(profiles))
         .route("/events", get(events::events));
     Router::new()
@@ -117,6 +120,25 @@ async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
     let id = central.resolve(&node)?;
     central.reboot(id).await?;
     shown(&central, id)
+}
+
+/// The public part of what a node would boot now. Rendering takes the processor for a while, so it is not done on a reactor.
+async fn overlay(State(plane): State<Plane>, Path(node): Path<String>) -> Result<Response, Refused> {
+    let Plane { central, told, .. } = plane;
+    let id = central.resolve(&node)?;
+    let node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
+    let rendered = tokio::task::spawn_blocking(move || {
+        let rendered = central.render(&node, central.endpoint(told))?;
+        Ok::<_, RenderError>((rendered.generation, rendered.profile.clone(), rendered.overlay.to_targz()))
+    });
+    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "rendering was interrupted");
+    let (generation, profile, bytes) = rendered.await.map_err(interrupted)??;
+    let headers = [
+        (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
+        (GENERATION_HEADER, generation.to_string()),
+        (PROFILE_HEADER, profile.to_string()),
+    ];
+    Ok((headers, bytes).into_response())
 }
 
 async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {

@@ -13,6 +13,11 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+/// Header of a rendered overlay: the generation that it belongs to.
+pub const GENERATION_HEADER: &str = "x-meshd-generation";
+/// Header of a rendered overlay: the profile that it was rendered for.
+pub const PROFILE_HEADER: &str = "x-meshd-profile";
+
 /// Why a request was not done. The body of every answer that is no success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorView {
