@@ -54,7 +54,7 @@ pub(super) struct Bound {
 
 /// The sockets of one segment, in the order in which a node meets them.
 pub(super) struct BoundSegment {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     dhcp: dhcp::Bound,
     tftp: tftp::Bound,
     http: tokio::net::TcpListener,

@@ -34,10 +34,11 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 /// Every task, in the order in which a node meets them.
 fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     let mut tasks = Tasks::default();
+    let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);
     }
-    let admin = crate::serve::admin::run(central.clone(), bound.admin, stop.clone());
+    let admin = crate::serve::admin::run(central.clone(), bound.admin, told, stop.clone());
     tasks.spawn("admin plane", async move {
         admin.await;
         Ok(())

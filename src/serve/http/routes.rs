@@ -4,10 +4,10 @@ use super::blob::{Selection, select};
 use super::body::tracked;
 use super::outlet::Handed;
 use super::plane::{BootPlane, Transfer};
-use crate::serve::central::{Fetched, OverlayDenied};
 use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use crate::config::Delivery;
 use crate::id::Digest;
+use crate::serve::central::{Fetched, OverlayDenied};
 use axum::{
     Extension, Router,
     body::Body,
