@@ -1,1 +1,5 @@
+//! The engine as clients see it: packets in, packets out.
 
+mod clients;
+mod conversation;
+mod pool;
