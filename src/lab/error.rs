@@ -1,0 +1,144 @@
+//! What can go wrong with a lab, each with what to do next.
+
+use std::{io, path::PathBuf, time::Duration};
+
+/// Why a rack could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Not allowed to make networks.
+    #[error("the lab makes a network namespace, a bridge and taps, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): run it with sudo")]
+    NotRoot,
+    /// Programs or firmware files are not installed.
+    #[error("the lab needs what is not installed: {what}; install it with `apt-get install {packages}`")]
+    MissingTools {
+        /// All of it.
+        what: String,
+        /// The Debian packages.
+        packages: String,
+    },
+    /// A rack runs in this folder.
+    #[error("a rack is up in {}: `meshd lab status` shows it, `meshd lab down` ends it", dir.display())]
+    AlreadyUp {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// No rack runs in this folder.
+    #[error("no rack is up in {}: start one with `meshd lab up --nodes 2`", dir.display())]
+    NotUp {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// Another `meshd lab` works on this folder at this moment.
+    #[error("another `meshd lab` is at work in {}: wait for it to end", dir.display())]
+    Locked {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The options make no rack.
+    #[error("{0}")]
+    Options(String),
+    /// The rack has no such node.
+    #[error("the rack has no node `{asked}`; it has {known}")]
+    NoSuchNode {
+        /// What was asked for.
+        asked: String,
+        /// What there is.
+        known: String,
+    },
+    /// A path is too long for a Unix socket.
+    #[error("{} is too long for a Unix socket ({LIMIT} bytes): use a shorter --dir", path.display(), LIMIT = super::site::SOCKET_PATH_LIMIT)]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file or folder.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// Such as `read`.
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{} is damaged: end the rack with `meshd lab down`, or remove the folder", path.display())]
+    Record {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The user's site file, or what the lab made of it.
+    #[error("{0}")]
+    Site(String),
+    /// An external program could not be started.
+    #[error("cannot run `{program}`")]
+    Spawn {
+        /// With its arguments.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// An external program failed.
+    #[error("`{program}` failed: {detail}")]
+    Failed {
+        /// With its arguments.
+        program: String,
+        /// Its last words.
+        detail: String,
+    },
+    /// A thread could not enter the rack's network namespace.
+    #[error("cannot enter the network namespace {name}")]
+    Enter {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A process does not end.
+    #[error("process {pid} ({what}) does not end, not even by SIGKILL")]
+    Immortal {
+        /// Its ID.
+        pid: i32,
+        /// What it is.
+        what: String,
+    },
+    /// QEMU's control socket.
+    #[error("{node}: QEMU does not answer on its control socket: {detail}")]
+    Qmp {
+        /// Which node.
+        node: String,
+        /// Why.
+        detail: String,
+    },
+    /// meshd ended by itself.
+    #[error("meshd ended by itself ({status}); its last words:\n{log}")]
+    CentralDied {
+        /// How.
+        status: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// A state did not come in time.
+    #[error("waited {} s for {what}; last seen: {seen}", after.as_secs())]
+    Deadline {
+        /// For what.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// What was there instead.
+        seen: String,
+    },
+    /// Ctrl-C, or a signal to end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl LabError {
+    /// For `map_err` on file operations.
+    pub(super) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| LabError::File { action, path, source }
+    }
+}
