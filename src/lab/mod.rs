@@ -11,11 +11,14 @@
 
 mod accel;
 mod bridge;
+mod central;
+mod cleanup;
 mod command;
 mod error;
 mod firmware;
 mod machine;
 mod namespace;
+mod power;
 mod process;
 mod qemu;
 mod qmp;
@@ -26,13 +29,12 @@ mod site;
 mod tools;
 mod wait;
 
-pub mod demo;
-
 pub use accel::Accel;
 pub use error::LabError;
-pub use machine::{Identity, Mix, Nic, Shape};
+pub use machine::{Firmware, Identity, Mix, Nic, Shape};
 pub use namespace::Namespace;
+pub use power::{NodeStatus, Power, Status, Stranger};
 pub use process::ProcessId;
-pub use rack::{Options, Power, Rack, Status, Stranger};
+pub use rack::{Options, Rack, end};
 pub use serial::{last_lines, plain};
 pub use wait::{Interrupt, Wait};

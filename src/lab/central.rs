@@ -1,0 +1,132 @@
+//! The meshd under trial, as a child process inside the rack's namespace; it is asked as a user asks it: by its CLI.
+
+use super::{
+    LabError, ProcessId, Rack, Wait, command, serial,
+    wait::{until, until_soon},
+};
+use crate::config::Site;
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    fs::{self, OpenOptions},
+    os::unix::{net::UnixStream, process::CommandExt},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// How long meshd may take from its start to its first answer.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long it may take to drain.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// How much of a log is shown when something failed, in lines.
+const LOG_LINES: usize = 30;
+/// Its name among the rack's processes.
+const NAME: &str = "meshd";
+
+/// Builds the images of all profiles that are not built yet; instant where they are.
+pub fn ensure_images(program: &Path, site: &Site, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    let images: BTreeSet<_> = site.profiles.values().map(|profile| profile.image.clone()).collect();
+    for image in images {
+        let mut build = Command::new(program);
+        build.arg("--site").arg(&site.file).args(["image", "build"]).arg(image.to_string());
+        talk(&format!("image {image}: built, if it is not yet"));
+        let shown = command::shown(&build);
+        // Progress is for the user's eyes.
+        let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let status = ended.map_err(|source| LabError::Spawn { program: shown.clone(), source })?;
+        if !status.success() {
+            return Err(LabError::Failed { program: shown, detail: format!("see above ({status})") });
+        }
+    }
+    Ok(())
+}
+
+impl Rack {
+    /// Starts meshd and waits for its first answer.
+    pub fn start_central(&mut self) -> Result<(), LabError> {
+        let mut command = Command::new(&self.record.program);
+        command.arg("--site").arg(&self.layout.site).arg("serve").env("NO_COLOR", "1");
+        let process = self.launch(NAME, &mut command, &self.layout.log.clone())?;
+        self.record.central = Some(process);
+        self.record.save(&self.layout.dir)?;
+        self.wait(START_LIMIT, "meshd's first answer", |rack| {
+            let up = UnixStream::connect(&rack.layout.socket).is_ok() && rack.nodes().is_ok();
+            Ok(Wait::on(up, "nothing on its admin socket"))
+        })
+    }
+
+    /// Stops it as `systemctl stop` does.
+    pub fn stop_central(&mut self) -> Result<(), LabError> {
+        let process = self.record.central.take();
+        process.map_or(Ok(()), |process| process.end(NAME, STOP_LIMIT))?;
+        self.reap(NAME);
+        self.record.save(&self.layout.dir)
+    }
+
+    /// Kills it with -9.
+    pub fn kill_central(&mut self) -> Result<(), LabError> {
+        let process = self.record.central.take();
+        process.map_or(Ok(()), |process| process.kill(NAME))?;
+        self.reap(NAME);
+        self.record.save(&self.layout.dir)
+    }
+
+    /// Asks meshd by its CLI: `ask(&["node", "list"])`; the JSON that it prints.
+    pub fn ask(&self, args: &[&str]) -> Result<Value, LabError> {
+        let output = self.tell(&[args, &["-o", "json"]].concat())?;
+        serde_json::from_str(&output)
+            .map_err(|error| LabError::Failed { program: format!("meshd {}", args.join(" ")), detail: error.to_string() })
+    }
+
+    /// Says something to meshd by its CLI; what it prints.
+    pub fn tell(&self, args: &[&str]) -> Result<String, LabError> {
+        let mut command = Command::new(&self.record.program);
+        command.arg("--site").arg(&self.layout.site).args(args);
+        command::run(&mut command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Everything that meshd said, over all its starts.
+    pub fn central_log(&self) -> String {
+        fs::read(&self.layout.log).map(|bytes| serial::plain(&bytes)).unwrap_or_default()
+    }
+
+    /// Waits for a state of the rack; ends at once when meshd ended by itself.
+    pub fn wait<T>(
+        &self,
+        after: Duration,
+        what: &str,
+        mut look: impl FnMut(&Rack) -> Result<Wait<T>, LabError>,
+    ) -> Result<T, LabError> {
+        until(&self.interrupt, after, what, || {
+            if self.record.central.is_some_and(|process| !process.is_alive()) {
+                let log = serial::last_lines(&self.central_log(), LOG_LINES);
+                return Err(LabError::CentralDied { status: "see its log".to_owned(), log });
+            }
+            look(self)
+        })
+    }
+
+    /// Starts a program of the rack in its namespace, out of reach of the terminal's Ctrl-C, its words going to a file.
+    pub(super) fn launch(&mut self, name: &str, command: &mut Command, log: &Path) -> Result<ProcessId, LabError> {
+        let open = || OpenOptions::new().create(true).append(true).open(log);
+        let (out, err) = (open().map_err(LabError::file("write", log))?, open().map_err(LabError::file("write", log))?);
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let mut child = self.namespace.spawn(command)?;
+        let Some(process) = ProcessId::of(child.id()) else {
+            // Not reaped yet, so its entry in /proc can only be missing where /proc is not mounted.
+            let _ = child.kill();
+            return Err(LabError::Failed { program: name.to_owned(), detail: "/proc is not mounted".to_owned() });
+        };
+        self.children.insert(name.to_owned(), child);
+        Ok(process)
+    }
+
+    /// Takes the exit status of a child that ended, so that no zombie stays.
+    pub(super) fn reap(&mut self, name: &str) {
+        if let Some(mut child) = self.children.remove(name) {
+            let never = super::Interrupt::default();
+            let _ = until_soon(&never, STOP_LIMIT, name, || Ok(Wait::some(child.try_wait().ok().flatten(), "it runs")));
+        }
+    }
+}

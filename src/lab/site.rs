@@ -1,0 +1,124 @@
+//! The rack's own site file: the user's, with paths, interface and policy overridden, comments kept. What a user tries in
+//! the lab is so what the rack will see.
+
+use super::{LabError, bridge::BRIDGE};
+use crate::config::{Site, load};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+use toml_edit::{DocumentMut, Item, Table, Value, value};
+
+/// Longest path of a Unix socket on Linux, in bytes.
+pub const SOCKET_PATH_LIMIT: usize = 107;
+/// The lab's segment where the user's site leases no addresses.
+const DEFAULT_RANGE: &str = "10.77.0.100-10.77.0.200";
+const DEFAULT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// The files and folders of a rack.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// All of it.
+    pub dir: PathBuf,
+    /// The rack's site file.
+    pub site: PathBuf,
+    /// Store, CA and keys of the rack; gone with it.
+    pub state: PathBuf,
+    /// Built images; kept.
+    pub blobs: PathBuf,
+    /// Admin plane.
+    pub socket: PathBuf,
+    /// What meshd says.
+    pub log: PathBuf,
+}
+
+impl Layout {
+    /// Under this (absolute) folder; `blobs` may be shared between racks.
+    pub fn of(dir: &Path, blobs: Option<&Path>) -> Self {
+        Layout {
+            dir: dir.to_owned(),
+            site: dir.join("site.toml"),
+            state: dir.join("state"),
+            blobs: blobs.map_or_else(|| dir.join("blobs"), Path::to_owned),
+            socket: dir.join("admin.sock"),
+            log: dir.join("meshd.log"),
+        }
+    }
+
+    /// Refuses a folder whose sockets would have too long names.
+    pub fn check(&self) -> Result<(), LabError> {
+        let longest = self.dir.join("node64.qmp");
+        let fits = longest.as_os_str().len() <= SOCKET_PATH_LIMIT;
+        if fits { Ok(()) } else { Err(LabError::PathTooLong { path: longest }) }
+    }
+}
+
+/// One change that the user wants beside the lab's own: `boot.kernel_transport` and `"tftp"`.
+pub type Setting = (String, String);
+
+/// Reads the user's site, writes the rack's, and gives it as valid.
+pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site, LabError> {
+    let theirs = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
+    let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
+    let derived = rewrite(&text, &theirs, layout, settings)?;
+    fs::write(&layout.site, derived).map_err(LabError::file("write", &layout.site))?;
+    load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))
+}
+
+fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> Result<String, LabError> {
+    let mut document: DocumentMut =
+        text.parse().map_err(|error: toml_edit::TomlError| LabError::Site(error.to_string()))?;
+    let path = |path: &Path| Value::from(path.display().to_string());
+    let mut set = |key: &str, to: Value| assign(&mut document, key, to);
+    set("site.state_dir", path(&layout.state))?;
+    set("site.blobs_dir", path(&layout.blobs))?;
+    // The user's file may name them relative to itself.
+    set("site.images_dir", path(&theirs.images_dir))?;
+    set("site.overlays_dir", path(&theirs.overlays_dir))?;
+    if let Some(binary) = &theirs.agent.binary {
+        set("agent.binary", path(binary))?;
+    }
+    set("admin.socket", path(&layout.socket))?;
+    set("net.interface", BRIDGE.into())?;
+    set("dhcp.mode", "authoritative".into())?;
+    set("net.address", address(theirs).to_string().into())?;
+    if pool(theirs).is_none() {
+        set("dhcp.range", DEFAULT_RANGE.into())?;
+    }
+    for (key, to) in settings {
+        set(key, to.parse().unwrap_or_else(|_| Value::from(to.as_str())))?;
+    }
+    Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", theirs.file.display()))
+}
+
+fn pool(site: &Site) -> Option<&crate::config::Pool> {
+    site.segments.first().and_then(|segment| segment.pool.as_ref())
+}
+
+/// The user's address, or the first one of the network that the pool lies in.
+fn address(site: &Site) -> Ipv4Addr {
+    let Some(pool) = pool(site) else { return DEFAULT_ADDRESS };
+    let mask = u32::MAX.checked_shl(32 - u32::from(pool.prefix_len.clamp(1, 32))).unwrap_or(0);
+    let first = Ipv4Addr::from((u32::from(pool.first) & mask) + 1);
+    site.segments.first().and_then(|segment| segment.address).unwrap_or(first)
+}
+
+/// Sets `table.key`, or `a.b.key`, making tables that are not there.
+fn assign(document: &mut DocumentMut, key: &str, to: Value) -> Result<(), LabError> {
+    let mut parts: Vec<&str> = key.split('.').collect();
+    let last = parts.pop().filter(|last| !last.is_empty());
+    let fault = || LabError::Options(format!("`{key}` is not a key of site.toml; write it as `boot.kernel_transport`"));
+    let last = last.ok_or_else(fault)?;
+    let mut table: &mut Table = document.as_table_mut();
+    for part in parts {
+        let item = table.entry(part).or_insert_with(|| Item::Table(Table::new()));
+        table = item.as_table_mut().ok_or_else(fault)?;
+    }
+    table.insert(last, value(to));
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "site_tests.rs"]
+mod tests;

@@ -1,0 +1,56 @@
+//! What the lab changes in a user's site file, and what it leaves alone.
+
+use super::*;
+
+const USER: &str = "\
+[site]
+name = \"rack-a\"            # ours
+images_dir = \"images\"
+
+[net]
+interface = \"eno1\"
+
+[profiles.discovery]
+kernel_args = [\"quiet\"]   # keep
+";
+
+fn changed(settings: &[(&str, &str)]) -> Result<String, LabError> {
+    let mut document: DocumentMut = USER.parse().expect("it is TOML");
+    for (key, to) in settings {
+        assign(&mut document, key, to.parse().unwrap_or_else(|_| Value::from(*to)))?;
+    }
+    Ok(document.to_string())
+}
+
+#[test]
+fn a_changed_key_leaves_comments_and_all_others_as_they_were() {
+    let text = changed(&[("net.interface", "br0")]).expect("a key");
+    assert_eq!(text, USER.replace("eno1", "br0"));
+}
+
+#[test]
+fn a_key_in_a_table_that_is_not_there_makes_the_table() {
+    let text = changed(&[("boot.kernel_transport", "tftp"), ("agent.heartbeat", "\"5s\"")]).expect("keys");
+    assert!(text.contains("[boot]\nkernel_transport = \"tftp\"\n"), "{text}");
+    assert!(text.contains("[agent]\nheartbeat = \"5s\"\n"), "{text}");
+}
+
+#[test]
+fn values_may_be_any_toml_and_a_bare_word_is_a_string() {
+    let text = changed(&[("http.port", "8088"), ("profiles.discovery.kernel_args", "[\"a\"]")]).expect("keys");
+    assert!(text.contains("port = 8088") && text.contains("kernel_args = [\"a\"]"), "{text}");
+}
+
+#[test]
+fn what_is_no_key_is_refused() {
+    assert!(changed(&[("net.", "x")]).is_err());
+    assert!(changed(&[("site.name.first", "x")]).is_err());
+}
+
+#[test]
+fn a_folder_too_deep_for_sockets_is_refused_with_a_sentence() {
+    let deep = PathBuf::from(format!("/{}", "d".repeat(100)));
+    let error = Layout::of(&deep, None).check().expect_err("too long");
+    assert!(error.to_string().contains("107 bytes") && error.to_string().contains("--dir"), "{error}");
+    assert!(Layout::of(Path::new("/work/.lab"), None).check().is_ok());
+}
