@@ -91,8 +91,7 @@ fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Optio
     command.arg(format!("if=ide,format=raw,file={}", super::qemu::escaped(disk)));
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let start = Instant::now();
-    let mut child =
-        quiet.spawn().map_err(|source| LabError::Spawn { program: qemu.display().to_string(), source })?;
+    let mut child = quiet.spawn().map_err(|source| LabError::Spawn { program: qemu.display().to_string(), source })?;
     let ended = wait::until_soon(&Interrupt::default(), limit, "the probe boot", || {
         Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
     });

@@ -75,8 +75,10 @@ impl Rack {
     /// Asks meshd by its CLI: `ask(&["node", "list"])`; the JSON that it prints.
     pub fn ask(&self, args: &[&str]) -> Result<Value, LabError> {
         let output = self.tell(&[args, &["-o", "json"]].concat())?;
-        serde_json::from_str(&output)
-            .map_err(|error| LabError::Failed { program: format!("meshd {}", args.join(" ")), detail: error.to_string() })
+        serde_json::from_str(&output).map_err(|error| LabError::Failed {
+            program: format!("meshd {}", args.join(" ")),
+            detail: error.to_string(),
+        })
     }
 
     /// Says something to meshd by its CLI; what it prints.

@@ -6,7 +6,9 @@ use std::{io, path::PathBuf, time::Duration};
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Not allowed to make networks.
-    #[error("the lab makes a network namespace, a bridge and taps, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): run it with sudo")]
+    #[error(
+        "the lab makes a network namespace, a bridge and taps, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): run it with sudo"
+    )]
     NotRoot,
     /// Programs or firmware files are not installed.
     #[error("the lab needs what is not installed: {what}; install it with `apt-get install {packages}`")]

@@ -29,6 +29,8 @@ mod site;
 mod tools;
 mod wait;
 
+pub mod demo;
+
 pub use accel::Accel;
 pub use error::LabError;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};

@@ -219,7 +219,8 @@ impl Rack {
 
     /// What there is and what runs.
     pub fn status(&self) -> Status {
-        let alive = |process: Option<ProcessId>| process.filter(|process| process.is_alive()).map(|process| process.pid);
+        let alive =
+            |process: Option<ProcessId>| process.filter(|process| process.is_alive()).map(|process| process.pid);
         let node = |node: &NodeRecord| NodeStatus {
             name: node.name(),
             id: node.identity().node_id(),

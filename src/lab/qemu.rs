@@ -56,7 +56,8 @@ pub fn escaped(path: &Path) -> String {
 /// The arguments. Never `-no-reboot`: a reboot is how a node gets another profile.
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
-    let mut args: Vec<String> = ["-machine", "q35,graphics=off", "-nodefaults", "-display", "none"].map(Into::into).into();
+    let mut args: Vec<String> =
+        ["-machine", "q35,graphics=off", "-nodefaults", "-display", "none"].map(Into::into).into();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-name", machine.name.replace(',', ",,"));
     for pair in machine.accel.args().chunks_exact(2) {

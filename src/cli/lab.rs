@@ -1,0 +1,252 @@
+//! `meshd lab`: a rack in a box, to try a profile or an overlay before a real rack sees it.
+
+use crate::{
+    config,
+    lab::{Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines},
+};
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use std::{
+    env, fs,
+    io::{self, IsTerminal, Read, Seek, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A rack in a box: a network namespace, a bridge, QEMU nodes that boot from a meshd of their own.
+#[derive(Debug, Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a rack and power it on.
+    Up {
+        #[command(flatten)]
+        rack: RackArgs,
+        /// How many nodes.
+        #[arg(long, value_name = "N", default_value_t = 2)]
+        nodes: u8,
+        /// How nodes start: bios, uefi or mixed (by turns).
+        #[arg(long, default_value = "bios")]
+        firmware: Mix,
+        /// Who is let in: auto or approve.
+        #[arg(long, default_value = "auto")]
+        policy: String,
+        /// What unknown nodes boot, in place of the site's default.
+        #[arg(long, value_name = "PROFILE")]
+        profile: Option<String>,
+        /// Plug the nodes in, but do not press their power buttons.
+        #[arg(long)]
+        powered_off: bool,
+    },
+    /// What there is and what runs.
+    Status {
+        #[command(flatten)]
+        at: At,
+        /// How to print it.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// End the rack: nodes, meshd, networks, state. Built images and logs stay.
+    Down {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Press a power button: `lab power node1 reset`.
+    Power {
+        #[command(flatten)]
+        at: At,
+        /// node1, node2... or a node ID.
+        node: String,
+        /// on, off or reset.
+        button: Power,
+    },
+    /// Show what a node wrote to its serial port.
+    Console {
+        #[command(flatten)]
+        at: At,
+        /// node1, node2... or a node ID.
+        node: String,
+        /// How many lines.
+        #[arg(short = 'n', long, default_value_t = 40)]
+        lines: usize,
+        /// Go on as it writes, until Ctrl-C.
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// One BIOS and one UEFI node from power-on to online, then one into another profile.
+    Demo {
+        #[command(flatten)]
+        rack: RackArgs,
+        /// The profile that one node becomes at the end.
+        #[arg(long, value_name = "PROFILE", default_value = "compute")]
+        profile: String,
+        /// Leave the rack up, and say how to talk to it.
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct At {
+    /// The rack's folder.
+    #[arg(long, default_value = ".lab")]
+    dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct RackArgs {
+    #[command(flatten)]
+    at: At,
+    /// Processors of each node.
+    #[arg(long, default_value_t = 2)]
+    cpus: u8,
+    /// Memory of each node, MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u32,
+    /// Network card of each node: virtio or e1000.
+    #[arg(long, default_value = "virtio")]
+    nic: Nic,
+    /// Override a key of the site file: --set boot.kernel_transport=tftp. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// Folder of built images, to share them; default: `blobs` in the rack's folder.
+    #[arg(long, value_name = "DIR")]
+    blobs: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write it as KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Runs a lab verb; it blocks, so call it where that is allowed.
+pub fn run(args: LabArgs, site: Option<&Path>) -> Result<()> {
+    let interrupt = interruptible()?;
+    match args.verb {
+        Verb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
+            let mut options = rack.options(site, interrupt)?.set("enroll.policy", &policy);
+            if let Some(profile) = profile {
+                options = options.set("defaults.profile", &profile);
+            }
+            (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
+            up(&options)
+        }
+        Verb::Status { at, output } => status(&Rack::attach(&at.dir)?.status(), output),
+        Verb::Down { at } => down(&at.dir),
+        Verb::Power { at, node, button } => {
+            let mut rack = Rack::attach(&at.dir)?;
+            let place = rack.place(&node)?;
+            Ok(rack.power(place, button)?)
+        }
+        Verb::Console { at, node, lines, follow } => console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt),
+        Verb::Demo { rack, profile, keep } => {
+            let mut options = rack.options(site, interrupt)?.set("enroll.policy", "auto");
+            options.firmware = Mix::Mixed;
+            let terminal = io::stdout().is_terminal();
+            let demo = demo::Demo { options, profile, keep, terminal };
+            Ok(demo.run(&mut io::stdout())?)
+        }
+    }
+}
+
+impl RackArgs {
+    fn options(self, site: Option<&Path>, interrupt: Interrupt) -> Result<Options> {
+        let program = env::current_exe().context("cannot find the path of this program")?;
+        let mut options = Options::new(self.at.dir, config::find(site)?, program);
+        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
+        (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
+        Ok(options)
+    }
+}
+
+fn up(options: &Options) -> Result<()> {
+    let rack = Rack::up(options, &mut |word| eprintln!("{word}"))?;
+    let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
+    rack.leave();
+    eprintln!(
+        "the rack is up; talk to it with `meshd --site {site} node list`, end it with `meshd lab down --dir {dir}`"
+    );
+    Ok(())
+}
+
+fn down(dir: &Path) -> Result<()> {
+    if end(dir)? {
+        eprintln!("the rack in {} is down", dir.display());
+        Ok(())
+    } else {
+        Err(LabError::NotUp { dir: dir.to_owned() }.into())
+    }
+}
+
+fn status(status: &Status, output: Output) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match output {
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(status)?)?,
+        Output::Yaml => write!(out, "{}", serde_norway::to_string(status)?)?,
+        Output::Table => {
+            let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
+            writeln!(out, "meshd {meshd} in {}, log {}", status.namespace, status.log.display())?;
+            for node in &status.nodes {
+                let serial = node.serial.display();
+                writeln!(
+                    out,
+                    "{}  {}  {:<4}  {}  {:<3}  {serial}",
+                    node.name, node.id, node.firmware, node.mac, node.power
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> Result<()> {
+    let place = rack.place(node)?;
+    let path = rack.serial_file(place);
+    eprintln!("{}", path.display());
+    println!("{}", last_lines(&rack.serial(place), lines));
+    if !follow {
+        return Ok(());
+    }
+    let mut file = fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.seek(io::SeekFrom::End(0))?;
+    while !interrupt.is_raised() {
+        let mut more = Vec::new();
+        file.read_to_end(&mut more)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&more)?;
+        out.flush()?;
+        std::thread::park_timeout(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Ctrl-C, SIGTERM and SIGHUP end every wait, and so the rack is taken down in order.
+fn interruptible() -> Result<Interrupt> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let interrupt = Interrupt::default();
+    let raise = interrupt.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let [mut int, mut term, mut hup] = {
+        let _inside = runtime.enter();
+        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {}, _ = hup.recv() => {} }
+        });
+        raise.raise();
+    });
+    Ok(interrupt)
+}

@@ -1,0 +1,153 @@
+//! `make demo`: one BIOS and one UEFI machine from power-on to online, then one of them into another profile.
+
+mod progress;
+mod view;
+
+use super::{LabError, Options, Rack, Wait};
+use progress::Progress;
+use serde_json::Value;
+use std::{
+    io::{self, Write},
+    time::{Duration, Instant},
+};
+use view::View;
+
+/// Everything, from an empty folder to the last line.
+const DEADLINE: Duration = Duration::from_secs(25 * 60);
+/// How much of each log is shown when the demo fails, in lines.
+const LOG_LINES: usize = 40;
+
+/// What the demo shall do.
+pub struct Demo {
+    /// The rack.
+    pub options: Options,
+    /// The profile that one node gets at the end.
+    pub profile: String,
+    /// Leave the rack up.
+    pub keep: bool,
+    /// Redraw in place.
+    pub terminal: bool,
+}
+
+/// Why the demo ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The rack or a node in it.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// Nobody reads what the demo prints.
+    #[error("cannot print")]
+    Print(#[from] io::Error),
+}
+
+impl Demo {
+    /// Runs it to its last line; on failure the ends of all logs are printed, and nothing is left running either.
+    pub fn run(&self, out: &mut dyn Write) -> Result<(), DemoError> {
+        let start = Instant::now();
+        let mut rack = Rack::up(&self.options, &mut |word| {
+            let _ = writeln!(out, "{word}");
+        })?;
+        let told = Script { demo: self, rack: &mut rack, out, start }.play();
+        if let Err(error) = told {
+            writeln!(out, "\n{}", rack.last_words(LOG_LINES))?;
+            return Err(error);
+        }
+        let nodes = rack.size();
+        if self.keep {
+            how_to_talk(&rack, out)?;
+            rack.leave();
+        } else {
+            rack.down()?;
+        }
+        let seconds = start.elapsed().as_secs();
+        writeln!(out, "demo: {nodes} nodes online, {} assigned and booted, {seconds} s", self.profile)?;
+        Ok(())
+    }
+}
+
+/// The demo with its rack up.
+struct Script<'a> {
+    demo: &'a Demo,
+    rack: &'a mut Rack,
+    out: &'a mut dyn Write,
+    start: Instant,
+}
+
+impl Script<'_> {
+    fn play(&mut self) -> Result<(), DemoError> {
+        self.title("Power on: firmware, iPXE, Alpine, agent")?;
+        self.watch("all nodes to be online", |nodes| {
+            nodes.iter().flatten().filter(|node| node.phase == "online").count() == nodes.len()
+        })?;
+        self.title("The rack")?;
+        self.say(&["node", "list"])?;
+        for place in 1..=self.rack.size() {
+            let id = self.rack.id(place).to_string();
+            self.title(&format!("Where the time of node{place} ({id}) went"))?;
+            self.say(&["node", "timeline", &id])?;
+        }
+        self.reassign()?;
+        self.title("The rack now")?;
+        self.say(&["node", "list"])
+    }
+
+    /// Gives the last node another profile by a reboot, and waits until it runs it.
+    fn reassign(&mut self) -> Result<(), DemoError> {
+        let place = self.rack.size();
+        let (id, profile) = (self.rack.id(place).to_string(), self.demo.profile.clone());
+        let before = self.rack.node(place)?.map(|node| Progress::read(&node)).unwrap_or_default();
+        self.title(&format!("node{place} becomes `{profile}`: assign, reboot"))?;
+        self.say(&["node", "assign-profile", &id, &profile, "--reboot"])?;
+        self.watch("the node to be online with its new profile", move |nodes| {
+            nodes.last().and_then(Option::as_ref).is_some_and(|node| {
+                let booted_anew = node.session != before.session && node.generation != before.generation;
+                node.phase == "online" && node.profile == profile && booted_anew
+            })
+        })
+    }
+
+    /// Shows every stage as it is reached, until `done`.
+    fn watch(&mut self, what: &str, done: impl Fn(&[Option<Progress>]) -> bool) -> Result<(), DemoError> {
+        let mut view = View::new(self.demo.terminal);
+        let left = DEADLINE.saturating_sub(self.start.elapsed());
+        let (out, start) = (&mut *self.out, self.start);
+        self.rack.wait(left, what, |rack| {
+            let known = rack.nodes()?;
+            let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|place| find(rack, place, &known)).collect();
+            // Nobody may be looking at the terminal any more; the rack is still brought to its end.
+            let _ = view.show(out, start.elapsed(), &rack.status().nodes, &nodes);
+            let seen = nodes.iter().map(|node| node.as_ref().map_or("unknown", |node| node.phase.as_str()));
+            Ok(Wait::on(done(&nodes), seen.collect::<Vec<_>>().join(", ")))
+        })?;
+        Ok(())
+    }
+
+    /// Prints what a verb of the CLI prints.
+    fn say(&mut self, args: &[&str]) -> Result<(), DemoError> {
+        writeln!(self.out, "$ meshd {}", args.join(" "))?;
+        let told = self.rack.tell(args)?;
+        write!(self.out, "{told}")?;
+        Ok(())
+    }
+
+    fn title(&mut self, title: &str) -> Result<(), DemoError> {
+        writeln!(self.out, "\n== {title}")?;
+        Ok(())
+    }
+}
+
+fn find(rack: &Rack, place: u8, known: &[Value]) -> Option<Progress> {
+    let id = rack.id(place).to_string();
+    known.iter().find(|node| node["id"] == id.as_str()).map(Progress::read)
+}
+
+fn how_to_talk(rack: &Rack, out: &mut dyn Write) -> io::Result<()> {
+    let site = rack.site_file().display();
+    writeln!(out, "\n== The rack stays up")?;
+    writeln!(out, "meshd --site {site} node list         every verb works with this site file")?;
+    writeln!(out, "meshd --site {site} events --follow")?;
+    let dir = rack.dir().display();
+    writeln!(out, "meshd lab status --dir {dir}          what runs, and where the logs are")?;
+    writeln!(out, "meshd lab console node1 --dir {dir}   a node's serial port")?;
+    writeln!(out, "meshd lab down --dir {dir}            ends it all")
+}

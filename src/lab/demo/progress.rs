@@ -1,0 +1,58 @@
+//! How far a node is, read from `meshd node list -o json`.
+
+use crate::id::Timestamp;
+use serde_json::Value;
+
+/// One node at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Its phase.
+    pub phase: String,
+    /// The profile that it shall have.
+    pub profile: String,
+    /// What its newest overlay was made from.
+    pub generation: String,
+    /// Its boot session.
+    pub session: String,
+    /// Stages of that session, in the order in which they were reached.
+    pub stages: Vec<(String, Option<Timestamp>)>,
+}
+
+impl Progress {
+    /// What is not there stays empty.
+    pub fn read(node: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let stage = |mark: &Value| (text(&mark["stage"]), mark["at"].as_str().and_then(|at| at.parse().ok()));
+        Progress {
+            phase: text(&node["phase"]),
+            profile: text(&node["profile"]),
+            generation: text(&node["generation"]),
+            session: text(&node["boot"]["id"]),
+            stages: node["boot"]["stages"]
+                .as_array()
+                .map(|marks| marks.iter().map(stage).collect())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_that_never_booted_has_no_stages() {
+        let progress = Progress::read(&json!({ "phase": "approved", "boot": null }));
+        assert_eq!((progress.phase.as_str(), progress.stages.len()), ("approved", 0));
+    }
+
+    #[test]
+    fn stages_are_read_in_order_with_their_times() {
+        let marks = json!([{ "stage": "dhcp", "at": "2026-01-31T12:00:00.000Z" }, { "stage": "script", "at": 3 }]);
+        let progress = Progress::read(&json!({ "boot": { "id": "s1", "stages": marks } }));
+        assert_eq!(progress.session, "s1");
+        assert_eq!(progress.stages[0].1.map(Timestamp::seconds), Some(1_769_860_800));
+        assert_eq!(progress.stages[1], ("script".to_owned(), None));
+    }
+}

@@ -1,0 +1,150 @@
+//! The live view: on a terminal one line for each node, drawn again in place; elsewhere one line for each new stage.
+
+use super::progress::Progress;
+use crate::lab::NodeStatus;
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    time::Duration,
+};
+
+/// What was shown so far.
+pub struct View {
+    terminal: bool,
+    /// Lines to go up before drawing again.
+    drawn: usize,
+    /// Stages and phases that have had their line: node, session, word.
+    told: BTreeSet<(String, String, String)>,
+}
+
+impl View {
+    /// Shows nothing yet.
+    pub fn new(terminal: bool) -> Self {
+        View { terminal, drawn: 0, told: BTreeSet::new() }
+    }
+
+    /// Shows what is new; both lists have the nodes in the order of their places.
+    pub fn show(
+        &mut self,
+        out: &mut dyn Write,
+        elapsed: Duration,
+        nodes: &[NodeStatus],
+        progress: &[Option<Progress>],
+    ) -> io::Result<()> {
+        if self.terminal {
+            self.draw(out, elapsed, nodes, progress)?;
+        } else {
+            self.list(out, elapsed, nodes, progress)?;
+        }
+        out.flush()
+    }
+
+    fn draw(
+        &mut self,
+        out: &mut dyn Write,
+        elapsed: Duration,
+        nodes: &[NodeStatus],
+        progress: &[Option<Progress>],
+    ) -> io::Result<()> {
+        if self.drawn > 0 {
+            write!(out, "\x1b[{}A", self.drawn)?;
+        }
+        writeln!(out, "\x1b[K{:>4} s", elapsed.as_secs())?;
+        for (node, progress) in nodes.iter().zip(progress) {
+            let stages = progress.as_ref().map(trail).unwrap_or_default();
+            let phase = progress.as_ref().map_or("power on", |progress| progress.phase.as_str());
+            // A line that wraps could not be drawn again in place: the terminal cuts it.
+            writeln!(
+                out,
+                "\x1b[K\x1b[?7l  {} {} {:<4} {phase:<10} {stages}\x1b[?7h",
+                node.name, node.id, node.firmware
+            )?;
+        }
+        self.drawn = nodes.len() + 1;
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        out: &mut dyn Write,
+        elapsed: Duration,
+        nodes: &[NodeStatus],
+        progress: &[Option<Progress>],
+    ) -> io::Result<()> {
+        for (node, progress) in nodes.iter().zip(progress) {
+            let Some(progress) = progress else { continue };
+            let stages = progress.stages.iter().map(|(stage, _)| format!("reached {stage}"));
+            for word in stages.chain([format!("is {}", progress.phase)]) {
+                if self.told.insert((node.name.clone(), progress.session.clone(), word.clone())) {
+                    writeln!(out, "{:>5} s  {} ({}) {word}", elapsed.as_secs(), node.name, node.firmware)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `dhcp 0.0 · script +2.1 · kernel +0.4`: each stage with its distance from the one before, in seconds.
+fn trail(progress: &Progress) -> String {
+    let mut before = None;
+    let mut parts = Vec::new();
+    for (stage, at) in &progress.stages {
+        let span = at
+            .zip(before)
+            .map(|(at, before)| format!(" +{:.1}", crate::id::Timestamp::since(at, before).as_secs_f64()));
+        before = at.or(before);
+        parts.push(format!("{stage}{}", span.unwrap_or_default()));
+    }
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        id::Timestamp,
+        lab::{Firmware, Identity},
+    };
+
+    fn node() -> NodeStatus {
+        let identity = Identity::at(1);
+        let (name, id, mac) = ("node1".to_owned(), identity.node_id(), identity.mac);
+        NodeStatus { name, id, firmware: Firmware::Bios, mac, power: "on", pid: None, serial: "/s".into() }
+    }
+
+    fn progress(stages: &[(&str, i64)]) -> Option<Progress> {
+        let stage = |(stage, at): &(&str, i64)| ((*stage).to_owned(), Some(Timestamp::from_millis(*at)));
+        let stages = stages.iter().map(stage).collect();
+        Some(Progress { phase: "booting".to_owned(), session: "s".to_owned(), stages, ..Progress::default() })
+    }
+
+    fn shown(view: &mut View, stages: &[(&str, i64)]) -> String {
+        let mut out = Vec::new();
+        view.show(&mut out, Duration::from_secs(7), &[node()], &[progress(stages)]).expect("a vector takes all");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn each_stage_has_one_line_where_there_is_no_terminal() {
+        let mut view = View::new(false);
+        let first = shown(&mut view, &[("dhcp", 0)]);
+        assert_eq!(first, "    7 s  node1 (bios) reached dhcp\n    7 s  node1 (bios) is booting\n");
+        assert_eq!(shown(&mut view, &[("dhcp", 0)]), "");
+        assert_eq!(shown(&mut view, &[("dhcp", 0), ("script", 9)]), "    7 s  node1 (bios) reached script\n");
+    }
+
+    #[test]
+    fn a_terminal_is_drawn_again_in_place_with_the_time_of_each_stage() {
+        let mut view = View::new(true);
+        assert!(!shown(&mut view, &[("dhcp", 0)]).contains("\x1b[2A"));
+        let again = shown(&mut view, &[("dhcp", 0), ("script", 2_100)]);
+        assert!(again.starts_with("\x1b[2A") && again.contains("dhcp · script +2.1"), "{again}");
+    }
+
+    #[test]
+    fn a_node_that_is_not_known_yet_says_so() {
+        let mut out = Vec::new();
+        View::new(true).show(&mut out, Duration::ZERO, &[node()], &[None]).expect("a vector takes all");
+        assert!(String::from_utf8_lossy(&out).contains("power on"));
+    }
+}
