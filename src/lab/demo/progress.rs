@@ -27,7 +27,7 @@ impl Progress {
             phase: text(&node["phase"]),
             profile: text(&node["profile"]),
             generation: text(&node["generation"]),
-            session: text(&node["boot"]["id"]),
+            session: text(&node["boot"]["session"]),
             stages: node["boot"]["stages"]
                 .as_array()
                 .map(|marks| marks.iter().map(stage).collect())
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn stages_are_read_in_order_with_their_times() {
         let marks = json!([{ "stage": "dhcp", "at": "2026-01-31T12:00:00.000Z" }, { "stage": "script", "at": 3 }]);
-        let progress = Progress::read(&json!({ "boot": { "id": "s1", "stages": marks } }));
+        let progress = Progress::read(&json!({ "boot": { "session": "s1", "stages": marks } }));
         assert_eq!(progress.session, "s1");
         assert_eq!(progress.stages[0].1.map(Timestamp::seconds), Some(1_769_860_800));
         assert_eq!(progress.stages[1], ("script".to_owned(), None));
