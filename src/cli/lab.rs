@@ -42,6 +42,11 @@ enum Verb {
         #[arg(long)]
         powered_off: bool,
     },
+    /// Build the images that a rack needs; needs no root.
+    Prepare {
+        #[command(flatten)]
+        rack: RackArgs,
+    },
     /// What there is and what runs.
     Status {
         #[command(flatten)]
@@ -143,6 +148,7 @@ pub fn run(args: LabArgs, site: Option<&Path>) -> Result<()> {
             (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
             up(&options)
         }
+        Verb::Prepare { rack } => Ok(Rack::prepare(&rack.options(site, interrupt)?, &mut |word| eprintln!("{word}"))?),
         Verb::Status { at, output } => status(&Rack::attach(&at.dir)?.status(), output),
         Verb::Down { at } => down(&at.dir),
         Verb::Power { at, node, button } => {

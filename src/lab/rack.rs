@@ -110,6 +110,16 @@ impl Rack {
         Ok(rack)
     }
 
+    /// Builds the images that a rack needs, without making one: no networks, no root.
+    pub fn prepare(options: &Options, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+        let dir = make_dir(&options.dir)?;
+        let layout = Layout::of(&dir, options.blobs.as_deref());
+        let _lock = lock(&dir)?;
+        refuse_if_up(&dir)?;
+        let site = site::derive(&options.site, &layout, &options.settings)?;
+        central::ensure_images(&options.program, &site, talk)
+    }
+
     /// The rack that runs in this folder. Dropping it does not end the rack.
     pub fn attach(dir: &Path) -> Result<Rack, LabError> {
         let not_up = || LabError::NotUp { dir: dir.to_owned() };

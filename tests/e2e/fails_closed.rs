@@ -1,0 +1,33 @@
+//! No overlay: a node that lost its overlay panics and tries again, and never runs half.
+
+use crate::racks::{BOOT, OrEnd, STAGE, count, kernel_starts, stages, until_phase, until_stage, until_written, up};
+use meshd::lab::Power;
+
+const NODE: u8 = 1;
+
+/// With `delivery = "url"` the kernel runs before the overlay is fetched, so here a node really can lose it.
+#[test]
+#[ignore = "boots real machines: minutes, root, QEMU"]
+fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
+    let mut test = up(|mut options, _| {
+        (options.nodes, options.powered) = (1, false);
+        options.set("enroll.policy", "auto").set("boot.delivery", "url")
+    });
+    let rack = &mut test.rack;
+    rack.power(NODE, Power::On).or_end();
+    until_stage(rack, NODE, "packages");
+    rack.kill_central().or_end();
+
+    let serial = until_written(rack, NODE, "Kernel panic", STAGE);
+    assert!(!serial.contains("mesh-init: ok"), "it never came as far as OpenRC");
+    assert!(!serial.contains("Runlevel") && !serial.contains("login:"), "nothing ran half");
+    assert!(serial.contains("not found in new root") || serial.contains("mesh-init: FAILED"), "it failed closed");
+
+    rack.start_central().or_end();
+    let before = rack.node(NODE).or_end().expect("known from before the kill");
+    assert!(!stages(&before).contains(&"overlay"), "nobody fetched it: {before}");
+    assert_eq!(count(rack, NODE, "certificate_issued"), 0);
+    until_phase(rack, NODE, "online", BOOT);
+    assert!(kernel_starts(rack, NODE) >= 2, "by a second try of its own");
+    assert_eq!(count(rack, NODE, "certificate_issued"), 1);
+}

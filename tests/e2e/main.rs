@@ -1,0 +1,18 @@
+//! End to end: real firmware, real iPXE, real Alpine, in racks of the lab. Few boots, many assertions each.
+//!
+//! These tests need root, QEMU, a built image and a static agent, and take minutes, so they are ignored unless asked for:
+//!
+//! ```text
+//! cargo test --test e2e -- --include-ignored
+//! ```
+//! `MESHD_E2E_AGENT` names the static agent (default: `target/release/mesh-agent`), `MESHD_E2E_BLOBS` a folder of built images
+//! to share (default: `.lab/blobs`; the image is built there if it is missing). A failed test prints the ends of all serial logs
+//! and of meshd's log last.
+
+mod fails_closed;
+mod first_light;
+mod images;
+mod let_in;
+mod overlays;
+mod racks;
+mod stranger;

@@ -1,0 +1,84 @@
+//! Overlays of the tests' own, beside copies of the real ones.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Begins what the overlay `peek` writes to the serial port, and ends it.
+pub const PEEK_BEGIN: &str = "PEEK-BEGIN";
+pub const PEEK_END: &str = "PEEK-END";
+
+/// Looks at the node from inside: waits until the agent has used its token, then searches for what is left of it. The token stays in
+/// a variable of the shell (`echo` is built in), so it is in no command line and no environment.
+const PEEK: &str = r#"#!/sbin/openrc-run
+description="tells the serial port what a user of this node could see"
+
+depend() {
+	before mesh-agent
+}
+
+peek() {
+	token=$(sed -n 's/.*"token": *"\([^"]*\)".*/\1/p' /etc/meshd/boot.json)
+	tries=0
+	while grep -q '"token"' /etc/meshd/boot.json && [ "$tries" -lt 120 ]; do
+		sleep 1
+		tries=$((tries + 1))
+	done
+	echo "PEEK-BEGIN"
+	echo "PEEK-MODE $(stat -c %a /etc/meshd/boot.json)"
+	echo "PEEK-CMDLINE $(cat /proc/cmdline)"
+	echo "PEEK-MOTD $(head -n 1 /etc/motd)"
+	if [ -n "$token" ]; then
+		echo "PEEK-TOKEN seen"
+		echo "PEEK-LEFT $(echo "$token" | grep -rlF -f - /etc /root /run /tmp /var /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\n' ' ')"
+	else
+		echo "PEEK-TOKEN none"
+	fi
+	echo "PEEK-END"
+}
+
+start() {
+	peek >/dev/ttyS0 2>&1 &
+}
+"#;
+
+const PEEK_MANIFEST: &str = r#"description = "what a user of the node could see"
+
+[services]
+default = ["peek"]
+
+[files."/etc/init.d/peek"]
+mode = "0755"
+"#;
+
+/// A folder with the real overlays and `peek`.
+pub fn with_peek(dir: &Path) -> PathBuf {
+    let overlays = dir.join("overlays");
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);
+    let peek = overlays.join("peek");
+    fs::create_dir_all(peek.join("rootfs/etc/init.d")).expect("made");
+    fs::write(peek.join("overlay.toml"), PEEK_MANIFEST).expect("written");
+    fs::write(peek.join("rootfs/etc/init.d/peek"), PEEK).expect("written");
+    overlays
+}
+
+/// The lines of the newest whole look, by their first word.
+pub fn peeked(serial: &str, word: &str) -> String {
+    let look = serial.rsplit_once(PEEK_BEGIN).map(|(_, look)| look).unwrap_or_default();
+    let line = look.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
+    line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("readable") {
+        let entry = entry.expect("readable");
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("known").is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("copied");
+        }
+    }
+}

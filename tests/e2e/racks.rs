@@ -1,0 +1,131 @@
+//! Racks for tests: one at a time, each in a folder of its own, with the programs of this build.
+
+use meshd::lab::{LabError, Options, Rack, Wait};
+use serde_json::Value;
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// From power-on to online under emulation, two nodes at a time on two busy processors.
+pub const BOOT: Duration = Duration::from_secs(8 * 60);
+/// From one stage of a boot to the next.
+pub const STAGE: Duration = Duration::from_secs(4 * 60);
+/// What happens within a running system.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// Two racks at once would fight for the processors and miss every deadline.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A rack with the folder that it lives in and the right to exist.
+pub struct TestRack {
+    // Dropped in this order: the rack first.
+    pub rack: Rack,
+    _dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn from_env(name: &str, default: &str) -> PathBuf {
+    let path = env::var_os(name).map_or_else(|| repository().join(default), PathBuf::from);
+    std::path::absolute(path).expect("a path")
+}
+
+/// The static agent that nodes can run.
+fn agent() -> PathBuf {
+    let agent = from_env("MESHD_E2E_AGENT", "target/release/mesh-agent");
+    assert!(agent.is_file(), "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT", agent.display());
+    agent
+}
+
+/// The committed site with what a test changes; `change` is given the rack's folder.
+pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::Builder::new().prefix("meshd-e2e").tempdir().expect("a folder");
+    let site = repository().join("site.toml");
+    let mut options = Options::new(dir.path().join("lab"), site, env!("CARGO_BIN_EXE_meshd"));
+    options.blobs = Some(from_env("MESHD_E2E_BLOBS", ".lab/blobs"));
+    options = options.set("agent.binary", &agent().display().to_string());
+    Rack::prepare(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
+    let options = change(options, dir.path());
+    let rack = Rack::up(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
+    TestRack { rack, _dir: dir, _turn: turn }
+}
+
+/// What the rack says, or the end of the test with what is wrong.
+pub trait OrEnd<T> {
+    fn or_end(self) -> T;
+}
+
+impl<T> OrEnd<T> for Result<T, LabError> {
+    #[track_caller]
+    fn or_end(self) -> T {
+        self.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Waits until the node at this place is in a phase.
+pub fn until_phase(rack: &Rack, place: u8, phase: &str, after: Duration) -> Value {
+    rack.wait_node(place, after, phase, |node| node["phase"] == phase).or_end()
+}
+
+/// Waits until the newest boot of the node at this place has reached a stage.
+pub fn until_stage(rack: &Rack, place: u8, stage: &str) -> Value {
+    rack.wait_node(place, STAGE, &format!("at stage {stage}"), |node| stages(node).contains(&stage)).or_end()
+}
+
+/// Waits until a node has written something to its serial port, beyond what it had written before.
+pub fn until_written(rack: &Rack, place: u8, text: &str, after: Duration) -> String {
+    rack.wait(after, &format!("`{text}` on the serial port of node{place}"), |rack| {
+        let serial = rack.serial(place);
+        Ok(Wait::some(serial.contains(text).then_some(serial), "not written"))
+    })
+    .or_end()
+}
+
+/// The stages of the newest boot, in the order in which they were reached.
+pub fn stages(node: &Value) -> Vec<&str> {
+    let marks = node["boot"]["stages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    marks.iter().filter_map(|mark| mark["stage"].as_str()).collect()
+}
+
+/// All events so far, oldest first.
+pub fn events(rack: &Rack) -> Vec<Value> {
+    let text = rack.tell(&["events", "--limit", "10000", "-o", "json"]).or_end();
+    text.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
+}
+
+/// How many events of this kind speak of the node at this place.
+pub fn count(rack: &Rack, place: u8, kind: &str) -> usize {
+    let id = rack.id(place).to_string();
+    events(rack).iter().filter(|event| event["kind"] == kind && event["node"] == id.as_str()).count()
+}
+
+/// How often the node's kernel started.
+pub fn kernel_starts(rack: &Rack, place: u8) -> usize {
+    rack.serial(place).matches("Linux version ").count()
+}
+
+/// The command lines that the node's kernel printed.
+pub fn command_lines(rack: &Rack, place: u8) -> Vec<String> {
+    let serial = rack.serial(place);
+    serial.lines().filter_map(|line| line.split_once("Command line: ")).map(|(_, line)| line.to_owned()).collect()
+}
+
+/// A command line may name blobs by their digest of 64 digits; 32 digits in a row are a capability, and so is its route.
+pub fn has_secret(line: &str) -> bool {
+    let runs = line.split(|c: char| !c.is_ascii_hexdigit());
+    line.contains("/overlay/") || runs.into_iter().any(|run| run.len() >= 32 && run.len() != 64)
+}
+
+#[test]
+fn a_capability_on_a_command_line_is_seen_and_a_digest_is_none() {
+    assert!(!has_secret(&format!("initrd=initramfs modloop=http://10.77.0.1:8080/blob/{}/modloop", "a".repeat(64))));
+    assert!(has_secret("apkovl=http://10.77.0.1:8080/overlay/x"));
+    assert!(has_secret(&format!("token={}", "0f".repeat(16))));
+}

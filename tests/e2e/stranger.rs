@@ -1,0 +1,58 @@
+//! Somebody on the boot network who knows everything about a node but is not it.
+
+use crate::racks::{OrEnd, count, has_secret};
+use meshd::lab::{Rack, Stranger};
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// Its address: on the segment, outside the range of leases.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// More than any script, in bytes.
+const ANSWER_LIMIT: u64 = 64 * 1024;
+
+/// Asks for the boot of the node at this place with its correct UUID, serial number and MAC address, and proves that it gets
+/// nothing and that an alarm is recorded.
+pub fn asks_in_vain(rack: &Rack, stranger: &Stranger, place: u8, when: &str) {
+    let alarms = count(rack, place, "boot_impersonated");
+    let identity = rack.identity(place);
+    let (mac, uuid, serial) = (identity.mac, identity.uuid, identity.serial);
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join("-");
+    let query = format!(
+        "/boot/script?mac={mac}&uuid={uuid}&arch=x86_64&manufacturer_hex={}&product_hex={}&serial_hex={}",
+        hex("meshd"),
+        hex("Rack in a Box"),
+        hex(&serial)
+    );
+    let script = get(rack, stranger, &query);
+    assert!(script.contains("#!ipxe") && script.contains("# refusal "), "{when}: it is told why\n{script}");
+    assert!(!script.contains("overlay") && !has_secret(&script), "{when}: no capability\n{script}");
+    let now = count(rack, place, "boot_impersonated");
+    assert_eq!(now, alarms + 1, "{when}: an alarm each time");
+}
+
+/// Tries to fetch an overlay with a capability that it made up.
+pub fn guesses_in_vain(rack: &Rack, stranger: &Stranger) {
+    for path in ["overlay.cpio.gz", "apkovl.tar.gz"] {
+        let answer = get(rack, stranger, &format!("/overlay/{}/{path}", "0a".repeat(16)));
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+}
+
+fn get(rack: &Rack, stranger: &Stranger, path: &str) -> String {
+    let address = rack.site().segments[0].address.expect("the lab's site names it");
+    let server = SocketAddr::from((address, rack.site().http.port));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
+    let answered = stranger.inside(|| {
+        let mut stream = TcpStream::connect_timeout(&server, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.take(ANSWER_LIMIT).read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    });
+    answered.or_end().expect("the boot plane answers")
+}
