@@ -22,7 +22,7 @@ pub use bind::{BindError, Listener, bind};
 pub use plane::{AgentPlane, Ticket};
 
 use crate::trust::Peer;
-use hyper::server::conn::http1;
+use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -167,12 +167,19 @@ async fn converse(stream: TlsStream, connection: Connection, router: axum::Route
     let from = connection.from;
     let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(connection.clone());
-        router.clone().oneshot(request.map(axum::body::Body::new))
+        let answer = router.clone().oneshot(request.map(axum::body::Body::new));
+        async {
+            let mut answer = answer.await?;
+            // One request a connection. hyper's own switch for that would forbid the upgrade too.
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                answer.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+            }
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let exchange = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .keep_alive(false)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), answer)
         .with_upgrades();
@@ -190,6 +197,3 @@ async fn converse(stream: TlsStream, connection: Connection, router: axum::Route
         Err(_) => tracing::debug!(%from, "a request on the agent plane took too long"),
     }
 }
-
-#[cfg(test)]
-mod tests;

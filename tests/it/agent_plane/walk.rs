@@ -1,0 +1,215 @@
+//! The agent itself, as it runs on a node, against the made-up central node.
+
+use super::fake::{Fake, NODE, Seen, deadline};
+use meshd::{
+    agent::driver::{self, Options, RunError},
+    id::{BootSessionId, NodeId, Secret, Timestamp},
+    serve::agent::LinkCommand,
+    wire::{AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome},
+};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// A node's file system, and its agent.
+struct Machine {
+    root: tempfile::TempDir,
+    running: Option<(CancellationToken, JoinHandle<Result<(), RunError>>)>,
+}
+
+impl Machine {
+    /// What an overlay brings.
+    fn new(fake: &Fake, ca_pem: &str, token: Option<String>) -> Self {
+        let machine = Machine { root: tempfile::tempdir().expect("a folder"), running: None };
+        fs::create_dir_all(machine.path("etc/meshd")).expect("made");
+        fs::write(machine.path("etc/meshd/ca.pem"), ca_pem).expect("written");
+        let node: NodeId = NODE.parse().expect("a node ID");
+        let std::net::SocketAddr::V4(address) = fake.address else { panic!("IPv4") };
+        let config = AgentConfig {
+            version: 1,
+            node,
+            central: *address.ip(),
+            port: address.port(),
+            ca_file: "/etc/meshd/ca.pem".into(),
+            heartbeat_s: 1,
+            profile: "discovery".into(),
+            services: Vec::new(),
+        };
+        let boot = BootPart {
+            version: 1,
+            node,
+            session: BootSessionId([1; 12]),
+            generation: "abc".into(),
+            issued_at: Timestamp::from_millis(0),
+            token: token.map(Secret::new),
+        };
+        fs::write(machine.path("etc/meshd/agent.json"), serde_json::to_string(&config).expect("plain"))
+            .expect("written");
+        fs::write(machine.path("etc/meshd/boot.json"), serde_json::to_string(&boot).expect("plain")).expect("written");
+        machine
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    /// Sends the agent to another port.
+    fn dials(&self, port: u16) {
+        let file = self.path("etc/meshd/agent.json");
+        let mut config: AgentConfig = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+        config.port = port;
+        fs::write(&file, serde_json::to_string(&config).expect("plain")).expect("written");
+    }
+
+    fn start(&mut self) {
+        let options = Options {
+            config: self.path("etc/meshd/agent.json"),
+            boot_file: self.path("etc/meshd/boot.json"),
+            state_dir: self.path("run/meshd"),
+            root: self.root.path().to_owned(),
+            reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],
+        };
+        let shutdown = CancellationToken::new();
+        self.running = Some((shutdown.clone(), tokio::spawn(driver::run(options, shutdown))));
+    }
+
+    async fn stop(&mut self) {
+        let Some((shutdown, running)) = self.running.take() else { return };
+        shutdown.cancel();
+        deadline(running).await.expect("no panic").expect("it ran");
+    }
+
+    fn boot_file(&self) -> String {
+        fs::read_to_string(self.path("etc/meshd/boot.json")).expect("there")
+    }
+
+    /// Waits for a file; the agent's own end is the only other sign of what it did.
+    async fn has(&self, path: &str) {
+        deadline(async {
+            while !self.path(path).exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+}
+
+fn is_up(seen: &Seen) -> bool {
+    matches!(seen, Seen::Up(_))
+}
+
+fn heartbeats(seen: &[Seen]) -> usize {
+    seen.iter().filter(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_)))).count()
+}
+
+fn outcome(seen: &[Seen], wanted: u64) -> Option<TaskOutcome> {
+    seen.iter().find_map(|seen| match seen {
+        Seen::Message(FromAgent::TaskDone { task: TaskId(id), outcome }) if *id == wanted => Some(outcome.clone()),
+        _ => None,
+    })
+}
+
+async fn send(fake: &Fake, task: u64, node: NodeId, life: Duration) {
+    let expires_at = fake.now().after(life);
+    let task = Task { task: TaskId(task), node, expires_at, action: TaskAction::Reboot };
+    fake.command(LinkCommand::Send(FromCentral::Task(task))).await;
+}
+
+#[tokio::test]
+async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
+    let fake = Fake::start().await;
+    let token = fake.mint(Duration::from_secs(900));
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(token.clone()));
+    machine.start();
+    fake.wait(|seen| heartbeats(seen) >= 2).await;
+    let seen = fake.seen();
+    let Some(Seen::Up(hello)) = seen.first() else { panic!("{seen:?}") };
+    assert_eq!((hello.node, hello.session), (fake.node(), BootSessionId([1; 12])));
+    assert_eq!((hello.facts.versions.generation.as_str(), hello.facts.versions.profile.as_str()), ("abc", "discovery"));
+    assert!(matches!(&seen[1], Seen::Message(FromAgent::Checks { checks }) if checks.len() == 4), "{seen:?}");
+    assert!(!machine.boot_file().contains(&token), "the used token is gone from the node");
+    for private in ["run/meshd/node.key", "run/meshd/certificate.json", "etc/meshd/boot.json"] {
+        let mode = fs::metadata(machine.path(private)).expect(private).permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{private}");
+    }
+
+    send(&fake, 1, "0000000z".parse().expect("a node ID"), Duration::from_secs(60)).await;
+    fake.wait(|seen| matches!(outcome(seen, 1), Some(TaskOutcome::Refused { .. }))).await;
+    assert!(!machine.path("rebooted").exists());
+    send(&fake, 2, fake.node(), Duration::from_secs(60)).await;
+    fake.wait(|seen| outcome(seen, 2) == Some(TaskOutcome::Done)).await;
+    machine.has("rebooted").await;
+    machine.stop().await;
+    fake.wait(|seen| seen.contains(&Seen::Down)).await;
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_agent_goes_on_with_its_key_and_certificate() {
+    let fake = Fake::start().await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    machine.stop().await;
+    let key = fs::read(machine.path("run/meshd/node.key")).expect("there");
+    fake.wait(|seen| seen.contains(&Seen::Down)).await;
+    fake.forget_seen();
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    assert_eq!(fs::read(machine.path("run/meshd/node.key")).expect("there"), key);
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_token_leaves_the_node_too_and_an_approval_brings_it_online_without_a_reboot() {
+    let fake = Fake::start().await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some("wrong".into()));
+    machine.start();
+    fake.wait(|seen| seen.contains(&Seen::Waits(fake.node()))).await;
+    assert!(!machine.boot_file().contains("wrong"));
+    assert!(!fake.seen().iter().any(is_up));
+    fake.approve();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_certificate_has_expired_renews_it_and_links() {
+    let fake = Fake::start().await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    machine.stop().await;
+    // As if the node had slept: the file says that the life is over, and so does the central node.
+    let kept = machine.path("run/meshd/certificate.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&kept).expect("there")).expect("JSON");
+    json["expires_at"] = "2020-01-02T00:00:00Z".into();
+    fs::write(&kept, json.to_string()).expect("written");
+    fake.wait(|seen| seen.contains(&Seen::Down)).await;
+    fake.advance(Duration::from_secs(30 * 86_400));
+    fake.forget_seen();
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_does_not_talk_to_a_central_node_of_another_authority() {
+    let (ours, theirs) = (Fake::start().await, Fake::start().await);
+    let token = ours.mint(Duration::from_secs(900));
+    let mut machine = Machine::new(&ours, &ours.ca_pem, Some(token.clone()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    machine.dials(listener.local_addr().expect("bound").port());
+    machine.start();
+    let (stream, _) = deadline(listener.accept()).await.expect("it dials");
+    let refused = deadline(TlsAcceptor::from(theirs.authority.server_config()).accept(stream)).await;
+    assert!(refused.expect_err("it hangs up").to_string().contains("UnknownCA"));
+    assert!(machine.boot_file().contains(&token), "a token that nobody of ours has answered is kept");
+    machine.stop().await;
+    ours.stop().await;
+    theirs.stop().await;
+}

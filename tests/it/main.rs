@@ -1,0 +1,4 @@
+//! Integration tests: real sockets on loopback, real TLS, no machine.
+#![cfg(feature = "server")]
+
+mod agent_plane;
