@@ -3,7 +3,10 @@
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::{
     id::{BootSessionId, Digest, NodeId, Timestamp},
-    serve::agent::{self, AgentPlane, LinkCommand, PlaneError, Ticket},
+    serve::{
+        agent::{self, AgentPlane, Ticket},
+        central::{LinkCommand, PlaneError},
+    },
     trust::{CertificateAuthority, Peer, TokenRecord, TrustError, token},
     wire::{
         EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply,
