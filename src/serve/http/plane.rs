@@ -3,9 +3,9 @@
 use crate::boot::{Endpoint, QueryError, ScriptRequest};
 use crate::config::Delivery;
 use crate::id::Digest;
-use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer};
+use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
-use std::{future::Future, net::Ipv4Addr, sync::Arc};
+use std::{future::Future, net::Ipv4Addr};
 
 /// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
 pub trait Transfer: Send + 'static {
@@ -16,8 +16,8 @@ pub trait Transfer: Send + 'static {
     fn finished(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The decisions behind the routes. `serve::central` makes them; tests put something small in its place.
-pub trait BootPlane: Send + Sync + 'static {
+/// The decisions behind the routes. Central makes them; tests put something small in its place.
+pub trait BootPlane: Clone + Send + Sync + 'static {
     /// What [`BootPlane::open_overlay`] gives.
     type Overlay: Transfer;
 
@@ -61,7 +61,7 @@ impl Transfer for OverlayTransfer {
     }
 }
 
-impl BootPlane for Arc<Central> {
+impl BootPlane for Shared {
     type Overlay = OverlayTransfer;
 
     fn blob(&self, digest: Digest) -> Option<Bytes> {
@@ -69,15 +69,15 @@ impl BootPlane for Arc<Central> {
     }
 
     fn loader(&self, name: &str) -> Option<Bytes> {
-        Central::loader(self, name)
+        self.as_ref().loader(name)
     }
 
     async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
-        Central::fetched(self, from, what).await;
+        self.as_ref().fetched(from, what).await;
     }
 
     async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
-        Central::script(self, request, from, endpoint).await
+        self.as_ref().script(request, from, endpoint).await
     }
 
     async fn open_overlay(
@@ -90,6 +90,6 @@ impl BootPlane for Arc<Central> {
     }
 
     async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
-        Central::probe_overlay(self, capability, from)
+        self.as_ref().probe_overlay(capability, from)
     }
 }

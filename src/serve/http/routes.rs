@@ -18,7 +18,7 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
-use std::{net::Ipv4Addr, sync::Arc};
+use std::net::Ipv4Addr;
 
 /// Who is at the other end of a connection, and how to learn that something reached it.
 #[derive(Clone)]
@@ -30,15 +30,10 @@ pub struct Client {
 }
 
 /// What the handlers share.
+#[derive(Clone)]
 struct Shared<P> {
-    plane: Arc<P>,
+    plane: P,
     endpoint: Endpoint,
-}
-
-impl<P> Clone for Shared<P> {
-    fn clone(&self) -> Self {
-        Shared { plane: self.plane.clone(), endpoint: self.endpoint }
-    }
 }
 
 /// Blobs never change under their name.
@@ -52,7 +47,7 @@ const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stre
 const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
 /// All routes. Requests must carry a [`Client`].
-pub fn router<P: BootPlane>(plane: Arc<P>, endpoint: Endpoint) -> Router {
+pub fn router<P: BootPlane>(plane: P, endpoint: Endpoint) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry::<P>))
         .route("/boot/script", any(script::<P>))

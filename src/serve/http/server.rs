@@ -56,7 +56,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// None at present: an accept that fails is logged and tried again.
 pub async fn run<P: BootPlane>(
-    plane: Arc<P>,
+    plane: P,
     listener: TcpListener,
     endpoint: Endpoint,
     shutdown: CancellationToken,
@@ -67,7 +67,7 @@ pub async fn run<P: BootPlane>(
 /// [`run`] with other limits, for tests.
 pub async fn run_within<P: BootPlane>(
     limits: Limits,
-    plane: Arc<P>,
+    plane: P,
     listener: TcpListener,
     endpoint: Endpoint,
     shutdown: CancellationToken,

@@ -9,6 +9,7 @@ use super::*;
 use crate::boot::{Endpoint, QueryError, ScriptRequest};
 use crate::config::Delivery;
 use crate::id::Digest;
+use crate::serve::central::{Fetched, OverlayDenied};
 use bytes::Bytes;
 use std::{
     collections::BTreeMap,
@@ -79,7 +80,7 @@ impl Fake {
     }
 }
 
-impl BootPlane for Fake {
+impl BootPlane for Arc<Fake> {
     type Overlay = FakeTransfer;
 
     fn blob(&self, digest: Digest) -> Option<Bytes> {
