@@ -89,7 +89,7 @@ impl BoundSegment {
         tasks.spawn("DHCP", async move { dhcp::run(shared, dhcp, token).await.map_err(DaemonError::Service) });
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
-        let (shared, token) = (Arc::new(central.clone()), stop.clone());
+        let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("HTTP boot plane", async move {
             http::run(shared, http, endpoint, token).await.map_err(DaemonError::Service)
         });

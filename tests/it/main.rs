@@ -2,3 +2,4 @@
 #![cfg(feature = "server")]
 
 mod agent_plane;
+mod house;

@@ -1,0 +1,55 @@
+# Two commands matter: `make demo` shows it, `make test` proves it. `make help` explains the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup build image demo test unit e2e lint bench doc clean
+
+TARGET := x86_64-unknown-linux-musl
+# The lab makes network namespaces and taps.
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
+KEEP ?=
+
+help: ## Shows this
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+
+setup: ## Installs what building, testing and the demo need (Debian packages, the Rust target of the agent)
+	@.ci/setup
+
+build: setup ## Builds target/release/meshd and the static target/release/mesh-agent
+	@echo "build: meshd"
+	@cargo build --quiet --locked --release --bin meshd
+	@echo "build: mesh-agent (static)"
+	@cargo build --quiet --locked --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
+	@install -m 755 target/$(TARGET)/agent/mesh-agent target/release/mesh-agent
+
+image: build ## Builds the image alpine-lab into .lab/blobs, once
+	@target/release/meshd lab image
+
+demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
+	@$(AS_ROOT) target/release/meshd lab demo $(if $(KEEP),--keep)
+
+test: lint unit e2e ## Passes every check and every test, end-to-end ones too
+	@echo "test: everything passed"
+
+unit: build ## Unit, property and integration tests: seconds once built
+	@cargo test --quiet --locked --lib --bins --test integration
+
+e2e: image ## Real firmware, real Alpine: boots whole racks in QEMU
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
+
+lint: ## Formatting, clippy, licences, and the agent without the server
+	@.ci/setup lint
+	@cargo fmt --check
+	@cargo clippy --quiet --locked --all-targets -- -D warnings
+	@cargo clippy --quiet --locked --no-default-features --lib --bin mesh-agent -- -D warnings
+	@cargo deny --log-level error check licenses bans sources
+
+bench: build ## Measures renders, commits and scripts beside a calibration of this machine
+	@cargo bench --quiet --locked
+
+doc: ## Builds the API documentation
+	@cargo doc --quiet --locked --no-deps
+	@echo "doc: target/doc/meshd/index.html"
+
+clean: ## Removes what was built, the lab's files included
+	@rm -rf target .lab

@@ -1,0 +1,203 @@
+//! Holds the rules of the house: which module may use which, which package lives where, how a file opens.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The level of each module: it uses only what stands on a lower one.
+const LEVELS: [(&str, u32); 16] = [
+    ("id", 0),
+    ("wire", 1),
+    ("config", 2),
+    ("fleet", 3),
+    ("trust", 3),
+    ("catalog", 4),
+    ("store", 4),
+    ("boot", 5),
+    ("overlay", 6),
+    ("image", 6),
+    ("serve", 7),
+    ("daemon", 8),
+    ("agent", 9),
+    ("lab", 10),
+    ("cli", 11),
+    ("bin", 12),
+];
+
+/// Where a package may be named.
+const HOMES: [(&str, &[&str]); 7] = [
+    ("sled::", &["src/store/"]),
+    ("dhcproto::", &["src/serve/dhcp/"]),
+    ("axum::", &["src/serve/"]),
+    ("async_tftp::", &["src/serve/tftp/"]),
+    ("flate2::", &["src/overlay/archive"]),
+    ("tar::", &["src/overlay/archive"]),
+    ("clap::", &["src/cli/", "src/bin/", "src/agent/cli"]),
+];
+
+/// Modules, or parts of them, that take time, randomness and I/O as arguments.
+const PURE: [&str; 7] = [
+    "src/id/",
+    "src/wire/",
+    "src/fleet/",
+    "src/boot/",
+    "src/overlay/plan.rs",
+    "src/trust/capability.rs",
+    "src/agent/machine",
+];
+const IMPURE: [&str; 6] = ["tokio::", "std::fs", "std::net::Tcp", "SystemTime::now", "Instant::now", "getrandom::"];
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    walk(Path::new("src"), &mut found);
+    assert!(found.len() > 50, "the sources were found");
+    found
+}
+
+fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            walk(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.insert(path, text);
+        }
+    }
+}
+
+fn module_of(path: &Path) -> String {
+    let second = path.components().nth(1).unwrap().as_os_str().to_string_lossy().into_owned();
+    second.trim_end_matches(".rs").to_owned()
+}
+
+/// Lines of code: without comments, and without the test module that ends a file.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    body.lines().map(str::trim).filter(|line| !line.starts_with("//"))
+}
+
+/// Modules that a file names as `crate::module`, also within `use crate::{...}` groups.
+fn used_modules(text: &str) -> Vec<String> {
+    let flat: String = code(text).collect::<Vec<_>>().join(" ");
+    let mut used = Vec::new();
+    for (at, _) in flat.match_indices("crate::") {
+        let rest = &flat[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => used.push(word(rest)),
+            Some(group) => used.extend(top_level_items(group)),
+        }
+    }
+    used
+}
+
+fn top_level_items(group: &str) -> Vec<String> {
+    let (mut depth, mut items, mut item) = (0u32, Vec::new(), String::new());
+    for c in group.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => items.push(std::mem::take(&mut item)),
+            _ if depth == 0 => item.push(c),
+            _ => {}
+        }
+    }
+    items.push(item);
+    items.iter().map(|item| word(item.trim())).filter(|word| !word.is_empty()).collect()
+}
+
+fn word(text: &str) -> String {
+    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+#[test]
+fn a_module_uses_only_what_stands_above_it_in_the_chain() {
+    let levels = BTreeMap::from(LEVELS);
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let module = module_of(&path);
+        let Some(level) = levels.get(module.as_str()) else { continue };
+        for used in used_modules(&text) {
+            let Some(used_level) = levels.get(used.as_str()) else { continue };
+            let agent_rule = module == "agent" && *used_level > 1;
+            let is_itself = used == module;
+            if !is_itself && (used_level >= level || agent_rule) {
+                faults.push(format!("{} uses crate::{used}", path.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn servers_do_not_know_each_other() {
+    let servers = ["dhcp", "tftp", "http", "agent", "admin"];
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let Ok(inside) = path.strip_prefix("src/serve") else { continue };
+        let own = inside.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+        let line = code(&text).collect::<Vec<_>>().join(" ");
+        for other in servers.iter().filter(|other| **other != own && own != "mod.rs") {
+            if line.contains(&format!("serve::{other}::")) {
+                faults.push(format!("{} uses serve::{other}", path.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn each_package_has_one_home() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let shown = path.display().to_string();
+        if shown.contains("tests") {
+            continue;
+        }
+        for (package, homes) in HOMES {
+            let at_home = homes.iter().any(|home| shown.starts_with(home));
+            let named = code(&text).any(|line| {
+                line.match_indices(package)
+                    .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c)))
+            });
+            if named && !at_home {
+                faults.push(format!("{shown} names {package}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn pure_modules_take_time_randomness_and_files_as_arguments() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let shown = path.display().to_string();
+        if !PURE.iter().any(|pure| shown.starts_with(pure)) || shown.ends_with("tests.rs") {
+            continue;
+        }
+        for impure in IMPURE {
+            if code(&text).any(|line| line.contains(impure)) {
+                faults.push(format!("{shown} uses {impure}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn each_file_says_what_it_is_for_and_is_one_room() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        if !text.starts_with("//!") {
+            faults.push(format!("{} does not open with //!", path.display()));
+        }
+        if text.lines().count() > 400 {
+            faults.push(format!("{} has more than 400 lines", path.display()));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
