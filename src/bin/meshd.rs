@@ -1,3 +1,8 @@
 //! The central node. Parse, run, exit code.
 
-fn main() {}
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    meshd::cli::run(meshd::cli::Cli::parse())
+}

@@ -1,2 +1,162 @@
-//! Step 8, CLI: one file for each verb, one printer for all.
+//! Step 8, CLI: the words that an operator types. One file for each verb, one printer for all.
+//!
+//! Standard output is data, standard error is talk. Exit codes: 0 done, 1 refused or failed, 2 wrong usage. Verbs that need
+//! the central node talk to its admin socket; the others work without it and never open its store.
+
+mod check;
+mod client;
+mod completions;
+mod events;
+mod failure;
+mod id;
+mod image;
 pub mod lab;
+mod node;
+mod overlay;
+mod print;
+mod profile;
+mod render;
+mod serve;
+
+pub use failure::Failure;
+
+use crate::config::{self, Site};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// One central node boots a rack of diskless machines.
+#[derive(Debug, Parser)]
+#[command(name = "meshd", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What every verb takes, before or after it.
+#[derive(Debug, Args)]
+struct Global {
+    /// The site file [default: ./site.toml, then /etc/meshd/site.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    site: Option<PathBuf>,
+    /// How log lines are written to standard error
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the central node
+    Serve(serve::Serve),
+    /// Validate site, overlays and images; needs no running meshd
+    Check(check::Check),
+    /// Nodes: list, show, approve, assign-profile, reboot, timeline
+    #[command(subcommand)]
+    Node(node::Node),
+    /// Profiles of the site
+    #[command(subcommand)]
+    Profile(profile::Profile),
+    /// Overlays of the site
+    #[command(subcommand)]
+    Overlay(overlay::Overlay),
+    /// Images: build, list, verify
+    #[command(subcommand)]
+    Image(image::Image),
+    /// What happened, and with --follow what happens
+    Events(events::Events),
+    /// Compute the node ID of a machine
+    Id(id::Id),
+    /// A rack in a box: real firmware, real boot chain, no special hardware
+    Lab(lab::LabArgs),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+}
+
+/// What a verb works with.
+struct Context {
+    site: Option<PathBuf>,
+}
+
+impl Context {
+    /// The site file that was named, or that lies where one is looked for.
+    fn site_file(&self) -> Result<PathBuf, Failure> {
+        Ok(config::find(self.site.as_deref())?)
+    }
+
+    /// The valid site.
+    fn site(&self) -> Result<Site, Failure> {
+        Ok(config::load(&self.site_file()?)?)
+    }
+
+    /// A client of the central node of this site.
+    fn client(&self) -> Result<client::Client, Failure> {
+        let site = self.site()?;
+        Ok(client::Client::new(site.admin.socket, site.file))
+    }
+}
+
+/// Runs one verb; the whole of `meshd` but for reading the command line.
+pub fn run(cli: Cli) -> ExitCode {
+    start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
+    let context = Context { site: cli.global.site };
+    let done = match cli.verb {
+        Verb::Serve(serve) => serve.run(&context),
+        Verb::Check(check) => check.run(&context),
+        Verb::Node(node) => node.run(&context),
+        Verb::Profile(profile) => profile.run(&context),
+        Verb::Overlay(overlay) => overlay.run(&context),
+        Verb::Image(image) => image.run(&context),
+        Verb::Events(events) => events.run(&context),
+        Verb::Id(id) => id.run(),
+        Verb::Lab(args) => lab::run(args, context.site.as_deref()).map_err(Failure::from),
+        Verb::Completions(completions) => completions.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough: `meshd events | head`.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The daemon tells what it does; the other verbs only what goes wrong. `MESHD_LOG` takes tracing's filter directives.
+fn start_log(global: &Global, daemon: bool) {
+    let default = if daemon { "info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MESHD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // A second subscriber in one process, as in tests, is no error.
+    let _ = match global.log_format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+}
+
+/// Runs the asynchronous part of a verb that talks to the central node.
+fn wait<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime
+        .map_err(|error| Failure::new(format!("cannot start: {error}"), "check the limits of this shell"))?
+        .block_on(work)
+}
+
+/// A path as an operator would type it.
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests;

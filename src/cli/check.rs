@@ -1,0 +1,82 @@
+//! `meshd check`: everything that can be wrong before a rack sees it, at once. Needs no running meshd.
+
+use super::{
+    Context, Failure, overlay,
+    print::{Format, Output, write},
+    render::sentence,
+};
+use crate::catalog::{ImageError, image};
+use crate::config::{self, Fault, Faults, Site};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Exit code 1 when there is a fault. Warnings are no faults.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    faults: Vec<Fault>,
+    warnings: Vec<Fault>,
+}
+
+impl Check {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let file = context.site_file()?;
+        let mut report = Report::default();
+        let summary = match config::load(&file) {
+            Ok(site) => {
+                report.faults.extend(overlay::faults(&site));
+                images(&site, &mut report);
+                let (profiles, name) = (site.profiles.len(), &site.name);
+                format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
+            }
+            Err(faults) => {
+                report.faults = faults.0;
+                String::new()
+            }
+        };
+        if self.output.output != Format::Table {
+            self.output.print(&report, |_| String::new())?;
+            return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
+        }
+        for warning in &report.warnings {
+            eprintln!("warning: {warning}");
+        }
+        if report.faults.is_empty() { write(&summary) } else { Err(Faults(report.faults).into()) }
+    }
+}
+
+fn counted(report: &Report) -> Failure {
+    Failure::new(format!("{} faults", report.faults.len()), "")
+}
+
+/// An image that is not built yet is a warning: that is what `image build` is for. A damaged one is a fault.
+fn images(site: &Site, report: &mut Report) {
+    let names: BTreeSet<_> = site.profiles.values().map(|profile| &profile.image).collect();
+    for name in names {
+        let recipe = site.images_dir.join(name.as_str()).join("image.toml");
+        match image::load_image(&site.blobs_dir, name) {
+            Ok(_) => {}
+            Err(ImageError::NotBuilt { .. }) if recipe.exists() => {
+                let hint = format!("build it: meshd image build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(recipe, format!("image `{name}` is not built"), hint));
+            }
+            Err(ImageError::NotBuilt { .. }) => {
+                let message = format!("image `{name}` has no recipe and is not built, but a profile names it");
+                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another image"));
+            }
+            Err(error) => {
+                let failure = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                let mut fault = sentence(&site.blobs_dir, &error.to_string());
+                fault.message += &failure;
+                report.faults.push(fault);
+            }
+        }
+    }
+}

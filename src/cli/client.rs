@@ -1,0 +1,163 @@
+//! A client of the admin plane: HTTP over its Unix socket, one connection for each request.
+
+use super::{Failure, shown};
+use crate::serve::admin::view::ErrorView;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Method, Request, Response, body::Incoming, header};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{io::ErrorKind, path::PathBuf, time::Duration};
+use tokio::net::UnixStream;
+
+/// How long the central node may take to begin its answer; it gives up by itself a little earlier.
+const TIME_LIMIT: Duration = Duration::from_secs(40);
+/// Largest answer that is read, in bytes.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Talks to one central node.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: PathBuf,
+    site: PathBuf,
+}
+
+impl Client {
+    pub(super) fn new(socket: PathBuf, site: PathBuf) -> Self {
+        Client { socket, site }
+    }
+
+    /// Asks for something.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let response = self.send(Method::GET, path, None).await?;
+        self.read(response).await
+    }
+
+    /// Says something.
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
+        let response = self.send(Method::POST, path, Some(body.into())).await?;
+        self.read(response).await
+    }
+
+    /// The bytes of an answer, with one of its headers.
+    pub(super) async fn fetch(&self, path: &str, header: &str) -> Result<(Bytes, String), Failure> {
+        let response = self.send(Method::GET, path, None).await?;
+        let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+        Ok((self.collect(response.into_body()).await?, value))
+    }
+
+    /// Hands over each line of an answer as it comes, until it ends or a line is refused.
+    pub(super) async fn lines(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut body = self.send(Method::GET, path, None).await?.into_body();
+        let mut rest: Vec<u8> = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            rest.extend_from_slice(frame.data_ref().map_or(&[][..], Bytes::as_ref));
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                // Empty lines only say that the central node still lives.
+                if line.len() > 1 {
+                    each(&line)?;
+                }
+            }
+            if rest.len() > MAX_ANSWER {
+                return Err(Failure::new("a line of the answer never ends", "is meshd of the same version?"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Incoming>, Failure> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
+        // It ends with the answer; its error is that of the answer.
+        tokio::spawn(async move { drop(connection.await) });
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "meshd")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body.unwrap_or_default()))
+            .map_err(|error| Failure::of(&error))?;
+        let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(request)).await;
+        let late = |_| {
+            let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());
+            Failure::new(message, "look at its log")
+        };
+        let response = answer.map_err(late)?.map_err(|error| self.broken(&error))?;
+        if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
+    }
+
+    async fn refusal(&self, response: Response<Incoming>) -> Failure {
+        let status = response.status();
+        let body = match self.collect(response.into_body()).await {
+            Ok(body) => body,
+            Err(failure) => return failure,
+        };
+        match serde_json::from_slice::<ErrorView>(&body) {
+            Ok(error) if status.is_server_error() => {
+                let hint = format!("look for {} in the log of meshd", error.correlation_id);
+                Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
+            }
+            Ok(error) => Failure::new(error.message, error.hint),
+            Err(_) => Failure::new(format!("meshd answered {status}"), "is it of the same version as this program?"),
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response<Incoming>) -> Result<T, Failure> {
+        let body = self.collect(response.into_body()).await?;
+        let odd = |error| {
+            let message = format!("the answer of meshd is not understood: {error}");
+            Failure::new(message, "is it of the same version as this program?")
+        };
+        serde_json::from_slice(&body).map_err(odd)
+    }
+
+    async fn collect(&self, body: Incoming) -> Result<Bytes, Failure> {
+        let collected = Limited::new(body, MAX_ANSWER).collect().await;
+        collected.map(http_body_util::Collected::to_bytes).map_err(|error| self.broken(error.as_ref()))
+    }
+
+    fn broken(&self, error: &dyn std::error::Error) -> Failure {
+        let message = format!("the connection to {} broke: {error}", shown(&self.socket));
+        Failure::new(message, "is meshd still running? look at its log")
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> Failure {
+        let (socket, site) = (shown(&self.socket), shown(&self.site));
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
+                format!("nobody answers at {socket}, the [admin].socket of {site}"),
+                format!(
+                    "is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"
+                ),
+            ),
+            ErrorKind::PermissionDenied => Failure::new(
+                format!("you may not use {socket}"),
+                "run this as the user that runs meshd, or join the group that owns the socket",
+            ),
+            _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
+        }
+    }
+}
+
+/// A part of a path as a URL carries it: names may hold anything that an operator types.
+pub(super) fn segment(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    // A path of dots would name another route.
+    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
+}

@@ -1,0 +1,58 @@
+//! `meshd events`: the record of what happened, and with `--follow` what happens.
+
+use super::{
+    Context, Failure,
+    client::segment,
+    print::{Output, clean},
+    wait,
+};
+use crate::serve::admin::view::EventView;
+use clap::Args;
+
+/// JSON is one object a line, with `kind`, `node` and `at`.
+#[derive(Debug, Args)]
+pub(super) struct Events {
+    /// Go on with each event as it happens
+    #[arg(long, short)]
+    follow: bool,
+    /// Only those of this node, by ID or name
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// At most so many of the past, the newest
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Events {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
+        let path = format!("/v1/events?follow={}&limit={}{node}", self.follow, self.limit);
+        let client = context.client()?;
+        let output = self.output;
+        let lines = client.lines(&path, |text| {
+            let event: EventView = serde_json::from_slice(text).map_err(|error| Failure::of(&error))?;
+            output.print_one(&event, line)
+        });
+        wait(lines)?;
+        if self.follow {
+            return Err(Failure::new("meshd ended the stream of events", "it is stopping; try again once it runs"));
+        }
+        Ok(())
+    }
+}
+
+fn line(event: &EventView) -> String {
+    let node = event.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+    let more = match (event.stage, event.from.zip(event.to), event.condition) {
+        (Some(stage), ..) => stage.as_str().to_owned(),
+        (_, Some((from, to)), _) => format!("{from} -> {to}"),
+        // A raised condition is the kind itself.
+        (.., Some(condition)) if event.kind != condition.as_str() => condition.as_str().to_owned(),
+        _ => String::new(),
+    };
+    let detail = clean(&event.detail);
+    let more = [more, detail].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("  ");
+    format!("{}  {node:<8}  {:<20} {more}", event.at, event.kind).trim_end().to_owned()
+}

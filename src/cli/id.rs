@@ -1,0 +1,39 @@
+//! `meshd id`: the node ID of a machine, from what its label, its firmware or an inventory says.
+
+use super::{Failure, print};
+use crate::id::{DenyList, Hardware, MacAddr, SystemUuid};
+use clap::Args;
+
+/// First line the ID alone, second line what it was derived from.
+#[derive(Debug, Args)]
+pub(super) struct Id {
+    /// SMBIOS system UUID, as Linux prints it in product_uuid
+    #[arg(long, value_name = "U")]
+    uuid: Option<SystemUuid>,
+    /// SMBIOS manufacturer
+    #[arg(long, value_name = "M", default_value = "", hide_default_value = true)]
+    manufacturer: String,
+    /// SMBIOS product
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    product: String,
+    /// SMBIOS serial number
+    #[arg(long, value_name = "S", default_value = "", hide_default_value = true)]
+    serial: String,
+    /// MAC address; repeat it for each NIC, the lowest counts
+    #[arg(long = "mac", value_name = "A")]
+    macs: Vec<MacAddr>,
+}
+
+impl Id {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let Id { uuid, manufacturer, product, serial, macs } = self;
+        let hardware = Hardware { uuid, manufacturer, product, serial, macs };
+        let basis = hardware.basis(&DenyList::new()).ok_or_else(|| {
+            Failure::new(
+                "nothing trustworthy is known of this machine: placeholders do not count",
+                "give a real --uuid, or --manufacturer, --product and --serial, or a --mac",
+            )
+        })?;
+        print::write(&format!("{}\n{basis}\n", basis.node_id()))
+    }
+}

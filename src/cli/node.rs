@@ -1,0 +1,207 @@
+//! `meshd node`: what the central node knows of its machines, and what an operator wants of them.
+
+use super::{
+    Context, Failure,
+    client::{Client, segment},
+    print::{Output, ago, fields, now, span, table},
+    wait,
+};
+use crate::id::Timestamp;
+use crate::serve::admin::view::{AssignProfile, NodeDetail, NodeView, TimelineView};
+use crate::wire::Facts;
+use clap::Subcommand;
+use std::time::Duration;
+
+/// A node is named by its ID or its name.
+#[derive(Debug, Subcommand)]
+pub(super) enum Node {
+    /// All nodes
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Everything that is known of one node
+    Show {
+        /// ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Let a node in: it may enrol and get a certificate
+    Approve {
+        /// ID or name
+        node: String,
+    },
+    /// Say what a node shall be from its next boot on
+    AssignProfile {
+        /// ID or name
+        node: String,
+        /// Name of a profile of the site
+        profile: String,
+        /// Reboot it at once
+        #[arg(long)]
+        reboot: bool,
+    },
+    /// Reboot a node over its link
+    Reboot {
+        /// ID or name
+        node: String,
+    },
+    /// The stages of a node's newest boot, with the time that each took
+    Timeline {
+        /// ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+impl Node {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                Node::List { output } => {
+                    let nodes: Vec<NodeView> = client.get("/v1/nodes").await?;
+                    output.print(&nodes, |nodes| list(nodes, now()))
+                }
+                Node::Show { node, output } => {
+                    let detail: NodeDetail = client.get(&path(&node, "")).await?;
+                    output.print(&detail, |detail| show(detail, now()))
+                }
+                Node::Timeline { node, output } => {
+                    let boot: TimelineView = client.get(&path(&node, "/timeline")).await?;
+                    output.print(&boot, timeline)
+                }
+                Node::Approve { node } => {
+                    let node: NodeView = client.post(&path(&node, "/approve"), &()).await?;
+                    eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
+                    Ok(())
+                }
+                Node::AssignProfile { node, profile, reboot } => assign(&client, &node, profile, reboot).await,
+                Node::Reboot { node } => restart(&client, &node).await,
+            }
+        })
+    }
+}
+
+fn path(node: &str, rest: &str) -> String {
+    format!("/v1/nodes/{}{rest}", segment(node))
+}
+
+async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
+    let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
+    eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+    if reboot { restart(client, name).await } else { Ok(()) }
+}
+
+async fn restart(client: &Client, name: &str) -> Result<(), Failure> {
+    let node: NodeView = client.post(&path(name, "/reboot"), &()).await?;
+    eprintln!("{} ({}) reboots", node.id, node.name);
+    Ok(())
+}
+
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn conditions(node: &NodeView) -> String {
+    node.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+fn stage(node: &NodeView) -> String {
+    text(node.boot.as_ref().and_then(|boot| boot.stage).map(crate::fleet::Stage::as_str))
+}
+
+pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
+    let rows = nodes.iter().map(|node| {
+        [
+            node.id.to_string(),
+            node.name.clone(),
+            node.profile.to_string(),
+            node.phase.to_string(),
+            conditions(node),
+            text(node.address),
+            node.mac.to_string(),
+            text(node.generation.map(|generation| generation.0.short())),
+            stage(node),
+            ago(node.last_seen, now),
+        ]
+    });
+    let head = ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "stage", "seen"];
+    table(head, rows)
+}
+
+pub(super) fn timeline(boot: &TimelineView) -> String {
+    let millis = Duration::from_millis;
+    let rows = boot.stages.iter().map(|stage| {
+        [
+            stage.stage.as_str().to_owned(),
+            stage.at.to_string(),
+            span(millis(stage.duration_ms)),
+            span(millis(stage.elapsed_ms)),
+            if stage.count > 1 { stage.count.to_string() } else { String::new() },
+        ]
+    });
+    let head = fields([
+        ("node", format!("{} ({})", boot.node, boot.name)),
+        ("boot session", boot.session.to_string()),
+        ("address", text(boot.address)),
+    ]);
+    let stages = table(["stage", "at", "took", "after", "times"], rows);
+    format!("{head}\n{stages}\ntotal {}\n", span(millis(boot.total_ms)))
+}
+
+pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
+    let node = &detail.node;
+    let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
+    let print = &detail.fingerprint;
+    let hardware = [&print.manufacturer, &print.product, &print.serial].map(String::as_str);
+    let macs: Vec<String> = print.macs.iter().map(ToString::to_string).collect();
+    let source = if node.assigned { "assigned" } else { "the site's default" };
+    let mut head = vec![
+        ("id", node.id.to_string()),
+        ("name", node.name.clone()),
+        ("basis", detail.basis.to_string()),
+        ("profile", format!("{} ({source})", node.profile)),
+        ("phase", node.phase.to_string()),
+        ("address", text(node.address)),
+        ("macs", macs.join(" ")),
+        ("hardware", hardware.join(" ").trim().to_owned()),
+        ("generation", text(node.generation)),
+        ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
+        ("stage", stage(node)),
+        ("link since", detail.link_since.map(seen).unwrap_or_default()),
+        ("last seen", seen(node.last_seen)),
+        ("discovered", seen(detail.discovered_at)),
+    ];
+    head.extend(detail.facts.iter().flat_map(facts));
+    let wrong = node.conditions.iter().map(|c| [c.kind.as_str().to_owned(), c.since.to_string(), c.detail.clone()]);
+    let checks = detail.checks.iter().map(|check| [check.name.clone(), word(&check.status), check.detail.clone()]);
+    let mut out = fields(head);
+    if !node.conditions.is_empty() {
+        out += &format!("\n{}", table(["condition", "since", "detail"], wrong));
+    }
+    if !detail.checks.is_empty() {
+        out += &format!("\n{}", table(["check", "status", "detail"], checks));
+    }
+    out
+}
+
+/// A word of the wire as it is written there.
+fn word(value: &impl serde::Serialize) -> String {
+    let word = serde_json::to_value(value).ok();
+    word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn facts(facts: &Facts) -> [(&'static str, String); 6] {
+    let cpu = &facts.cpu;
+    [
+        ("processors", format!("{} ({} threads {})", cpu.model, cpu.threads, cpu.virtualization)),
+        ("memory", super::print::bytes(facts.memory.total_kib.saturating_mul(1024))),
+        ("devices", format!("{} PCI, {} disks, {} NICs", facts.pci.len(), facts.disks.len(), facts.nics.len())),
+        ("kernel", facts.versions.kernel.clone()),
+        ("system", facts.versions.os.clone()),
+        ("agent", facts.versions.agent.clone()),
+    ]
+}

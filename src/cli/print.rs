@@ -1,0 +1,122 @@
+//! The one printer: the same value as a table for people, JSON or YAML for programs.
+
+use super::Failure;
+use crate::id::Timestamp;
+use clap::{Args, ValueEnum};
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::{
+    io::Write as _,
+    time::{Duration, SystemTime},
+};
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For people; may change at any release
+    #[default]
+    Table,
+    /// For programs
+    Json,
+    /// For programs and people
+    Yaml,
+}
+
+/// What every verb that prints data takes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Output {
+    /// How data is printed
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(super) output: Format,
+}
+
+impl Output {
+    /// Prints a value; `table` is only asked when a person reads it.
+    pub(super) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        let text = match self.output {
+            Format::Table => table(value),
+            Format::Json => serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n",
+            Format::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error))?,
+        };
+        write(&text)
+    }
+
+    /// Prints one of many values that come one by one: JSON takes one line for each, YAML one document.
+    pub(super) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        let text = match self.output {
+            Format::Table => line(value) + "\n",
+            Format::Json => serde_json::to_string(value).map_err(|error| Failure::of(&error))? + "\n",
+            Format::Yaml => {
+                format!("---\n{}", serde_norway::to_string(value).map_err(|error| Failure::of(&error))?)
+            }
+        };
+        write(&text)
+    }
+}
+
+/// Writes data.
+pub(super) fn write(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// A table without lines: columns are two spaces apart.
+pub(super) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(head.map(str::to_uppercase));
+    for row in rows {
+        table.add_row(row.map(|cell| if cell.is_empty() { "-".to_owned() } else { clean(&cell) }));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+/// Names and values, one a line; an empty value is left out.
+pub(super) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+    fields.iter().map(|(name, value)| format!("{name:<width$}{}\n", clean(value))).collect()
+}
+
+/// Texts from the network may hold anything; a terminal would obey control characters.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// `1.5s`, `1m 30s`, `3h 05m`, `12d 3h`: as exact as a person wants it.
+pub(super) fn span(span: Duration) -> String {
+    let (seconds, millis) = (span.as_secs(), span.subsec_millis());
+    match seconds {
+        0..60 => format!("{seconds}.{}s", millis / 100),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// How long ago, from a given now.
+pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
+    let past = now.since(at);
+    if past.as_secs() < 60 { format!("{}s ago", past.as_secs()) } else { format!("{} ago", span(past)) }
+}
+
+/// `12.3 MiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.into_iter().find(|(size, _)| bytes >= *size);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(size, name)| format!("{}.{} {name}", bytes / size, bytes % size * 10 / size),
+    )
+}
+
+/// The time on this machine.
+pub(super) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,124 @@
+//! Renders overlays without a central node: for `overlay render --profile`, `overlay check` and `check`.
+
+use super::Failure;
+use crate::catalog::{ImageManifest, Overlay, image, read_overlays};
+use crate::config::{Fault, Profile, Site};
+use crate::id::{Digest, NodeId, OverlayName};
+use crate::overlay::{self, AgentBinary, ImageFacts, Kind, NodeContext, PublicOverlay, RenderInput};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+
+/// Stands for the certificate authority before the first start of the central node has made it.
+const NO_AUTHORITY: &str = "# the certificate authority is made at the first start of `meshd serve`\n";
+/// Stands for a node where none is named.
+const ANY_NODE: &str = "00000000";
+
+/// What a rendering is made from, and what was missing.
+pub(super) struct Renderer<'s> {
+    site: &'s Site,
+    pub(super) overlays: BTreeMap<OverlayName, Overlay>,
+    authority: String,
+    agent: Option<AgentBinary>,
+    central: Ipv4Addr,
+    /// What stands in the rendering in place of something that does not exist yet.
+    pub(super) notes: Vec<String>,
+}
+
+/// The overlays of a site.
+pub(super) fn overlays(site: &Site) -> Result<BTreeMap<OverlayName, Overlay>, Vec<Fault>> {
+    read_overlays(&site.overlays_dir).map_err(|faults| {
+        let fault = |fault: crate::catalog::Fault| {
+            let line = fault.line.unwrap_or(0);
+            Fault { line, ..Fault::of_file(fault.file, fault.what, fault.hint) }
+        };
+        faults.0.into_iter().map(fault).collect()
+    })
+}
+
+/// The agent that nodes of this site receive.
+fn agent_path(site: &Site) -> Option<PathBuf> {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("mesh-agent"));
+    site.agent.binary.clone().or_else(beside)
+}
+
+impl<'s> Renderer<'s> {
+    pub(super) fn new(site: &'s Site, overlays: BTreeMap<OverlayName, Overlay>) -> Self {
+        let mut notes = Vec::new();
+        let certificate = site.state_dir.join("ca").join("ca.pem");
+        let authority = std::fs::read_to_string(&certificate).unwrap_or_else(|_| {
+            notes.push(format!("there is no {} yet: a comment stands for it", certificate.display()));
+            NO_AUTHORITY.to_owned()
+        });
+        let central = site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
+            notes.push("[net].address is not written: 0.0.0.0 stands for it".to_owned());
+            Ipv4Addr::UNSPECIFIED
+        });
+        let agent = agent_path(site).and_then(|path| std::fs::read(path).ok()).map(|bytes| AgentBinary::new(&bytes));
+        Renderer { site, overlays, authority, agent, central, notes }
+    }
+
+    /// The public part of a profile's overlay.
+    pub(super) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Vec<Fault>> {
+        let image = self.image(profile);
+        let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
+        let node = NodeContext { id: node.unwrap_or_else(any), name: None };
+        let nothing = AgentBinary::new(b"");
+        let input = RenderInput {
+            site: self.site,
+            profile,
+            overlays: &self.overlays,
+            node: &node,
+            central: self.central,
+            ca_pem: &self.authority,
+            agent: self.agent.as_ref().unwrap_or(&nothing),
+            image: &image,
+        };
+        let rendered = overlay::render_public(&input).map_err(|faults| {
+            let sentences = faults.0.into_iter().map(|fault| sentence(&self.site.file, &fault.to_string()));
+            sentences.collect::<Vec<_>>()
+        })?;
+        if self.agent.is_none() && rendered.files.iter().any(|file| file.kind == Kind::Agent) {
+            let path = agent_path(self.site).unwrap_or_else(|| "mesh-agent".into());
+            self.notes.push(format!("there is no {}: an empty file stands for the agent", path.display()));
+        }
+        Ok(rendered)
+    }
+
+    fn image(&mut self, profile: &Profile) -> ImageFacts {
+        match image::load_manifest(&self.site.blobs_dir, &profile.image) {
+            Ok(manifest) => facts(&manifest),
+            Err(_) => {
+                self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
+                ImageFacts { name: profile.image.clone(), manifest: Digest([0; 32]), modloop: Digest([0; 32]) }
+            }
+        }
+    }
+}
+
+fn facts(manifest: &ImageManifest) -> ImageFacts {
+    let parts = manifest.parts.each().map(|(_, blob)| blob.digest.0);
+    let fields = parts.iter().map(<[u8; 32]>::as_slice).chain([manifest.kernel_release.as_bytes()]);
+    let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
+    ImageFacts { name, manifest: Digest::of_fields(fields), modloop }
+}
+
+/// A fault from an error that reads "what is wrong; what to do".
+pub(super) fn sentence(file: &Path, text: &str) -> Fault {
+    let (message, hint) = text.split_once("; ").unwrap_or((text, ""));
+    Fault::of_file(file, message, hint)
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let fresh = PathBuf::from(name);
+    let written = std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, file));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&fresh);
+        Failure::new(format!("cannot write {}: {error}", file.display()), "name another file with --out FILE")
+    })
+}

@@ -1,0 +1,19 @@
+//! `meshd serve`: the central node itself.
+
+use super::{Context, Failure};
+use crate::daemon;
+use clap::Args;
+
+/// Runs until SIGINT or SIGTERM.
+#[derive(Debug, Args)]
+pub(super) struct Serve {}
+
+impl Serve {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let site = context.site()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}"), "raise the limits"))?;
+        runtime.block_on(daemon::serve(site)).map_err(|error| Failure::of(&error))
+    }
+}

@@ -1,0 +1,135 @@
+//! The command line as operators type it, and the tables that they read.
+
+use super::{node, print, *};
+use crate::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage};
+use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
+use crate::serve::admin::view::{NodeDetail, NodeView, TimelineView};
+use clap::{CommandFactory as _, error::ErrorKind};
+
+fn parse(line: &str) -> Result<Cli, ErrorKind> {
+    Cli::try_parse_from(line.split(' ')).map_err(|error| error.kind())
+}
+
+fn sample() -> Site {
+    let text = include_str!("../../site.toml");
+    config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn machine() -> (Node, BootSession) {
+    let (at, mac) = (Timestamp::from_millis, MacAddr([2, 0, 0, 0, 0, 1]));
+    let mut boot = BootSession::open(BootSessionId([7; 12]), mac, Stage::Dhcp, at(0));
+    boot.mark(Stage::Script, at(4_200));
+    boot.mark(Stage::Script, at(9_000));
+    boot.mark(Stage::Online, at(94_200));
+    let fingerprint = Fingerprint { manufacturer: "ACME".into(), serial: "7\u{1b}[2J".into(), ..Default::default() };
+    let mut node = Node::discovered(Basis::Mac(mac), fingerprint, mac, at(0));
+    node.conditions = vec![Condition { kind: ConditionKind::WeakIdentity, since: at(0), detail: "only a MAC".into() }];
+    node.last_seen = at(90_000);
+    node.address = "10.77.0.100".parse().ok();
+    (node, boot)
+}
+
+#[test]
+fn the_grammar_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_verb_of_the_contract_is_understood() {
+    for line in [
+        "meshd serve",
+        "meshd check -o json",
+        "meshd id --uuid 01020304-0506-0708-090a-0b0c0d0e0f10 --mac 52:54:00:00:00:01 --mac 525400000002",
+        "meshd id --manufacturer ACME --product Box --serial 7",
+        "meshd node list -o json",
+        "meshd node show n1 -o yaml",
+        "meshd node approve n1",
+        "meshd node assign-profile n1 compute --reboot",
+        "meshd node reboot n1",
+        "meshd node timeline n1",
+        "meshd profile list",
+        "meshd profile show compute",
+        "meshd overlay list",
+        "meshd overlay check",
+        "meshd overlay render n1 --out x",
+        "meshd overlay render --profile compute --uuid 01020304-0506-0708-090a-0b0c0d0e0f10 --out x",
+        "meshd image list -o table",
+        "meshd image verify",
+        "meshd events --follow -o json",
+        "meshd lab status",
+        "meshd completions bash",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+    }
+}
+
+#[test]
+fn the_site_is_named_before_or_after_the_verb() {
+    for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
+        let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
+        assert_eq!(cli.global.site.as_deref(), Some(Path::new("a.toml")), "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_failure() {
+    for line in [
+        "meshd",
+        "meshd nodes",
+        "meshd node list -o xml",
+        "meshd id --uuid 12",
+        "meshd overlay render --out x",
+        "meshd overlay render n1 --profile p --out x",
+        "meshd overlay render n1",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_table_shows_nodes_and_obeys_no_control_character() {
+    let (node, boot) = machine();
+    let site = sample();
+    let now = Timestamp::from_millis(95_000);
+    let list = node::list(&[NodeView::new(&node, Some(&boot), &site)], now);
+    insta::assert_snapshot!(list, @"");
+    let detail = NodeDetail::new(&node, Some(&boot), &site, &LinkState::default());
+    let shown = node::show(&detail, now);
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    insta::assert_snapshot!(shown, @"");
+}
+
+#[test]
+fn a_timeline_shows_what_each_stage_took() {
+    let (node, boot) = machine();
+    insta::assert_snapshot!(node::timeline(&TimelineView::new(&node, &boot)), @"");
+}
+
+#[test]
+fn json_of_a_node_has_the_words_of_the_contract() {
+    let (node, boot) = machine();
+    let view = serde_json::to_value(NodeView::new(&node, Some(&boot), &sample())).expect("plain data");
+    for key in ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "last_seen", "boot"] {
+        assert!(view.get(key).is_some(), "{key}");
+    }
+    assert_eq!((&view["profile"], &view["phase"]), (&"discovery".into(), &"discovered".into()));
+    assert_eq!((&view["boot"]["session"], &view["boot"]["stage"]), (&"07".repeat(12).into(), &"online".into()));
+    assert_eq!(view["boot"]["stages"][1]["stage"], "script");
+}
+
+#[test]
+fn spans_and_sizes_are_as_exact_as_a_person_wants_them() {
+    let spans =
+        [0, 940, 59_999, 60_000, 5_405_000, 90_000_000].map(|ms| print::span(std::time::Duration::from_millis(ms)));
+    assert_eq!(spans, ["0.0s", "0.9s", "59.9s", "1m 00s", "1h 30m", "1d 1h"]);
+    assert_eq!([17, 1 << 10, 28_311_552].map(print::bytes), ["17 B", "1.0 KiB", "27.0 MiB"]);
+}
+
+#[test]
+fn a_name_cannot_leave_its_place_in_a_path() {
+    for (name, carried) in
+        [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
+    {
+        assert_eq!(client::segment(name), carried);
+    }
+}
