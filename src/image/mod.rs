@@ -1,1 +1,36 @@
 //! Step 5, image: a recipe becomes kernel, initramfs, modloop and packages.
+//!
+//! ```text
+//! image.toml ── recipe ──┐                       ┌─ repo       packages made again from the installed database, signed
+//!   wheel ──── fetch ────┼── plan ── build ──────┼─ kernel     initramfs by Alpine's mkinitfs, modloop by mksquashfs
+//!   kernel ─── fetch ────┘                       └─ store      blobs by digest, then the manifest
+//! ```
+//! `recipe`, `installed`, `plan` and `modules` are pure. Everything else runs other programs in a work folder that goes away with the
+//! build. [`crate::catalog::image`] reads what is written here.
+
+mod build;
+mod command;
+mod error;
+mod fetch;
+pub mod installed;
+mod kernel;
+mod keys;
+mod list;
+mod modules;
+pub mod plan;
+mod progress;
+pub mod recipe;
+mod repo;
+mod store;
+mod work;
+
+pub use build::{BuildRequest, build, recipe_digest};
+pub use command::{CommandError, Tool, missing_tools};
+pub use error::BuildError;
+pub use list::{ImageState, Listed, list, verify};
+pub use progress::{Progress, Quiet, Step};
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod real;

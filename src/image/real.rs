@@ -1,0 +1,69 @@
+//! The real image, built from the committed recipe. Needs the network, or the downloads in the cache, and about half a minute:
+//!
+//!     MESHD_IMAGE_DIR=/some/folder cargo test --lib image::real -- --ignored --nocapture
+
+use super::{BuildRequest, Progress, Step, build, list, verify};
+use crate::{catalog::image::blob_path, image::ImageState};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+struct Print;
+
+impl Progress for Print {
+    fn begin(&self, step: Step) {
+        println!("{step:16} begins");
+    }
+    fn note(&self, step: Step, text: &str) {
+        println!("{step:16} {text}");
+    }
+    fn end(&self, step: Step, took: Duration) {
+        println!("{step:16} {:.1} s", took.as_secs_f32());
+    }
+}
+
+#[test]
+#[ignore = "builds the real image; see the header"]
+fn the_committed_recipe_builds_and_a_second_build_is_instant() {
+    let dir = PathBuf::from(std::env::var_os("MESHD_IMAGE_DIR").expect("MESHD_IMAGE_DIR names a folder"));
+    let images_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("images");
+    let request = BuildRequest {
+        recipe_dir: images_dir.join("alpine-lab"),
+        name: "alpine-lab".parse().unwrap(),
+        blobs_dir: dir.join("blobs"),
+        keys_dir: dir.join("keys"),
+        cache_dir: dir.join("cache"),
+        work_dir: dir.join("work"),
+    };
+    let show = |error: super::BuildError| -> ! {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(error) = source {
+            text += &format!(": {error}");
+            source = error.source();
+        }
+        panic!("{text}")
+    };
+    let manifest = build(&request, &Print).unwrap_or_else(|error| show(error));
+    println!("{}", serde_json::to_string_pretty(&manifest).unwrap());
+
+    let begun = Instant::now();
+    assert_eq!(build(&request, &Print).unwrap_or_else(|error| show(error)), manifest);
+    println!("second build: {:?}", begun.elapsed());
+    assert_eq!(verify(&request.blobs_dir, &request.name).unwrap(), manifest);
+    let listed = list(&request.blobs_dir, &images_dir).unwrap();
+    assert!(listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built));
+
+    for (part, blob) in manifest.parts.each() {
+        assert_eq!(blob.size % 4, 0, "{part}");
+        assert!(blob_path(&request.blobs_dir, &blob.digest).is_file(), "{part}");
+    }
+    let key = fs::metadata(request.keys_dir.join("repo.rsa")).unwrap();
+    assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    assert!(manifest.packages.contains_key("alpine-base") && !manifest.packages.contains_key("linux-virt"));
+    let left: Vec<_> = fs::read_dir(&request.work_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["alpine-lab.lock"]);
+}

@@ -1,0 +1,274 @@
+//! Makes the package repository: stages each package as planned, packs and signs it, indexes all, and proves the result by
+//! installing it.
+
+use super::{
+    command::Run,
+    error::{BuildError, failed, io_error},
+    installed::{self, Checksum, Node},
+    kernel::compress,
+    keys::RepoKey,
+    plan::{Files, PackagePlan, restored},
+    recipe::{Algorithm, Compression, How, Restore},
+};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// The initrd is unpacked once; what counts is how much is fetched.
+const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 9 };
+
+/// What a repository is made with.
+pub(super) struct Repo<'a> {
+    /// The userland: it has apk and the files.
+    pub(super) tree: &'a Path,
+    /// The recipe's folder.
+    pub(super) recipe_dir: &'a Path,
+    /// Alpine's name of the architecture.
+    pub(super) arch: &'a str,
+    /// Signs packages and index.
+    pub(super) key: &'a RepoKey,
+    /// A folder with only the public key.
+    pub(super) trusted: &'a Path,
+    /// The script archive of the database, unpacked.
+    pub(super) scripts: &'a Path,
+    /// Time that is given to folders and our own files, in seconds since the epoch.
+    pub(super) date: u64,
+    /// Where to work.
+    pub(super) work: &'a Path,
+}
+
+impl Repo<'_> {
+    /// Makes the repository as an initrd: `/packages/<arch>/*.apk` and their index.
+    pub(super) fn make(&self, plans: &[PackagePlan], out: &Path) -> Result<(), BuildError> {
+        let root = self.work.join("repo");
+        let folder = root.join("packages").join(self.arch);
+        fs::create_dir_all(&folder).map_err(io_error("make the folder", &folder))?;
+        let mut packages = Vec::new();
+        for plan in plans {
+            let stage = self.stage(plan)?;
+            let package = folder.join(format!("{}-{}.apk", plan.name, plan.version));
+            self.pack(plan, &stage, &package)?;
+            packages.push(package);
+        }
+        packages.sort();
+        self.apk("mkndx")
+            .arg("--keys-dir")
+            .arg(self.trusted)
+            .arg("--sign-key")
+            .arg(&self.key.private)
+            .arg("--output")
+            .arg(folder.join("APKINDEX.tar.gz"))
+            .args(&packages)
+            .done()
+            .map_err(failed("index the packages"))?;
+        self.prove(plans, &root.join("packages"))?;
+        self.archive(&root, &packages, out)
+    }
+
+    /// The tree's own apk, run by the tree's own loader: no chroot, so the key stays where it is.
+    fn apk(&self, applet: &str) -> Run {
+        let libraries = format!("{0}/lib:{0}/usr/lib", self.tree.display());
+        Run::as_root(self.tree.join(format!("lib/ld-musl-{}.so.1", self.arch)))
+            .arg("--library-path")
+            .arg(libraries)
+            .arg(self.tree.join("sbin/apk"))
+            .arg(applet)
+    }
+
+    fn stage(&self, plan: &PackagePlan) -> Result<PathBuf, BuildError> {
+        let stage = self.work.join("stage").join(&plan.name);
+        fs::create_dir_all(&stage).map_err(io_error("make the folder", &stage))?;
+        match &plan.files {
+            Files::None => {}
+            Files::Recipe(path) => self.stage_recipe(&self.recipe_dir.join(path.relative()), &stage)?,
+            Files::Tree { folders, files } => {
+                for folder in folders {
+                    let path = stage.join(folder.path.relative());
+                    fs::create_dir_all(&path).map_err(io_error("make the folder", &path))?;
+                }
+                for (file, restore) in files {
+                    self.stage_file(&plan.name, file, restore.as_ref(), &stage)?;
+                }
+                // Deepest first, and after the files: a read-only folder takes none.
+                for folder in folders.iter().rev() {
+                    self.finish(&stage.join(folder.path.relative()), Some(folder.mode))?;
+                }
+            }
+        }
+        Ok(stage)
+    }
+
+    fn stage_file(&self, package: &str, file: &Node, rule: Option<&Restore>, stage: &Path) -> Result<(), BuildError> {
+        let from = self.tree.join(file.path.relative());
+        let to = stage.join(file.path.relative());
+        let link = match rule.map(|rule| &rule.how) {
+            Some(How::Link(target)) => Some(PathBuf::from(target)),
+            Some(_) => None,
+            None => fs::read_link(&from).ok(),
+        };
+        let checksum = if let Some(target) = link {
+            std::os::unix::fs::symlink(&target, &to).map_err(io_error("make the link", &to))?;
+            self.finish(&to, None)?;
+            Checksum::of(target.as_os_str().as_bytes())
+        } else {
+            let content = self.content(&from, rule)?;
+            fs::write(&to, &content).map_err(io_error("write", &to))?;
+            let changed = fs::metadata(&from).and_then(|meta| meta.modified());
+            match changed {
+                Ok(at) if rule.is_none() => {
+                    File::options()
+                        .write(true)
+                        .open(&to)
+                        .and_then(|f| f.set_modified(at))
+                        .map_err(io_error("date", &to))?;
+                    set_mode(&to, file.mode)?;
+                }
+                _ => self.finish(&to, Some(file.mode))?,
+            }
+            Checksum::of(&content)
+        };
+        match file.checksum {
+            Some(stated) if stated != checksum && !rule.is_some_and(|rule| rule.differs) => Err(BuildError::Changed {
+                package: package.to_owned(),
+                path: file.path.to_string(),
+                found: checksum.to_hex(),
+                stated: stated.to_hex(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn content(&self, from: &Path, rule: Option<&Restore>) -> Result<Vec<u8>, BuildError> {
+        match rule {
+            None => fs::read(from).map_err(io_error("read", from)),
+            Some(Restore { how: How::Content(text), .. }) => Ok(text.clone().into_bytes()),
+            Some(rule) => {
+                let text = fs::read_to_string(from).map_err(io_error("read", from))?;
+                Ok(restored(&rule.how, &text).unwrap_or(text).into_bytes())
+            }
+        }
+    }
+
+    /// Copies a folder of the recipe: folders 0755, files 0644, or 0755 when they are executable there.
+    fn stage_recipe(&self, from: &Path, to: &Path) -> Result<(), BuildError> {
+        for entry in fs::read_dir(from).map_err(io_error("read", from))? {
+            let entry = entry.map_err(io_error("read", from))?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let meta = entry.metadata().map_err(io_error("read", &source))?;
+            if meta.is_dir() {
+                fs::create_dir_all(&target).map_err(io_error("make the folder", &target))?;
+                self.stage_recipe(&source, &target)?;
+                self.finish(&target, Some(0o755))?;
+            } else {
+                fs::copy(&source, &target).map_err(io_error("copy to", &target))?;
+                let executable = meta.permissions().mode() & 0o100 != 0;
+                self.finish(&target, Some(if executable { 0o755 } else { 0o644 }))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a path the build's date, and a mode unless it is a link.
+    fn finish(&self, path: &Path, mode: Option<u32>) -> Result<(), BuildError> {
+        let time = Timespec { tv_sec: i64::try_from(self.date).unwrap_or(0), tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io_error("date", path)(e.into()))?;
+        mode.map_or(Ok(()), |mode| set_mode(path, mode))
+    }
+
+    fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
+        // The whole archive is compressed once; compressed packages inside it would only be larger.
+        let mut run = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
+        for (key, value) in &plan.info {
+            run = run.arg("--info").arg(format!("{key}:{value}"));
+        }
+        for (kind, file) in &plan.scripts {
+            run = run.arg("--script").arg(format!("{kind}:{}", self.scripts.join(file).display()));
+        }
+        for path in &plan.triggers {
+            run = run.arg("--trigger").arg(path);
+        }
+        run.arg("--files").arg(stage).arg("--output").arg(package).done().map_err(failed("make a package"))
+    }
+
+    /// Installs everything into an empty root, trusting only the site's key, and compares with the plan.
+    fn prove(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
+        let root = self.work.join("proof");
+        fs::create_dir(&root).map_err(io_error("make the folder", &root))?;
+        self.apk("add")
+            .args([
+                "--initdb",
+                "--no-scripts",
+                "--no-network",
+                "--no-cache",
+                "--quiet",
+                "--repositories-file",
+                "/dev/null",
+            ])
+            .args(["--arch", self.arch, "--keys-dir"])
+            .arg(self.trusted)
+            .arg("--root")
+            .arg(&root)
+            .arg("--repository")
+            .arg(repository)
+            .args(plans.iter().map(|plan| &plan.name))
+            .done()
+            .map_err(failed("install the new packages for proof"))?;
+        let database = root.join("lib/apk/db/installed");
+        let text = fs::read_to_string(&database).map_err(io_error("read", &database))?;
+        let found = installed::parse(&text)?;
+        if found.len() != plans.len() {
+            return Err(BuildError::Unproven(format!("{} packages instead of {}", found.len(), plans.len())));
+        }
+        plans.iter().try_for_each(|plan| compare(plan, &found))
+    }
+
+    fn archive(&self, root: &Path, packages: &[PathBuf], out: &Path) -> Result<(), BuildError> {
+        let folder = root.join("packages").join(self.arch);
+        let index = folder.join("APKINDEX.tar.gz");
+        let paths = packages.iter().chain([&index]);
+        let mut list = format!("packages\0packages/{}\0", self.arch).into_bytes();
+        for path in paths {
+            self.finish(path, Some(0o644))?;
+            list.extend(path.strip_prefix(root).expect("packages lie in the repository").as_os_str().as_bytes());
+            list.push(0);
+        }
+        self.finish(&folder, Some(0o755))?;
+        self.finish(&root.join("packages"), Some(0o755))?;
+        let (names, plain) = (self.work.join("repo.list"), self.work.join("repo.cpio"));
+        fs::write(&names, list).map_err(io_error("write", &names))?;
+        Run::new("cpio")
+            .args(["--create", "--format=newc", "--null", "--reproducible", "--owner=+0:+0", "--quiet"])
+            .at(root)
+            .input(File::open(&names).map_err(io_error("open", &names))?)
+            .into_file(File::create(&plain).map_err(io_error("make", &plain))?)
+            .map_err(failed("archive the packages"))?;
+        compress(&plain, COMPRESSION, out)
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+}
+
+/// A package that was installed has the version, folders, files and modes that were planned.
+fn compare(plan: &PackagePlan, found: &[installed::Package]) -> Result<(), BuildError> {
+    let Some(package) = found.iter().find(|package| package.name() == plan.name) else {
+        return Err(BuildError::Unproven(format!("{} is not installed", plan.name)));
+    };
+    if package.version() != plan.version {
+        return Err(BuildError::Unproven(format!("{} has version {}", plan.name, package.version())));
+    }
+    let Files::Tree { folders, files } = &plan.files else { return Ok(()) };
+    let view = |node: &Node| (node.path.clone(), node.mode, node.owner);
+    let planned: BTreeSet<_> = folders.iter().chain(files.iter().map(|(file, _)| file)).map(view).collect();
+    let installed: BTreeSet<_> = package.folders.iter().chain(&package.files).map(view).collect();
+    match planned.symmetric_difference(&installed).next() {
+        None => Ok(()),
+        Some((path, mode, _)) => Err(BuildError::Unproven(format!("{} differs in {path}, mode {mode:o}", plan.name))),
+    }
+}

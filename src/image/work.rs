@@ -1,0 +1,107 @@
+//! The folder in which one build works, and the lock that keeps a second build of the same image away.
+
+use super::error::{BuildError, io_error};
+use crate::id::ImageName;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// A folder of one build. It is removed when this goes out of scope, whatever happened.
+pub(super) struct Work {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Work {
+    /// Takes the lock of the image and makes the folder. What a killed build left behind is removed.
+    pub(super) fn begin(work_dir: &Path, name: &ImageName) -> Result<Self, BuildError> {
+        fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
+        let path = work_dir.join(format!("{name}.lock"));
+        let lock = File::options().write(true).create(true).truncate(false).open(&path);
+        let lock = lock.map_err(io_error("open the lock", &path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| BuildError::Busy(name.clone()))?;
+        let folder = work_dir.join(format!("{name}.build"));
+        remove(&folder).map_err(io_error("remove what an earlier build left in", &folder))?;
+        fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
+        // chroot resolves no relative paths, and programs run in other folders.
+        let folder = folder.canonicalize().map_err(io_error("find", &folder))?;
+        Ok(Work { folder, _lock: lock })
+    }
+
+    /// A path in the folder.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Makes a folder in it.
+    pub(super) fn folder(&self, name: &str) -> Result<PathBuf, BuildError> {
+        let path = self.path(name);
+        fs::create_dir_all(&path).map_err(io_error("make the folder", &path))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.folder) {
+            tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
+        }
+    }
+}
+
+/// Removes a tree. Folders of packages may be read-only, which stops anyone but root.
+fn remove(folder: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            unlock(folder)?;
+            fs::remove_dir_all(folder)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn unlock(folder: &Path) -> std::io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            unlock(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_build_of_an_image_at_a_time_and_nothing_stays_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lab, other): (ImageName, ImageName) = ("lab".parse().unwrap(), "other".parse().unwrap());
+        let work = Work::begin(dir.path(), &lab).unwrap();
+        assert!(matches!(Work::begin(dir.path(), &lab), Err(BuildError::Busy(_))));
+        Work::begin(dir.path(), &other).unwrap();
+        let kept = work.folder("a/read-only").unwrap();
+        fs::write(kept.join("file"), b"x").unwrap();
+        fs::set_permissions(&kept, fs::Permissions::from_mode(0o555)).unwrap();
+        let folder = work.path("");
+        drop(work);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn what_a_killed_build_left_is_removed_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let lab: ImageName = "lab".parse().unwrap();
+        let left = dir.path().join("lab.build/stage/x");
+        fs::create_dir_all(&left).unwrap();
+        let work = Work::begin(dir.path(), &lab).unwrap();
+        assert!(!left.exists());
+        drop(work);
+    }
+}
