@@ -1,0 +1,122 @@
+//! A DHCP client written from RFC 2131 and RFC 4578 alone, so that it does not share a mistake with the server.
+
+use super::DEADLINE;
+use meshd::id::{MacAddr, SystemUuid};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum As {
+    /// PXE firmware with this option 93.
+    Firmware(u16),
+    /// iPXE.
+    Ipxe,
+    /// Linux.
+    Os,
+}
+
+/// What the server granted.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    pub address: Ipv4Addr,
+    pub file: String,
+}
+
+struct Answer {
+    kind: u8,
+    address: Ipv4Addr,
+    options: BTreeMap<u8, Vec<u8>>,
+    file: String,
+}
+
+/// DISCOVER to ACK; asks again until it is answered, as every client does.
+pub fn obtain(mac: MacAddr, uuid: SystemUuid, who: As) -> Granted {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    socket.bind_device(Some(b"eth0")).unwrap();
+    socket.set_broadcast(true).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 68)).into()).unwrap();
+    let socket = UdpSocket::from(socket);
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let end = Instant::now() + DEADLINE;
+    while Instant::now() < end {
+        let Some(offer) = exchange(&socket, &packet(mac, uuid, who, 1, &[])) else { continue };
+        assert_eq!(offer.kind, 2, "an offer");
+        let server = offer.options.get(&54).cloned().expect("option 54");
+        let request = packet(mac, uuid, who, 3, &[(50, offer.address.octets().to_vec()), (54, server)]);
+        let Some(ack) = exchange(&socket, &request) else { continue };
+        assert_eq!(ack.kind, 5, "an acknowledgement");
+        assert_eq!(ack.address, offer.address);
+        let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
+        return Granted { address: ack.address, file: named.unwrap_or(ack.file) };
+    }
+    panic!("no DHCP answer");
+}
+
+fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
+    // A central node that was just killed leaves the port closed for a moment.
+    socket.send_to(packet, (Ipv4Addr::BROADCAST, 67)).ok()?;
+    let mut buffer = [0; 2048];
+    let (length, _) = socket.recv_from(&mut buffer).ok()?;
+    let answer = parse(&buffer[..length]);
+    (buffer[4..8] == packet[4..8]).then_some(answer)
+}
+
+fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut packet = vec![0; 236];
+    packet[..4].copy_from_slice(&[1, 1, 6, 0]);
+    packet[4..8].copy_from_slice(&[mac.0[2], mac.0[3], mac.0[5], kind]);
+    packet[10] = 0x80;
+    packet[28..34].copy_from_slice(&mac.0);
+    packet.extend([99, 130, 83, 99]);
+    let mut option = |code: u8, data: &[u8]| {
+        packet.extend([code, u8::try_from(data.len()).unwrap()]);
+        packet.extend(data);
+    };
+    option(53, &[kind]);
+    match who {
+        As::Firmware(arch) => {
+            option(60, format!("PXEClient:Arch:{arch:05}:UNDI:003001").as_bytes());
+            option(93, &arch.to_be_bytes());
+            option(97, &uuid.to_option97());
+        }
+        As::Ipxe => {
+            option(60, b"PXEClient:Arch:00000:UNDI:002001");
+            option(77, b"iPXE");
+            option(93, &[0, 0]);
+            option(97, &uuid.to_option97());
+        }
+        As::Os => option(60, b"udhcp 1.37.0"),
+    }
+    for (code, data) in more {
+        option(*code, data);
+    }
+    packet.push(255);
+    packet
+}
+
+fn parse(packet: &[u8]) -> Answer {
+    let address = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]);
+    let file = packet[108..236].iter().take_while(|byte| **byte != 0).copied().collect();
+    let mut options = BTreeMap::new();
+    let mut rest = &packet[240..];
+    while let [code, more @ ..] = rest {
+        match (code, more) {
+            (0, more) => rest = more,
+            (255, _) => break,
+            (code, [length, more @ ..]) => {
+                let (data, more) = more.split_at(usize::from(*length));
+                options.insert(*code, data.to_vec());
+                rest = more;
+            }
+            _ => break,
+        }
+    }
+    let kind = options.get(&53).map_or(0, |data| data[0]);
+    Answer { kind, address, options, file: String::from_utf8(file).unwrap() }
+}

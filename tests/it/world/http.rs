@@ -1,0 +1,47 @@
+//! An HTTP client of thirty lines: one request, one connection.
+
+use super::DEADLINE;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+/// An answer, with its head as text.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Sends one request for a URL; an error when nobody answers, or the answer breaks off.
+pub fn request(method: &str, url: &str, headers: &str) -> std::io::Result<Answer> {
+    let rest = url.strip_prefix("http://").expect("an HTTP URL");
+    let (host, path) = rest.split_once('/').expect("a path");
+    let mut stream = TcpStream::connect(host)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    write!(stream, "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let broken = || std::io::Error::other("the answer broke off");
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or_else(broken)?;
+    let body = answer.split_off(end + 4);
+    let head = String::from_utf8_lossy(&answer).to_lowercase();
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    if method != "HEAD" && length.is_some_and(|length| length != body.len()) {
+        return Err(broken());
+    }
+    Ok(Answer { status, head, body })
+}
+
+/// GET.
+pub fn get(url: &str) -> std::io::Result<Answer> {
+    request("GET", url, "")
+}

@@ -1,0 +1,286 @@
+//! A whole site in two network namespaces: the real `meshd serve` as a process on its real ports on one side of a wire, and a
+//! fake PXE node that walks the chain over real sockets on the other. Everything goes when it is dropped, also in a panic.
+
+mod dhcp;
+mod http;
+pub mod node;
+mod tftp;
+mod unpack;
+
+use meshd::{
+    catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
+    id::{Arch, Digest, Timestamp},
+    lab::Namespace,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// The longest that anything here may take. Far more than it needs, for machines that do other things too.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Where the central node is.
+pub const CENTRAL: &str = "10.77.0.1";
+
+/// Waits until something holds, by looking at it; panics with what was last seen.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(seen) if Instant::now() > end => panic!("{what}: not within {DEADLINE:?}; last seen: {seen}"),
+            Err(_) => thread::park_timeout(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// One site and one wire.
+pub struct World {
+    dir: TempDir,
+    central: Namespace,
+    pub nodes: Namespace,
+    daemon: Option<Child>,
+}
+
+impl World {
+    /// A site that runs, with this `[enroll].policy`.
+    pub fn new(policy: &str) -> Self {
+        let mut world = Self::prepared(policy);
+        world.start();
+        world
+    }
+
+    /// A site that does not run yet.
+    pub fn prepared(policy: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("world {} {}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let central = Namespace::of(Path::new("ip"), Path::new(&name));
+        let nodes = central.beside("n");
+        let world = World { dir, central, nodes, daemon: None };
+        world.central.create().unwrap();
+        world.nodes.create().unwrap();
+        world.central.ip(&["link", "add", "br0", "type", "veth", "peer", "name", "eth0", "netns", world.nodes.name()]).unwrap();
+        world.central.ip(&["address", "add", &format!("{CENTRAL}/24"), "dev", "br0"]).unwrap();
+        world.central.ip(&["link", "set", "br0", "up"]).unwrap();
+        world.nodes.ip(&["link", "set", "eth0", "up"]).unwrap();
+        world.write_site(policy);
+        world.write_image();
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write_site(&self, policy: &str) {
+        let overlays = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays");
+        let text = format!(
+            r#"
+[site]
+name = "world"
+state_dir = "state"
+images_dir = "images"
+overlays_dir = "{overlays}"
+[net]
+interface = "br0"
+[dhcp]
+mode = "authoritative"
+range = "10.77.0.100-10.77.0.110"
+lease = "1h"
+[http]
+port = 8080
+[agent]
+port = 8443
+heartbeat = "1s"
+offline_after = "5s"
+binary = "agent"
+[admin]
+socket = "admin.sock"
+[enroll]
+policy = "{policy}"
+token_ttl = "15m"
+[boot]
+loaders_dir = "loaders"
+[defaults]
+profile = "discovery"
+[profiles.discovery]
+image = "small"
+overlays = ["base", "agent"]
+[profiles.compute]
+extends = "discovery"
+overlays = ["motd"]
+"#,
+            overlays = overlays.display()
+        );
+        fs::write(self.path("site.toml"), text).unwrap();
+        fs::write(self.path("agent"), b"an agent is any file here").unwrap();
+        fs::create_dir_all(self.path("loaders")).unwrap();
+        for (loader, size) in [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)] {
+            fs::write(self.path("loaders").join(loader), vec![7u8; size]).unwrap();
+        }
+    }
+
+    /// An image that no machine could run, with parts of odd sizes.
+    pub fn write_image(&self) {
+        let blobs = self.path("state/blobs");
+        let name = "small".parse().unwrap();
+        let blob = |fill: u8, size: usize| {
+            let bytes = vec![fill; size];
+            let blob = Blob { digest: Digest::of(&bytes), size: size as u64 };
+            let path = blob_path(&blobs, &blob.digest);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+            blob
+        };
+        let parts = Parts {
+            kernel: blob(1, 300_000),
+            initramfs: blob(2, 200_004),
+            packages: blob(3, 100_000),
+            modloop: blob(4, 50_000),
+        };
+        let packages = IMAGE_PACKAGES.iter().map(|package| ((*package).to_owned(), "1-r0".to_owned())).collect();
+        let manifest = ImageManifest {
+            format: FORMAT,
+            name,
+            arch: Arch::X86_64,
+            recipe: Digest::of(b"recipe"),
+            kernel_release: "6.1.0".to_owned(),
+            kernel_package: "linux=6.1".to_owned(),
+            alpine_release: "3.23".to_owned(),
+            parts,
+            packages,
+            built_at: Timestamp::from_millis(0),
+        };
+        let path = manifest_path(&blobs, &manifest.name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    }
+
+    fn log(&self) -> PathBuf {
+        self.path("meshd.log")
+    }
+
+    fn serve(&self) -> Command {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        command.arg("--site").arg(self.path("site.toml")).arg("serve");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    /// Starts meshd and waits until it answers.
+    pub fn start(&mut self) {
+        self.daemon = Some(self.central.spawn(&mut self.serve()).unwrap());
+        eventually("meshd serves", || {
+            let status = self.daemon.as_mut().unwrap().try_wait().unwrap();
+            assert!(status.is_none(), "meshd ended: {status:?}\n{}", self.log_text());
+            let answer = self.meshd(&["node", "list", "-o", "json"]);
+            if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
+        });
+    }
+
+    /// Runs `meshd serve` on this site until it ends by itself, which it must.
+    pub fn serve_and_fail(&self) -> String {
+        let mut child = self.central.spawn(self.serve().stderr(Stdio::piped())).unwrap();
+        eventually("meshd refuses to run", || child.try_wait().unwrap().ok_or("it runs".to_owned()));
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+
+    /// SIGTERM; gives the exit status.
+    pub fn stop(&mut self) -> std::process::ExitStatus {
+        let mut daemon = self.daemon.take().expect("meshd runs");
+        let pid = rustix::process::Pid::from_child(&daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        eventually("meshd stops", || daemon.try_wait().unwrap().ok_or("it runs".to_owned()))
+    }
+
+    pub fn log_text(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Runs a verb of the command line.
+    pub fn meshd(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        command.arg("--site").arg(self.path("site.toml")).args(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs a verb that has to succeed and print JSON.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.meshd(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Events of a kind.
+    pub fn events(&self, kind: &str) -> Vec<Value> {
+        let output = self.meshd(&["events", "--limit", "10000", "-o", "json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.filter(|event| event["kind"] == kind).collect()
+    }
+
+    /// The one node that there is.
+    pub fn node(&self) -> Value {
+        let nodes = self.json(&["node", "list", "-o", "json"]);
+        let nodes = nodes.as_array().unwrap();
+        assert_eq!(nodes.len(), 1, "{nodes:?}");
+        nodes[0].clone()
+    }
+
+    /// Waits until the one node is in a phase.
+    pub fn wait_for_phase(&self, phase: &str) -> Value {
+        eventually(phase, || {
+            let node = self.node();
+            if node["phase"] == phase { Ok(node) } else { Err(format!("{node}\n{}", self.log_text())) }
+        })
+    }
+
+    /// Everything that is on the disk of the central node, for secrets that must not be there.
+    pub fn state_bytes(&self) -> Vec<u8> {
+        let mut all = fs::read(self.log()).unwrap_or_default();
+        let mut folders = vec![self.path("state/store")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    all.extend(fs::read(entry.path()).unwrap_or_default());
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- meshd's log\n{}", self.log_text());
+        }
+        self.kill();
+        let _ = self.nodes.delete();
+        let _ = self.central.delete();
+    }
+}
+
+/// What the overlays that ship ask for; the image says that it has them.
+const IMAGE_PACKAGES: [&str; 8] =
+    ["alpine-base", "alpine-baselayout", "busybox", "openrc", "busybox-openrc", "busybox-mdev-openrc", "kmod", "ifupdown-ng"];

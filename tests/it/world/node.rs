@@ -1,0 +1,190 @@
+//! A machine that boots: every step that firmware, iPXE, Alpine and mesh-init take, and then the real mesh-agent.
+
+use super::{
+    CENTRAL, World,
+    dhcp::{self, As, Granted},
+    eventually, http, tftp, unpack,
+};
+use meshd::id::{MacAddr, SystemUuid};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::Ipv4Addr,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+/// A machine.
+pub struct PxeNode<'a> {
+    world: &'a World,
+    pub mac: MacAddr,
+    pub uuid: SystemUuid,
+    pub serial: String,
+}
+
+/// The files of a fetched overlay.
+pub type Overlay = BTreeMap<String, (u32, Vec<u8>)>;
+
+/// What iPXE was told to do.
+#[derive(Debug)]
+pub struct Script(pub String);
+
+impl Script {
+    /// The URLs of `kernel` and `initrd` lines, in order.
+    pub fn urls(&self) -> Vec<String> {
+        let words = self.0.lines().filter(|line| line.starts_with("kernel ") || line.starts_with("initrd "));
+        words.filter_map(|line| line.split(' ').find(|word| word.contains("://"))).map(str::to_owned).collect()
+    }
+
+    /// The overlay's URL, which holds the capability.
+    pub fn overlay(&self) -> Option<String> {
+        self.urls().into_iter().find(|url| url.contains("/overlay/"))
+    }
+
+    pub fn modloop(&self) -> String {
+        let word = self.0.split_whitespace().find_map(|word| word.strip_prefix("modloop="));
+        word.expect("modloop= on the kernel command line").to_owned()
+    }
+}
+
+impl<'a> PxeNode<'a> {
+    pub fn new(world: &'a World, number: u8) -> Self {
+        let uuid = SystemUuid([0x4c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
+        PxeNode { world, mac: MacAddr([0x52, 0x54, 0, 0, 0, number]), uuid, serial: format!("SN-{number}") }
+    }
+
+    fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.world.nodes.inside(work).unwrap()
+    }
+
+    /// Takes part in DHCP, and configures the address as a machine does.
+    pub fn dhcp(&self, who: As) -> Granted {
+        let granted = self.inside(|| dhcp::obtain(self.mac, self.uuid, who));
+        self.world.nodes.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
+        granted
+    }
+
+    pub fn tftp(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        let server: Ipv4Addr = CENTRAL.parse().unwrap();
+        self.inside(|| tftp::get(server, name))
+    }
+
+    pub fn get(&self, url: &str) -> std::io::Result<http::Answer> {
+        self.inside(|| http::get(url))
+    }
+
+    pub fn head(&self, url: &str) -> std::io::Result<http::Answer> {
+        self.inside(|| http::request("HEAD", url, ""))
+    }
+
+    /// The URL that iPXE asks after the entry script.
+    pub fn script_url(&self) -> String {
+        let (mac, uuid, serial) = (self.mac, self.uuid, &self.serial);
+        format!("http://{CENTRAL}:8080/boot/script?mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64")
+    }
+
+    pub fn script(&self) -> std::io::Result<Script> {
+        let entry = self.get(&format!("http://{CENTRAL}:8080/boot.ipxe"))?;
+        assert!(entry.text().starts_with("#!ipxe"), "{}", entry.text());
+        let answer = self.get(&self.script_url())?;
+        assert_eq!(answer.status, 200, "iPXE is always given a script");
+        assert!(answer.text().starts_with("#!ipxe"));
+        Ok(Script(answer.text()))
+    }
+
+    /// Firmware, loader, iPXE; ends with the script, or an error where iPXE would try again.
+    pub fn power_on(&self) -> std::io::Result<Script> {
+        let firmware = self.dhcp(As::Firmware(0));
+        assert_eq!(firmware.file, "undionly.kpxe");
+        assert_eq!(self.tftp(&firmware.file)?.len(), 70_001);
+        self.ipxe()
+    }
+
+    /// From iPXE's DHCP to its script.
+    pub fn ipxe(&self) -> std::io::Result<Script> {
+        let granted = self.dhcp(As::Ipxe);
+        assert_eq!(granted.file, format!("http://{CENTRAL}:8080/boot.ipxe"));
+        self.script()
+    }
+
+    /// Everything that the script names, the overlay last, and the modloop.
+    pub fn load(&self, script: &Script) -> std::io::Result<Overlay> {
+        for url in script.urls().iter().filter(|url| !url.contains("/overlay/")) {
+            let answer = self.get(url)?;
+            assert_eq!(answer.status, 200, "{url}");
+        }
+        let overlay = self.get(&script.overlay().ok_or_else(|| std::io::Error::other(script.0.clone()))?)?;
+        if overlay.status != 200 {
+            return Err(std::io::Error::other(format!("overlay: {}", overlay.status)));
+        }
+        self.dhcp(As::Os);
+        assert_eq!(self.get(&script.modloop())?.status, 200);
+        Ok(unpack::overlay(&overlay.body))
+    }
+
+    /// Boots, trying again from iPXE as the scripts say, until it has its overlay.
+    pub fn boot(&self) -> Overlay {
+        let mut script = self.power_on();
+        eventually("the machine boots", || {
+            let loaded = script.as_ref().map_err(ToString::to_string).and_then(|script| {
+                self.load(script).map_err(|error| error.to_string())
+            });
+            if loaded.is_err() {
+                script = self.ipxe();
+            }
+            loaded
+        })
+    }
+
+    /// Starts the real mesh-agent with what the overlay brought.
+    pub fn start_agent(&self, overlay: &Overlay) -> Agent {
+        let root = tempfile::tempdir().unwrap();
+        let place = |name: &str| root.path().join(name);
+        let content = |path: &str| &overlay.get(path).unwrap_or_else(|| panic!("{path} is in the overlay")).1;
+        fs::write(place("ca.pem"), content("etc/meshd/ca.pem")).unwrap();
+        fs::write(place("boot.json"), content("etc/meshd/boot.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();
+        config["ca_file"] = json!(place("ca.pem"));
+        fs::write(place("agent.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+        let started = place("root/run/openrc/started");
+        fs::create_dir_all(&started).unwrap();
+        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            symlink("/dev/null", started.join(service)).unwrap();
+        }
+        let log = fs::File::create(place("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        command.arg("run").arg("--config").arg(place("agent.json")).arg("--boot-file").arg(place("boot.json"));
+        command.arg("--state-dir").arg(place("state")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = self.world.nodes.spawn(&mut command).unwrap();
+        Agent { child, root }
+    }
+}
+
+/// A running mesh-agent; ends when dropped.
+pub struct Agent {
+    child: Child,
+    root: tempfile::TempDir,
+}
+
+impl Agent {
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the agent's log\n{}", self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,31 @@
+//! A TFTP client in lock step, from RFC 1350 and RFC 2348.
+
+use std::{
+    io,
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
+
+/// Reads one file.
+pub fn get(server: Ipv4Addr, name: &str) -> io::Result<Vec<u8>> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0blksize\x001468\0tsize\x000\0"].concat();
+    socket.send_to(&ask, (server, 69))?;
+    let mut file = Vec::new();
+    let mut buffer = [0; 2048];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        match buffer[..length] {
+            [0, 6, ..] => drop(socket.send_to(&[0, 4, 0, 0], from)?),
+            [0, 3, high, low, ref data @ ..] => {
+                file.extend_from_slice(data);
+                socket.send_to(&[0, 4, high, low], from)?;
+                if data.len() < 1468 {
+                    return Ok(file);
+                }
+            }
+            _ => return Err(io::Error::other(String::from_utf8_lossy(&buffer[4..length]).into_owned())),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Opens an overlay as the node would: a gzip-compressed cpio that holds an apkovl of several gzip members.
+
+use flate2::read::{GzDecoder, MultiGzDecoder};
+use std::{collections::BTreeMap, io::Read as _};
+
+/// Files of the overlay: path, mode and content.
+pub fn overlay(initrd: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut cpio = Vec::new();
+    GzDecoder::new(initrd).read_to_end(&mut cpio).unwrap();
+    let apkovl = file_of_cpio(&cpio, "apkovl.tar.gz");
+    let mut files = BTreeMap::new();
+    for entry in tar::Archive::new(MultiGzDecoder::new(apkovl)).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().to_string_lossy().trim_end_matches('/').to_owned();
+        let mode = entry.header().mode().unwrap();
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content).unwrap();
+        files.insert(path, (mode, content));
+    }
+    files
+}
+
+/// A file of a "newc" archive (Linux, buffer-format.rst).
+fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> &'a [u8] {
+    let padded = |length: usize| length.next_multiple_of(4);
+    let mut at = 0;
+    loop {
+        let field = |index: usize| {
+            let start = at + 6 + index * 8;
+            usize::from_str_radix(std::str::from_utf8(&cpio[start..start + 8]).unwrap(), 16).unwrap()
+        };
+        assert_eq!(&cpio[at..at + 6], b"070701");
+        let (size, name_size) = (field(6), field(11));
+        let name = std::str::from_utf8(&cpio[at + 110..at + 110 + name_size - 1]).unwrap();
+        let start = padded(at + 110 + name_size);
+        if name.trim_start_matches('/') == wanted {
+            return &cpio[start..start + size];
+        }
+        assert_ne!(name, "TRAILER!!!", "{wanted} is in the archive");
+        at = padded(start + size);
+    }
+}
