@@ -20,4 +20,4 @@ mod tests;
 
 pub use handler::MAX_TRANSFERS;
 pub use run::{BindError, Bound, MAX_BLOCK, MAX_WINDOW, TftpError, bind, run};
-pub use table::{Content, Table};
+pub use table::Table;

@@ -4,25 +4,9 @@ use crate::id::Digest;
 use crate::serve::central::{Central, Fetched};
 use bytes::Bytes;
 use std::{future::Future, net::Ipv4Addr};
-use tokio::fs::File;
 
-/// Bytes to send.
-pub enum Content {
-    /// In memory.
-    Memory(Bytes),
-    /// A file of this many bytes, which does not change.
-    File(File, u64),
-}
-
-impl Content {
-    /// Length in bytes.
-    pub fn length(&self) -> u64 {
-        match self {
-            Content::Memory(bytes) => bytes.len() as u64,
-            Content::File(_, length) => *length,
-        }
-    }
-}
+/// What comes after the digest; it is there for people who read a log, the digest alone says what it is.
+const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
 /// Where the server looks names up, and reports what was fetched.
 pub trait Table: Send + Sync + 'static {
@@ -30,7 +14,7 @@ pub trait Table: Send + Sync + 'static {
     fn loader(&self, name: &str) -> Option<Bytes>;
 
     /// A part of an image; `part` is `kernel`, `initramfs`, `packages` or `modloop`.
-    fn blob(&self, digest: Digest, part: &str) -> impl Future<Output = Option<Content>> + Send;
+    fn blob(&self, digest: Digest, part: &str) -> Option<Bytes>;
 
     /// The last byte was read for this client.
     fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
@@ -41,8 +25,8 @@ impl Table for Central {
         Central::loader(self, name)
     }
 
-    async fn blob(&self, _digest: Digest, _part: &str) -> Option<Content> {
-        None
+    fn blob(&self, digest: Digest, part: &str) -> Option<Bytes> {
+        self.catalog().blob(&digest).filter(|_| PARTS.contains(&part))
     }
 
     async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
