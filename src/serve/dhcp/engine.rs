@@ -66,8 +66,14 @@ pub struct Engine {
     sources: Sources,
 }
 
+/// What it takes to lease addresses.
+struct Authority {
+    pool: Pool,
+    leases: LeaseTable,
+}
+
 enum Mode {
-    Authoritative { pool: Pool, leases: LeaseTable },
+    Authoritative(Box<Authority>),
     Proxy,
     Off,
 }
@@ -78,7 +84,7 @@ impl Engine {
         let mode = match (mode, pool) {
             (DhcpMode::Authoritative, Some(pool)) => {
                 let leases = LeaseTable::new(&pool, sources.address, stored);
-                Mode::Authoritative { pool, leases }
+                Mode::Authoritative(Box::new(Authority { pool, leases }))
             }
             (DhcpMode::Proxy, _) => Mode::Proxy,
             (DhcpMode::Off | DhcpMode::Authoritative, _) => Mode::Off,
@@ -91,11 +97,9 @@ impl Engine {
         let Some(request) = Request::parse(packet) else { return Vec::new() };
         let turn = Turn { now, request: &request, origin, sources: &self.sources };
         match &mut self.mode {
-            Mode::Authoritative { pool, leases } if origin.local_port == SERVER_PORT => {
-                turn.authoritative(pool, leases)
-            }
+            Mode::Authoritative(authority) if origin.local_port == SERVER_PORT => turn.authoritative(authority),
             Mode::Proxy => turn.proxy(),
-            Mode::Authoritative { .. } | Mode::Off => Vec::new(),
+            Mode::Authoritative(_) | Mode::Off => Vec::new(),
         }
     }
 }
@@ -109,7 +113,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    fn authoritative(&self, pool: &Pool, leases: &mut LeaseTable) -> Vec<Effect> {
+    fn authoritative(&self, Authority { pool, leases }: &mut Authority) -> Vec<Effect> {
         let request = self.request;
         if request.is_relayed() && !on_network(pool, request.giaddr) {
             return vec![Effect::Note(Note::ForeignRelay(request.giaddr))];
