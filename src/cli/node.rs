@@ -157,6 +157,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
     let print = &detail.fingerprint;
     let hardware = [&print.manufacturer, &print.product, &print.serial].map(String::as_str);
+    let hardware: Vec<&str> = hardware.into_iter().filter(|word| !word.is_empty()).collect();
     let macs: Vec<String> = print.macs.iter().map(ToString::to_string).collect();
     let source = if node.assigned { "assigned" } else { "the site's default" };
     let mut head = vec![
@@ -167,7 +168,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("phase", node.phase.to_string()),
         ("address", text(node.address)),
         ("macs", macs.join(" ")),
-        ("hardware", hardware.join(" ").trim().to_owned()),
+        ("hardware", hardware.join(" ")),
         ("generation", text(node.generation)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),

@@ -92,17 +92,46 @@ fn a_table_shows_nodes_and_obeys_no_control_character() {
     let site = sample();
     let now = Timestamp::from_millis(95_000);
     let list = node::list(&[NodeView::new(&node, Some(&boot), &site)], now);
-    insta::assert_snapshot!(list, @"");
+    insta::assert_snapshot!(list, @r"
+    ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  STAGE   SEEN
+    bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           online  5s ago
+    ");
     let detail = NodeDetail::new(&node, Some(&boot), &site, &LinkState::default());
     let shown = node::show(&detail, now);
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @r"
+    id            bn18jpv9
+    name          node-bn18jpv9
+    basis         mac:02:00:00:00:00:01
+    profile       discovery (the site's default)
+    phase         discovered
+    address       10.77.0.100
+    macs          02:00:00:00:00:01
+    hardware      ACME 7�[2J
+    boot session  070707070707070707070707
+    stage         online
+    last seen     1970-01-01T00:01:30.000Z (5s ago)
+    discovered    1970-01-01T00:00:00.000Z (1m 35s ago)
+
+    CONDITION      SINCE                     DETAIL
+    weak_identity  1970-01-01T00:00:00.000Z  only a MAC
+    ");
 }
 
 #[test]
 fn a_timeline_shows_what_each_stage_took() {
     let (node, boot) = machine();
-    insta::assert_snapshot!(node::timeline(&TimelineView::new(&node, &boot)), @"");
+    insta::assert_snapshot!(node::timeline(&TimelineView::new(&node, &boot)), @r"
+    node          bn18jpv9 (node-bn18jpv9)
+    boot session  070707070707070707070707
+
+    STAGE   AT                        TOOK    AFTER   TIMES
+    dhcp    1970-01-01T00:00:00.000Z  0.0s    0.0s    -
+    script  1970-01-01T00:00:04.200Z  4.2s    4.2s    2
+    online  1970-01-01T00:01:34.200Z  1m 30s  1m 34s  -
+
+    total 1m 34s
+    ");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::serve::central::Shared;
 use crate::store::EventFilter;
 use axum::{
     body::Body,
-    extract::{Query, State},
+    extract::{Query, State, rejection::QueryRejection},
     http::header::CONTENT_TYPE,
     response::{IntoResponse, Response},
 };
@@ -34,7 +34,11 @@ pub(super) struct Wanted {
     limit: Option<usize>,
 }
 
-pub(super) async fn events(State(plane): State<Plane>, Query(wanted): Query<Wanted>) -> Result<Response, Refused> {
+pub(super) async fn events(
+    State(plane): State<Plane>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
     let central = plane.central;
     let node = wanted.node.as_deref().map(|node| central.resolve(node)).transpose()?;
     let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);

@@ -105,3 +105,6 @@ async fn serve(stream: UnixStream, router: axum::Router, shutdown: CancellationT
         tracing::debug!(%error, "an admin connection ended early");
     }
 }
+
+#[cfg(test)]
+mod tests;

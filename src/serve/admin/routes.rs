@@ -42,6 +42,9 @@ pub(super) fn router(plane: Plane) -> Router {
     Router::new()
         .nest("/v1", v1)
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
+        .method_not_allowed_fallback(async || {
+            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "not a verb of this route")
+        })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(in_time))
         .with_state(plane)

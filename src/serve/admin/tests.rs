@@ -1,0 +1,196 @@
+//! The admin plane over a real socket: what an operator is answered, and what a broken client is.
+
+use super::{
+    Socket, bind, run,
+    view::{ErrorView, EventView, NodeView, TimelineView},
+};
+use crate::catalog::Catalog;
+use crate::config;
+use crate::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
+use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
+use crate::serve::central::{Central, Parts, Shared, SystemClock, SystemEntropy};
+use crate::store::{Store, StoreError};
+use crate::trust::CertificateAuthority;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, StatusCode, body::Incoming};
+use hyper_util::rt::TokioIo;
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+/// A central node with one machine in it, and its admin plane.
+struct Fixture {
+    central: Shared,
+    node: NodeId,
+    socket: PathBuf,
+    stop: CancellationToken,
+    plane: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = include_str!("../../../site.toml");
+        let site = config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let authority =
+            CertificateAuthority::load_or_create(&folder.path().join("ca"), "rack-a", at(1_700_000_000_000));
+        let central = Central::new(Parts {
+            site: Arc::new(site),
+            catalog: Catalog::new(Vec::new(), BTreeMap::new()),
+            loaders: BTreeMap::new(),
+            agent_binary: Bytes::new(),
+            store: Store::open(&folder.path().join("store")).expect("a new store"),
+            authority: authority.expect("a new authority"),
+            clock: Box::new(SystemClock),
+            entropy: Box::new(SystemEntropy),
+        });
+        let node = populate(&central).await;
+        let socket = folder.path().join("admin.sock");
+        let stop = CancellationToken::new();
+        let bound: Socket = bind(&socket).expect("a free path");
+        let plane = tokio::spawn(run(central.clone(), bound, Ipv4Addr::new(10, 77, 0, 1), stop.clone()));
+        Fixture { central, node, socket, stop, plane, _folder: folder }
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> hyper::Response<Incoming> {
+        let stream = UnixStream::connect(&self.socket).await.expect("it listens");
+        let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.expect("it speaks HTTP");
+        tokio::spawn(async move { drop(connection.await) });
+        let request = Request::builder().method(method).uri(path).header("host", "meshd");
+        let request = request.header("content-type", "application/json").body(Full::new(body.to_owned().into()));
+        sender.send_request(request.expect("a request")).await.expect("an answer")
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, method: &str, path: &str, body: &str) -> (StatusCode, T) {
+        let response = self.ask(method, path, body).await;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+        let text = String::from_utf8_lossy(&bytes);
+        (status, serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+    }
+
+    async fn record(&self, detail: &str) {
+        let event = Event::new(self.central.now(), Actor::Central, EventKind::ProfileChosen, detail).of_node(self.node);
+        let commit = self.central.store().commit(|tx| {
+            tx.event(event);
+            Ok::<_, StoreError>(())
+        });
+        commit.await.expect("stored");
+    }
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+async fn populate(central: &Shared) -> NodeId {
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+    let mut boot = BootSession::open(BootSessionId([7; 12]), mac, Stage::Dhcp, at(1_000));
+    boot.mark(Stage::Script, at(3_000));
+    let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(1_000));
+    (boot.node, node.boot) = (Some(node.id), Some(boot.id));
+    let id = node.id;
+    let stored = central.store().commit(|tx| {
+        tx.put_session(boot);
+        tx.put_node(node);
+        Ok::<_, StoreError>(())
+    });
+    stored.await.expect("stored");
+    id
+}
+
+#[tokio::test]
+async fn a_node_is_listed_approved_and_given_a_profile() {
+    let fixture = Fixture::start().await;
+    let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
+    assert_eq!((nodes[0].id, nodes[0].profile.as_str(), nodes[0].assigned), (fixture.node, "discovery", false));
+    let path = format!("/v1/nodes/{}", nodes[0].name);
+    let (status, node) = fixture.get::<NodeView>("POST", &format!("{path}/approve"), "null").await;
+    assert_eq!((status, node.phase.as_str()), (StatusCode::OK, "approved"));
+    let assign = format!("{path}/assign-profile");
+    let (_, node) = fixture.get::<NodeView>("POST", &assign, r#"{"profile":"compute"}"#).await;
+    assert_eq!((node.profile.as_str(), node.assigned), ("compute", true));
+    let (_, boot) = fixture.get::<TimelineView>("GET", &format!("{path}/timeline"), "").await;
+    assert_eq!((boot.stages.len(), boot.total_ms), (2, 2_000));
+}
+
+#[tokio::test]
+async fn each_refusal_says_what_and_what_to_do() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node;
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/nodes/nobody".to_owned(), "", 404, "no_node"),
+        ("POST", format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"gone"}"#, 409, "no_profile"),
+        ("POST", format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"../x"}"#, 400, "bad_request"),
+        ("POST", format!("/v1/nodes/{node}/assign-profile"), "{", 400, "bad_request"),
+        ("POST", format!("/v1/nodes/{node}/reboot"), "null", 409, "not_linked"),
+        ("GET", format!("/v1/overlay/{node}"), "", 409, "render_failed"),
+        ("GET", "/v1/events?limit=many".to_owned(), "", 400, "bad_request"),
+        ("GET", "/v1/events?since=3".to_owned(), "", 400, "bad_request"),
+        ("DELETE", "/v1/nodes".to_owned(), "", 405, "bad_method"),
+        ("GET", "/nodes".to_owned(), "", 404, "not_found"),
+    ] {
+        let (found, error) = fixture.get::<ErrorView>(method, &path, body).await;
+        assert_eq!((found.as_u16(), error.code.as_str()), (status, code), "{path} {body}: {error:?}");
+        assert!(!error.message.is_empty() && error.correlation_id.len() == 12, "{error:?}");
+    }
+    let (_, error) =
+        fixture.get::<ErrorView>("POST", &format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"gone"}"#).await;
+    assert!(error.hint.contains("compute") && error.hint.contains("discovery"), "it says which exist: {error:?}");
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_refused() {
+    let fixture = Fixture::start().await;
+    let body = format!(r#"{{"profile":"{}"}}"#, "x".repeat(64 * 1024));
+    let path = format!("/v1/nodes/{}/assign-profile", fixture.node);
+    let (status, _) = fixture.get::<ErrorView>("POST", &path, &body).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn who_follows_sees_the_past_then_what_happens_and_the_end() {
+    let fixture = Fixture::start().await;
+    fixture.record("before").await;
+    let mut body = fixture.ask("GET", "/v1/events?follow=true", "").await.into_body();
+    fixture.record("after").await;
+    let mut text = Vec::new();
+    while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
+        let frame = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("in time");
+        text.extend_from_slice(frame.expect("not the end").expect("sound").data_ref().expect("data"));
+    }
+    let lines: Vec<EventView> =
+        text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let details: Vec<&str> = lines.iter().map(|event| event.detail.as_str()).collect();
+    assert_eq!(details, ["before", "after"]);
+    assert_eq!((lines[0].kind.as_str(), lines[0].node), ("profile_chosen", Some(fixture.node)));
+    fixture.stop.cancel();
+    let end = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("the stream ends with meshd");
+    assert!(end.is_none(), "{end:?}");
+    fixture.plane.await.expect("no panic");
+    assert!(!fixture.socket.exists(), "the socket goes with the plane");
+}
+
+#[tokio::test]
+async fn junk_on_the_socket_harms_nobody() {
+    let fixture = Fixture::start().await;
+    let mut stream = UnixStream::connect(&fixture.socket).await.expect("it listens");
+    stream.write_all(b"\x16\x03\x01 no HTTP at all\r\n\r\n").await.expect("written");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let (status, _) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
+    assert_eq!(status, StatusCode::OK);
+}
