@@ -2,14 +2,15 @@
 
 use super::{
     Context, Failure,
-    print::{Output, bytes, table},
+    print::{Output, bytes, table, write},
+    progress::Drawing,
 };
-use crate::catalog::{ImageError, ImageManifest, image};
+use crate::catalog::{ImageError, ImageManifest};
 use crate::config::{Site, suggest};
 use crate::id::{ImageName, ProfileName};
+use crate::image::{self, BuildError, BuildRequest, ImageState, Listed};
 use clap::Subcommand;
 use serde::Serialize;
-use std::{collections::BTreeSet, path::Path};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Image {
@@ -17,6 +18,12 @@ pub(super) enum Image {
     List {
         #[command(flatten)]
         output: Output,
+    },
+    /// Build an image from its recipe; instant when it is there already
+    Build {
+        /// Name of an image, or `all` that profiles name
+        #[arg(default_value = "all")]
+        name: String,
     },
     /// Compare every blob of an image with its digest
     Verify {
@@ -30,7 +37,8 @@ impl Image {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let site = context.site()?;
         match self {
-            Image::List { output } => output.print(&views(&site), |views| list(views)),
+            Image::List { output } => output.print(&views(&site)?, |views| list(views)),
+            Image::Build { name } => build(&site, &name),
             Image::Verify { name } => verify(&site, &name),
         }
     }
@@ -39,61 +47,57 @@ impl Image {
 /// One image in a listing.
 #[derive(Debug, Serialize)]
 struct ImageView {
-    name: ImageName,
-    recipe: bool,
-    built: bool,
-    /// What was built, or `null`.
-    manifest: Option<ImageManifest>,
-    /// Why it cannot be used although there is something.
-    problem: Option<String>,
+    #[serde(flatten)]
+    image: Listed,
+    /// The profiles that boot it.
     profiles: Vec<ProfileName>,
 }
 
-/// Folders of recipes, images of profiles, and manifests, each name once.
-fn names(site: &Site) -> BTreeSet<ImageName> {
-    let files = |folder: &Path| {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    let recipes = files(&site.images_dir).into_iter().filter(|path| path.join("image.toml").exists());
-    let manifests = files(&site.blobs_dir.join("images")).into_iter().filter(|path| path.extension().is_some());
-    let stems = recipes.chain(manifests.map(|path| path.with_extension("")));
-    let found = stems.filter_map(|path| path.file_name()?.to_str()?.parse().ok());
-    found.chain(site.profiles.values().map(|profile| profile.image.clone())).collect()
+/// All that have a recipe or a manifest, and those that profiles only dream of.
+fn known(site: &Site) -> Result<Vec<Listed>, Failure> {
+    let read = image::list(&site.blobs_dir, &site.images_dir);
+    let mut all = read.map_err(|error| {
+        let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
+        Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
+    })?;
+    for name in site.profiles.values().map(|profile| &profile.image) {
+        if all.iter().all(|listed| listed.name != *name) {
+            let (state, manifest, problem) = (ImageState::NotBuilt, None, Some("there is no recipe".to_owned()));
+            all.push(Listed { name: name.clone(), state, manifest, problem });
+        }
+    }
+    Ok(all)
 }
 
-fn views(site: &Site) -> Vec<ImageView> {
-    let view = |name: ImageName| {
-        let (manifest, problem) = match image::load_manifest(&site.blobs_dir, &name) {
-            Ok(manifest) => (Some(manifest), None),
-            Err(ImageError::NotBuilt { .. }) => (None, None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        let uses = site.profiles.values().filter(|profile| profile.image == name);
-        let profiles = uses.map(|profile| profile.name.clone()).collect();
-        let recipe = site.images_dir.join(name.as_str()).join("image.toml").exists();
-        ImageView { recipe, built: manifest.is_some(), manifest, problem, profiles, name }
+fn views(site: &Site) -> Result<Vec<ImageView>, Failure> {
+    let view = |image: Listed| {
+        let uses = site.profiles.values().filter(|profile| profile.image == image.name);
+        ImageView { profiles: uses.map(|profile| profile.name.clone()).collect(), image }
     };
-    names(site).into_iter().map(view).collect()
+    Ok(known(site)?.into_iter().map(view).collect())
+}
+
+fn size(manifest: &ImageManifest) -> u64 {
+    manifest.parts.each().iter().map(|(_, blob)| blob.size).sum()
 }
 
 fn list(views: &[ImageView]) -> String {
-    let rows = views.iter().map(|view| {
-        let state = match (&view.manifest, &view.problem, view.recipe) {
-            (Some(_), ..) => "built",
-            (_, Some(_), _) => "unusable",
-            (.., true) => "not built",
-            (.., false) => "no recipe",
+    let rows = views.iter().map(|ImageView { image, profiles }| {
+        let state = match image.state {
+            ImageState::Built => "built",
+            ImageState::Stale => "stale: the recipe has changed",
+            ImageState::NotBuilt => "not built",
+            ImageState::Broken => "broken",
+            ImageState::NoRecipe => "built, without recipe",
         };
-        let manifest = view.manifest.as_ref();
-        let size: Option<u64> = manifest.map(|one| one.parts.each().iter().map(|(_, blob)| blob.size).sum());
-        let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
+        let manifest = image.manifest.as_ref();
+        let profiles: Vec<&str> = profiles.iter().map(ProfileName::as_str).collect();
         [
-            view.name.to_string(),
+            image.name.to_string(),
             state.to_owned(),
             manifest.map(|one| one.alpine_release.clone()).unwrap_or_default(),
             manifest.map(|one| one.kernel_release.clone()).unwrap_or_default(),
-            size.map(bytes).unwrap_or_default(),
+            manifest.map(|one| bytes(size(one))).unwrap_or_default(),
             manifest.map(|one| one.built_at.to_string()).unwrap_or_default(),
             profiles.join(" "),
         ]
@@ -101,29 +105,56 @@ fn list(views: &[ImageView]) -> String {
     table(["name", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
 }
 
-/// One image by the name that somebody typed, or all that are known.
-pub(super) fn chosen(site: &Site, name: &str) -> Result<Vec<ImageName>, Failure> {
-    let known = names(site);
-    if name == "all" {
-        return Ok(known.into_iter().collect());
-    }
-    let found = known.iter().find(|image| image.as_str() == name);
-    found.map(|image| vec![image.clone()]).ok_or_else(|| {
-        let hint = suggest(name, known.iter().map(ImageName::as_str));
+/// One image by the name that somebody typed.
+fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
+    let known = known(site)?;
+    let found = known.iter().find(|listed| listed.name.as_str() == name).map(|listed| listed.name.clone());
+    found.ok_or_else(|| {
+        let hint = suggest(name, known.iter().map(|listed| listed.name.as_str()));
         Failure::new(format!("there is no image `{name}` in {}", site.images_dir.display()), hint)
     })
 }
 
+fn build(site: &Site, name: &str) -> Result<(), Failure> {
+    let mut names: Vec<ImageName> = match name {
+        "all" => site.profiles.values().map(|profile| profile.image.clone()).collect(),
+        name => vec![find(site, name)?],
+    };
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let request = BuildRequest {
+            recipe_dir: site.images_dir.join(name.as_str()),
+            blobs_dir: site.blobs_dir.clone(),
+            keys_dir: site.state_dir.join("keys"),
+            // Beside the blobs: sites that share those share downloads too.
+            cache_dir: site.blobs_dir.join("cache"),
+            work_dir: site.blobs_dir.join("work"),
+            name,
+        };
+        let built = image::build(&request, &Drawing::new()).map_err(|error| match error {
+            BuildError::Recipe(faults) => faults.into(),
+            error => Failure::of(&error),
+        })?;
+        let (name, total) = (&request.name, bytes(size(&built)));
+        write(&format!("{name}: kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))?;
+    }
+    Ok(())
+}
+
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {
+    let names = match name {
+        "all" => known(site)?.into_iter().map(|listed| listed.name).collect(),
+        name => vec![find(site, name)?],
+    };
     let (mut sound, mut bad) = (0, Vec::new());
-    for image in chosen(site, name)? {
-        match image::load_image(&site.blobs_dir, &image) {
-            Ok(loaded) => {
+    for image in names {
+        match image::verify(&site.blobs_dir, &image) {
+            Ok(manifest) => {
                 sound += 1;
-                let size: u64 = loaded.manifest.parts.each().iter().map(|(_, blob)| blob.size).sum();
-                eprintln!("{image}: every blob has its digest ({})", bytes(size));
+                write(&format!("{image}: every blob has its digest ({})\n", bytes(size(&manifest))))?;
             }
-            // All that are built: one that is not has nothing to verify.
+            // Of all images, one that is not built has nothing to verify.
             Err(ImageError::NotBuilt { .. }) if name == "all" => {}
             Err(error) => bad.push(Failure::of(&error)),
         }

@@ -15,6 +15,7 @@ mod node;
 mod overlay;
 mod print;
 mod profile;
+mod progress;
 mod render;
 mod serve;
 

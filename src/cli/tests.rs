@@ -54,6 +54,8 @@ fn every_verb_of_the_contract_is_understood() {
         "meshd overlay render n1 --out x",
         "meshd overlay render --profile compute --uuid 01020304-0506-0708-090a-0b0c0d0e0f10 --out x",
         "meshd image list -o table",
+        "meshd image build",
+        "meshd image build alpine-lab",
         "meshd image verify",
         "meshd events --follow -o json",
         "meshd lab status",
