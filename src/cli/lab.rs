@@ -43,7 +43,7 @@ enum Verb {
         powered_off: bool,
     },
     /// Build the images that a rack needs; needs no root.
-    Prepare {
+    Image {
         #[command(flatten)]
         rack: RackArgs,
     },
@@ -148,7 +148,7 @@ pub fn run(args: LabArgs, site: Option<&Path>) -> Result<()> {
             (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
             up(&options)
         }
-        Verb::Prepare { rack } => Ok(Rack::prepare(&rack.options(site, interrupt)?, &mut |word| eprintln!("{word}"))?),
+        Verb::Image { rack } => Ok(Rack::prepare(&rack.options(site, interrupt)?, &mut |word| eprintln!("{word}"))?),
         Verb::Status { at, output } => status(&Rack::attach(&at.dir)?.status(), output),
         Verb::Down { at } => down(&at.dir),
         Verb::Power { at, node, button } => {
