@@ -2,4 +2,7 @@
 #![cfg(feature = "server")]
 
 mod agent_plane;
+mod chain;
 mod house;
+mod stranger;
+mod world;

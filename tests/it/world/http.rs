@@ -6,11 +6,10 @@ use std::{
     net::TcpStream,
 };
 
-/// An answer, with its head as text.
+/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    pub head: String,
     pub body: Vec<u8>,
 }
 
@@ -38,7 +37,7 @@ pub fn request(method: &str, url: &str, headers: &str) -> std::io::Result<Answer
     if method != "HEAD" && length.is_some_and(|length| length != body.len()) {
         return Err(broken());
     }
-    Ok(Answer { status, head, body })
+    Ok(Answer { status, body })
 }
 
 /// GET.

@@ -1,7 +1,7 @@
 //! A whole site in two network namespaces: the real `meshd serve` as a process on its real ports on one side of a wire, and a
 //! fake PXE node that walks the chain over real sockets on the other. Everything goes when it is dropped, also in a panic.
 
-mod dhcp;
+pub mod dhcp;
 mod http;
 pub mod node;
 mod tftp;
@@ -66,7 +66,10 @@ impl World {
         let world = World { dir, central, nodes, daemon: None };
         world.central.create().unwrap();
         world.nodes.create().unwrap();
-        world.central.ip(&["link", "add", "br0", "type", "veth", "peer", "name", "eth0", "netns", world.nodes.name()]).unwrap();
+        world
+            .central
+            .ip(&["link", "add", "br0", "type", "veth", "peer", "name", "eth0", "netns", world.nodes.name()])
+            .unwrap();
         world.central.ip(&["address", "add", &format!("{CENTRAL}/24"), "dev", "br0"]).unwrap();
         world.central.ip(&["link", "set", "br0", "up"]).unwrap();
         world.nodes.ip(&["link", "set", "eth0", "up"]).unwrap();
@@ -282,5 +285,13 @@ impl Drop for World {
 }
 
 /// What the overlays that ship ask for; the image says that it has them.
-const IMAGE_PACKAGES: [&str; 8] =
-    ["alpine-base", "alpine-baselayout", "busybox", "openrc", "busybox-openrc", "busybox-mdev-openrc", "kmod", "ifupdown-ng"];
+const IMAGE_PACKAGES: [&str; 8] = [
+    "alpine-base",
+    "alpine-baselayout",
+    "busybox",
+    "openrc",
+    "busybox-openrc",
+    "busybox-mdev-openrc",
+    "kmod",
+    "ifupdown-ng",
+];

@@ -6,7 +6,7 @@ use super::{
     eventually, http, tftp, unpack,
 };
 use meshd::id::{MacAddr, SystemUuid};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
@@ -82,7 +82,9 @@ impl<'a> PxeNode<'a> {
     /// The URL that iPXE asks after the entry script.
     pub fn script_url(&self) -> String {
         let (mac, uuid, serial) = (self.mac, self.uuid, &self.serial);
-        format!("http://{CENTRAL}:8080/boot/script?mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64")
+        format!(
+            "http://{CENTRAL}:8080/boot/script?mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64"
+        )
     }
 
     pub fn script(&self) -> std::io::Result<Script> {
@@ -126,11 +128,20 @@ impl<'a> PxeNode<'a> {
 
     /// Boots, trying again from iPXE as the scripts say, until it has its overlay.
     pub fn boot(&self) -> Overlay {
-        let mut script = self.power_on();
+        self.go_on(self.power_on())
+    }
+
+    /// What a script tells iPXE to do when something could not be fetched.
+    pub fn retry_from_ipxe(&self) -> Overlay {
+        self.go_on(self.ipxe())
+    }
+
+    fn go_on(&self, mut script: std::io::Result<Script>) -> Overlay {
         eventually("the machine boots", || {
-            let loaded = script.as_ref().map_err(ToString::to_string).and_then(|script| {
-                self.load(script).map_err(|error| error.to_string())
-            });
+            let loaded = script
+                .as_ref()
+                .map_err(ToString::to_string)
+                .and_then(|script| self.load(script).map_err(|error| error.to_string()));
             if loaded.is_err() {
                 script = self.ipxe();
             }
@@ -143,11 +154,11 @@ impl<'a> PxeNode<'a> {
         let root = tempfile::tempdir().unwrap();
         let place = |name: &str| root.path().join(name);
         let content = |path: &str| &overlay.get(path).unwrap_or_else(|| panic!("{path} is in the overlay")).1;
-        fs::write(place("ca.pem"), content("etc/meshd/ca.pem")).unwrap();
+        fs::create_dir_all(place("root/etc/meshd")).unwrap();
+        fs::write(place("root/etc/meshd/ca.pem"), content("etc/meshd/ca.pem")).unwrap();
         fs::write(place("boot.json"), content("etc/meshd/boot.json")).unwrap();
-        let mut config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();
-        config["ca_file"] = json!(place("ca.pem"));
-        fs::write(place("agent.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+        fs::write(place("agent.json"), content("etc/meshd/agent.json")).unwrap();
+        let config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();
         let started = place("root/run/openrc/started");
         fs::create_dir_all(&started).unwrap();
         for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str) {
