@@ -20,7 +20,7 @@ pub struct Tool {
 }
 
 /// Every program that a build runs.
-pub const TOOLS: [Tool; 15] = [
+pub const TOOLS: [Tool; 16] = [
     Tool { program: "python3", package: "python3" },
     Tool { program: "qemu-img", package: "qemu-utils" },
     Tool { program: "debugfs", package: "e2fsprogs" },
@@ -35,6 +35,7 @@ pub const TOOLS: [Tool; 15] = [
     Tool { program: "tar", package: "tar" },
     Tool { program: "openssl", package: "openssl" },
     Tool { program: "chroot", package: "coreutils" },
+    Tool { program: "cp", package: "coreutils" },
     Tool { program: "unshare", package: "util-linux" },
 ];
 
