@@ -175,6 +175,12 @@ fn packets_of_real_firmware_are_understood() {
             0,
             "http://10.77.0.1:8080/boot.ipxe",
         ),
+        (
+            include_str!("../../../../tests/golden/dhcp-discover-ipxe-efi.hex"),
+            Exchange::Ipxe,
+            7,
+            "http://10.77.0.1:8080/boot.ipxe",
+        ),
         (include_str!("../../../../tests/golden/dhcp-discover-ovmf-pxe.hex"), Exchange::Firmware, 7, "snponly.efi"),
         (
             include_str!("../../../../tests/golden/dhcp-discover-ovmf-http.hex"),
