@@ -63,6 +63,9 @@ impl Node {
             match self {
                 Node::List { output } => {
                     let nodes: Vec<NodeView> = client.get("/v1/nodes").await?;
+                    if nodes.is_empty() {
+                        eprintln!("no machine has been seen yet: power one on");
+                    }
                     output.print(&nodes, |nodes| list(nodes, now()))
                 }
                 Node::Show { node, output } => {

@@ -76,7 +76,7 @@ impl Render {
         }
         let site = context.site()?;
         let profile = profile::find(&site, self.profile.as_deref().unwrap_or_default())?;
-        let mut renderer = Renderer::new(&site, overlays(&site).map_err(Faults)?);
+        let mut renderer = Renderer::new(&site, overlays(&site).map_err(Faults)?).with_agent();
         let node = self.uuid.map(|uuid| Basis::Uuid(uuid).node_id());
         let rendered = renderer.render(profile, node).map_err(Faults)?;
         write_whole(&self.out, &rendered.to_targz())?;

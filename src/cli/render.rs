@@ -4,7 +4,7 @@ use super::Failure;
 use crate::catalog::{ImageManifest, Overlay, image, read_overlays};
 use crate::config::{Fault, Profile, Site};
 use crate::id::{Digest, NodeId, OverlayName};
-use crate::overlay::{self, AgentBinary, ImageFacts, Kind, NodeContext, PublicOverlay, RenderInput};
+use crate::overlay::{self, AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput};
 use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
@@ -56,8 +56,19 @@ impl<'s> Renderer<'s> {
             notes.push("[net].address is not written: 0.0.0.0 stands for it".to_owned());
             Ipv4Addr::UNSPECIFIED
         });
-        let agent = agent_path(site).and_then(|path| std::fs::read(path).ok()).map(|bytes| AgentBinary::new(&bytes));
-        Renderer { site, overlays, authority, agent, central, notes }
+        Renderer { site, overlays, authority, agent: None, central, notes }
+    }
+
+    /// Takes the agent's bytes too: packing them is most of the work, and only a written archive needs them.
+    pub(super) fn with_agent(mut self) -> Self {
+        let path = agent_path(self.site).unwrap_or_else(|| "mesh-agent".into());
+        match std::fs::read(&path) {
+            Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
+            Err(error) => {
+                self.notes.push(format!("cannot read {}: {error}; an empty file stands for the agent", path.display()));
+            }
+        }
+        self
     }
 
     /// The public part of a profile's overlay.
@@ -76,15 +87,8 @@ impl<'s> Renderer<'s> {
             agent: self.agent.as_ref().unwrap_or(&nothing),
             image: &image,
         };
-        let rendered = overlay::render_public(&input).map_err(|faults| {
-            let sentences = faults.0.into_iter().map(|fault| sentence(&self.site.file, &fault.to_string()));
-            sentences.collect::<Vec<_>>()
-        })?;
-        if self.agent.is_none() && rendered.files.iter().any(|file| file.kind == Kind::Agent) {
-            let path = agent_path(self.site).unwrap_or_else(|| "mesh-agent".into());
-            self.notes.push(format!("there is no {}: an empty file stands for the agent", path.display()));
-        }
-        Ok(rendered)
+        overlay::render_public(&input)
+            .map_err(|faults| faults.0.into_iter().map(|fault| sentence(&self.site.file, &fault.to_string())).collect())
     }
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {
