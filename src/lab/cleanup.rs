@@ -7,12 +7,21 @@ use std::{fs, io, path::Path, time::Duration};
 const GRACE: Duration = Duration::from_secs(10);
 /// Suffix of the namespace of a machine that is no node.
 pub const STRANGER: &str = "x";
-/// What a rack leaves: built images, its site file, and the logs, until the next rack.
-const KEPT: [&str; 5] = ["blobs", "site.toml", "lock", "cache", "keys"];
+/// Beginnings of the names of what a rack makes in its folder. Built images, whatever their builder keeps, and the site file stay.
+const MADE: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
+
+/// What becomes of the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// They stay for whoever wants to know why.
+    Keep,
+    /// A new rack begins.
+    Remove,
+}
 
 /// Ends everything that runs for the rack in this folder and removes its networks and state; it goes on past failures and
 /// gives the first.
-pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>) -> Result<(), LabError> {
+pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: Logs) -> Result<(), LabError> {
     let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
     let mut results: Vec<Result<(), LabError>> =
         recorded.unwrap_or_default().iter().map(|(what, process)| process.end(what, GRACE)).collect();
@@ -21,7 +30,7 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>) -> Resu
     }
     results.push(namespace.beside(STRANGER).delete());
     results.push(namespace.delete());
-    results.push(remove_files(dir, record.is_some()));
+    results.push(remove_files(dir, logs));
     results.push(Record::remove(dir));
     results.into_iter().collect()
 }
@@ -37,8 +46,7 @@ fn strays(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> 
     namespace.processes().into_iter().filter(ours).filter_map(ProcessId::of)
 }
 
-/// After a rack its logs stay, for whoever wants to know why; before a new one they go, too.
-fn remove_files(dir: &Path, keep_logs: bool) -> Result<(), LabError> {
+fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -47,8 +55,9 @@ fn remove_files(dir: &Path, keep_logs: bool) -> Result<(), LabError> {
     for entry in entries.filter_map(Result::ok) {
         let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
         let is_log = name.ends_with(".log");
-        let ours = ["node", "meshd.log", "state", "admin.sock", "probe.img"].iter().any(|ours| name.starts_with(ours));
-        if !ours || KEPT.contains(&name.as_str()) || (is_log && keep_logs) {
+        let of_a_node = name.strip_prefix("node").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let ours = of_a_node || MADE.iter().any(|made| name.starts_with(made));
+        if !ours || (is_log && logs == Logs::Keep) {
             continue;
         }
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -62,14 +71,14 @@ fn remove_files(dir: &Path, keep_logs: bool) -> Result<(), LabError> {
 mod tests {
     use super::*;
 
-    fn left(keep_logs: bool) -> Vec<String> {
+    fn left(logs: Logs) -> Vec<String> {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(dir.path().join("state/ca")).expect("made");
         fs::create_dir_all(dir.path().join("blobs")).expect("made");
         for file in ["node1.qmp", "node1.serial.log", "meshd.log", "notes.txt", "site.toml", "blobs/a"] {
             fs::write(dir.path().join(file), "").expect("written");
         }
-        remove_files(dir.path(), keep_logs).expect("removed");
+        remove_files(dir.path(), logs).expect("removed");
         let mut left: Vec<String> = fs::read_dir(dir.path())
             .expect("it is there")
             .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
@@ -80,7 +89,7 @@ mod tests {
 
     #[test]
     fn images_and_what_is_not_ours_stay_and_logs_until_the_next_rack() {
-        assert_eq!(left(true), ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]);
-        assert_eq!(left(false), ["blobs", "notes.txt", "site.toml"]);
+        assert_eq!(left(Logs::Keep), ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]);
+        assert_eq!(left(Logs::Remove), ["blobs", "notes.txt", "site.toml"]);
     }
 }

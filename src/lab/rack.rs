@@ -1,7 +1,8 @@
 //! A rack: made whole or not at all, and gone when it is dropped, also by a panic.
 
 use super::{
-    Accel, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central, cleanup,
+    Accel, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central,
+    cleanup::{self, Logs},
     record::{NodeRecord, Record},
     site::{self, Layout, Setting},
     tools::{self, Tools},
@@ -90,7 +91,7 @@ impl Rack {
         let site = site::derive(&options.site, &layout, &options.settings)?;
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
-        cleanup::sweep(&dir, &namespace, None)?;
+        cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
         central::ensure_images(&options.program, &site, talk)?;
         let (accel, reason) = accel::probe(&tools.qemu, &dir)?;
         talk(&match accel {
@@ -153,7 +154,7 @@ impl Rack {
 
     fn tear_down(&mut self) -> Result<(), LabError> {
         let _lock = lock(&self.layout.dir)?;
-        let swept = cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record));
+        let swept = cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record), Logs::Keep);
         for child in self.children.values_mut() {
             // They are gone; this only reaps them.
             let _ = child.try_wait();
@@ -211,7 +212,7 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
     // A damaged record is no reason to leave processes behind: those inside the namespace are found without it.
     let record = Record::load(&dir).unwrap_or_default();
     let was = record.is_some() || namespace.exists();
-    cleanup::sweep(&dir, &namespace, record.as_ref())?;
+    cleanup::sweep(&dir, &namespace, record.as_ref(), Logs::Keep)?;
     Ok(was)
 }
 

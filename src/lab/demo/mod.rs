@@ -47,7 +47,8 @@ impl Demo {
         let mut rack = Rack::up(&self.options, &mut |word| {
             let _ = writeln!(out, "{word}");
         })?;
-        let told = Script { demo: self, rack: &mut rack, out, start }.play();
+        let view = View::new(self.terminal);
+        let told = Script { demo: self, rack: &mut rack, out, start, view }.play();
         if let Err(error) = told {
             writeln!(out, "\n{}", rack.last_words(LOG_LINES))?;
             return Err(error);
@@ -71,6 +72,7 @@ struct Script<'a> {
     rack: &'a mut Rack,
     out: &'a mut dyn Write,
     start: Instant,
+    view: View,
 }
 
 impl Script<'_> {
@@ -108,9 +110,9 @@ impl Script<'_> {
 
     /// Shows every stage as it is reached, until `done`.
     fn watch(&mut self, what: &str, done: impl Fn(&[Option<Progress>]) -> bool) -> Result<(), DemoError> {
-        let mut view = View::new(self.demo.terminal);
+        self.view.begin();
         let left = DEADLINE.saturating_sub(self.start.elapsed());
-        let (out, start) = (&mut *self.out, self.start);
+        let (out, view, start) = (&mut *self.out, &mut self.view, self.start);
         self.rack.wait(left, what, |rack| {
             let known = rack.nodes()?;
             let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|place| find(rack, place, &known)).collect();

@@ -23,6 +23,11 @@ impl View {
         View { terminal, drawn: 0, told: BTreeSet::new() }
     }
 
+    /// Something else was printed since: the next drawing is below it. What was told once is not told again.
+    pub fn begin(&mut self) {
+        self.drawn = 0;
+    }
+
     /// Shows what is new; both lists have the nodes in the order of their places.
     pub fn show(
         &mut self,
