@@ -1,5 +1,6 @@
 //! Integration tests: real sockets on loopback, real TLS, no machine.
 #![cfg(feature = "server")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod agent_plane;
 mod chain;

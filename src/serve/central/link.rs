@@ -78,7 +78,12 @@ impl Central {
             return Err(PlaneError::Unauthorized);
         }
         let now = self.now();
-        self.store.commit(|tx| Ok::<_, StoreError>(arrive(tx, peer, hello, from, now))).await?;
+        self.store
+            .commit(|tx| {
+                arrive(tx, peer, hello, from, now);
+                Ok::<_, StoreError>(())
+            })
+            .await?;
         let (id, due) = self.register(peer, commands.clone(), now);
         for task in due {
             // The link was just made: if it is gone again, its tasks wait for the next one.
