@@ -35,7 +35,7 @@ unit: build ## Unit, property and integration tests: seconds once built
 	@cargo test --quiet --locked --lib --bins --test integration
 
 e2e: image ## Real firmware, real Alpine: boots whole racks in QEMU
-	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --include-ignored --test-threads=1
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
 
 lint: ## Formatting, clippy, licences, and the agent without the server
 	@.ci/setup lint

@@ -32,5 +32,3 @@ pub use progress::{Progress, Quiet, Step};
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod real;

@@ -191,12 +191,12 @@ fn to_pem(bytes: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n")
 }
 
-static SHARED: LazyLock<(tempfile::TempDir, CertificateAuthority, Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
-    let (dir, authority) = authority();
+static SHARED: LazyLock<(CertificateAuthority, Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
+    let (_dir, authority) = authority();
     let request = csr(&new_key().expect("key"));
     let issued = authority.issue_node(&request, node(), now()).expect("issued");
     let certificate = der(&issued.certificate_pem).to_vec();
-    (dir, authority, pem_body(&request), certificate)
+    (authority, pem_body(&request), certificate)
 });
 
 proptest! {
@@ -204,7 +204,7 @@ proptest! {
     fn junk_and_mutations_never_panic(
         text in "\\PC{0,200}", bytes: Vec<u8>, at in any::<prop::sample::Index>(), flip in 1u8..,
     ) {
-        let (_, authority, request, certificate) = &*SHARED;
+        let (authority, request, certificate) = &*SHARED;
         let _ = authority.issue_node(&text, node(), now());
         let _ = authority.issue_node(&to_pem(&bytes), node(), now());
         let _ = authority.identify(&bytes, now());

@@ -7,7 +7,6 @@ const NODE: u8 = 1;
 
 /// With `delivery = "url"` the kernel runs before the overlay is fetched, so here a node really can lose it.
 #[test]
-#[ignore = "boots real machines: minutes, root, QEMU"]
 fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
     let mut test = up(|mut options, _| {
         (options.nodes, options.powered) = (1, false);

@@ -16,7 +16,6 @@ const BIOS: u8 = 1;
 const UEFI: u8 = 2;
 
 #[test]
-#[ignore = "boots real machines: minutes, root, QEMU"]
 fn bios_and_uefi_come_online_without_leaking_a_secret_and_one_becomes_something_else_by_a_reboot() {
     let mut test = up(|mut options, dir| {
         (options.firmware, options.powered) = (Mix::Mixed, false);

@@ -7,7 +7,6 @@ use meshd::lab::{Power, Rack, Wait};
 const NODE: u8 = 1;
 
 #[test]
-#[ignore = "boots real machines: minutes, root, QEMU"]
 fn a_new_node_by_tftp_waits_without_a_token_through_kills_of_meshd_and_is_let_in_without_a_reboot() {
     let mut test = up(|mut options, _| {
         (options.nodes, options.powered) = (1, false);

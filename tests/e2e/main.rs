@@ -1,13 +1,13 @@
 //! End to end: real firmware, real iPXE, real Alpine, in racks of the lab. Few boots, many assertions each.
 //!
-//! These tests need root, QEMU, a built image and a static agent, and take minutes, so they are ignored unless asked for:
+//! These tests need root, QEMU, a built image and a static agent, and take minutes, so `cargo test` leaves them out unless they
+//! are named. `make e2e` provides what they need and names them; `make test` does it too.
 //!
-//! ```text
-//! cargo test --test e2e -- --include-ignored
-//! ```
 //! `MESHD_E2E_AGENT` names the static agent (default: `target/release/mesh-agent`), `MESHD_E2E_BLOBS` a folder of built images
 //! to share (default: `.lab/blobs`; the image is built there if it is missing). A failed test prints the ends of all serial logs
 //! and of meshd's log last.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod fails_closed;
 mod first_light;
@@ -15,4 +15,5 @@ mod images;
 mod let_in;
 mod overlays;
 mod racks;
+mod recipe;
 mod stranger;

@@ -31,7 +31,8 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn from_env(name: &str, default: &str) -> PathBuf {
+/// A path from the environment, else one in the repository.
+pub fn from_env(name: &str, default: &str) -> PathBuf {
     let path = env::var_os(name).map_or_else(|| repository().join(default), PathBuf::from);
     std::path::absolute(path).expect("a path")
 }
