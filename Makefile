@@ -44,8 +44,8 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@cargo clippy --quiet --locked --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 
-bench: build ## Measures renders, commits and scripts beside a calibration of this machine
-	@cargo bench --quiet --locked
+bench: setup ## Measures renders, deliveries and durable commits beside a calibration of this machine
+	@cargo bench --quiet --locked --bench chain
 
 doc: ## Builds the API documentation
 	@cargo doc --quiet --locked --no-deps

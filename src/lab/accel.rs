@@ -25,7 +25,9 @@ impl Accel {
     pub fn args(self) -> [&'static str; 4] {
         match self {
             Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Accel::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max"],
+            // TCG runs `rep movsb` and `rep stosb` byte by byte; without these two flags the kernel clears and copies pages
+            // by words. Seen with QEMU 7.2: OpenRC's forked shell in 5 s instead of 80.
+            Accel::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
         }
     }
 }

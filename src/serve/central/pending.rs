@@ -159,7 +159,11 @@ impl PendingTicket {
         let issued = self.central.authority.issue_node(&self.csr_pem, self.node, now)?;
         let certified = self.central.store.commit(|tx| {
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
-            let token = tx.before().tokens().any(|token| token.session == self.session);
+            // A token that expired unused will not be used any more: a slow boot is no reason to stay out.
+            let token = tx
+                .before()
+                .tokens()
+                .any(|token| token.session == self.session && (token.used.is_some() || token.expires_at >= now));
             if linked || token {
                 return Ok(false);
             }
