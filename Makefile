@@ -23,7 +23,7 @@ build: setup ## Builds target/release/meshd and the static target/release/mesh-a
 	@install -m 755 target/$(TARGET)/agent/mesh-agent target/release/mesh-agent
 
 image: build ## Builds the image alpine-lab into .lab/blobs, once
-	@target/release/meshd lab prepare
+	@target/release/meshd lab image
 
 demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
 	@$(AS_ROOT) target/release/meshd lab demo $(if $(KEEP),--keep)
