@@ -59,6 +59,8 @@ pub type Setting = (String, String);
 
 /// Reads the user's site, writes the rack's, and gives it as valid.
 pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site, LabError> {
+    // The rack's file lies elsewhere: what theirs names relative to itself, or to the working folder, must not move with it.
+    let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
     let theirs = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
     let derived = rewrite(&text, &theirs, layout, settings)?;
