@@ -93,7 +93,7 @@ fn a_table_shows_nodes_and_obeys_no_control_character() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
-    let list = node::list(&[NodeView::new(&node, Some(&boot), &site)], now);
+    let list = node::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now);
     insta::assert_snapshot!(list, @r"
     ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  STAGE   SEEN
     bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           online  5s ago
@@ -139,7 +139,8 @@ fn a_timeline_shows_what_each_stage_took() {
 #[test]
 fn json_of_a_node_has_the_words_of_the_contract() {
     let (node, boot) = machine();
-    let view = serde_json::to_value(NodeView::new(&node, Some(&boot), &sample())).expect("plain data");
+    let view =
+        serde_json::to_value(NodeView::new(&node, Some(&boot), &sample(), &LinkState::default())).expect("plain data");
     for key in ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "last_seen", "boot"] {
         assert!(view.get(key).is_some(), "{key}");
     }

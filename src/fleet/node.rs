@@ -68,6 +68,8 @@ pub struct Node {
 pub struct LinkState {
     /// Up since.
     pub since: Option<Timestamp>,
+    /// Last sign of life on it.
+    pub heard: Option<Timestamp>,
     /// Last heartbeat.
     pub heartbeat: Option<Heartbeat>,
 }

@@ -14,7 +14,7 @@ fn move_to(world: &World, address: &str) {
 /// Asks for the machine's script as if from another machine: the wire's other side then has only the stranger's address.
 fn ask_as_stranger(world: &World, machine: &PxeNode<'_>, alarms: usize) {
     move_to(world, STRANGER);
-    let answer = machine.get(&machine.script_url()).unwrap().text();
+    let answer = PxeNode::new(world, 1).get(&machine.script_url()).unwrap().text();
     assert!(answer.starts_with("#!ipxe"), "even a stranger is answered in iPXE");
     assert!(!answer.contains("/overlay/"), "no capability: {answer}");
     assert_eq!(world.events("boot_impersonated").len(), alarms, "an alarm each time");
@@ -40,6 +40,39 @@ fn a_stranger_with_the_right_uuid_serial_and_mac_gets_nothing_before_during_and_
 }
 
 #[test]
+fn another_machine_with_the_uuid_and_serial_of_one_that_is_online_is_a_collision_even_while_meshd_restarts() {
+    let mut world = World::new("auto");
+    let overlay = PxeNode::new(&world, 1).boot();
+    let _agent = PxeNode::new(&world, 1).start_agent(&overlay);
+    world.wait_for_phase("online");
+    for restart in [false, true] {
+        if restart {
+            world.kill();
+            world.start();
+        }
+        let other = PxeNode { mac: "52:54:00:00:00:02".parse().unwrap(), ..PxeNode::new(&world, 1) };
+        let answer = other.power_on().unwrap();
+        assert!(answer.overlay().is_none(), "restart {restart}: {}", answer.0);
+        assert!(answer.0.contains("id_collision"), "restart {restart}: {}", answer.0);
+        // The wire has two machines' addresses now; the first one asks for its own again.
+        PxeNode::new(&world, 1).dhcp(As::Os);
+    }
+    let node = world.wait_for_phase("online");
+    assert_eq!(node["mac"], "52:54:00:00:00:01", "the first machine is untouched");
+}
+
+#[test]
+fn one_boot_session_is_one_node() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    assert!(machine.power_on().unwrap().overlay().is_some());
+    let other =
+        PxeNode { uuid: PxeNode::new(&world, 7).uuid, address: machine.address.clone(), ..PxeNode::new(&world, 1) };
+    assert!(other.script().unwrap().overlay().is_none(), "a second identity in the same session");
+    assert_eq!(world.json(&["node", "list", "-o", "json"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
 fn an_overlay_is_given_once_to_its_machine_and_to_nobody_else() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
@@ -47,7 +80,11 @@ fn an_overlay_is_given_once_to_its_machine_and_to_nobody_else() {
     let url = script.overlay().expect("a capability");
 
     move_to(&world, STRANGER);
-    assert_eq!(machine.get(&url).unwrap().status, 404, "a capability from another address does not exist");
+    assert_eq!(
+        PxeNode::new(&world, 1).get(&url).unwrap().status,
+        404,
+        "a capability from another address does not exist"
+    );
     assert_eq!(world.events("capability_replayed").len(), 1);
     world.nodes.ip(&["address", "flush", "dev", "eth0"]).unwrap();
     machine.dhcp(As::Os);

@@ -36,6 +36,8 @@ use std::time::Duration;
 pub const RETRY: Duration = Duration::from_secs(5);
 /// Longest pause before another try, without jitter.
 pub const RETRY_CAP: Duration = Duration::from_secs(30);
+/// Silence after which a pending connection is given up; the central node pings several times in it.
+const PENDING_SILENCE: Duration = Duration::from_secs(180);
 /// Pause after a rejection: only an operator can change it.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(60);
 /// Shortest pause, even if the central node says "at once".
@@ -52,11 +54,18 @@ enum State {
     Fresh,
     Enrolling,
     Renewing,
-    Pending,
+    /// Waits for an operator. The central node pings; a connection without any is dead and nobody would ever notice.
+    Pending {
+        silent_at: Duration,
+    },
     Connecting,
-    Greeting { until: Duration },
+    Greeting {
+        until: Duration,
+    },
     Linked(Linked),
-    Waiting { until: Duration },
+    Waiting {
+        until: Duration,
+    },
     Ended,
 }
 
@@ -106,7 +115,7 @@ impl Machine {
     pub fn deadline(&self) -> Option<Duration> {
         let own = match &self.state {
             State::Fresh => Some(Duration::ZERO),
-            State::Greeting { until } | State::Waiting { until } => Some(*until),
+            State::Greeting { until } | State::Waiting { until } | State::Pending { silent_at: until } => Some(*until),
             State::Linked(link) => {
                 let times = [Some(link.next_heartbeat), Some(link.silent_at), link.next_check];
                 times.into_iter().flatten().min()
@@ -122,7 +131,7 @@ impl Machine {
             State::Fresh => "starting",
             State::Enrolling => "enrolling",
             State::Renewing => "renewing",
-            State::Pending => "pending",
+            State::Pending { .. } => "pending",
             State::Connecting => "connecting",
             State::Greeting { .. } => "greeting",
             State::Linked(_) => "linked",
@@ -168,7 +177,10 @@ impl Machine {
         let (state, action) = if self.token {
             (State::Enrolling, Action::Enrol)
         } else if self.certificate.is_none() {
-            (State::Pending, Action::OpenPending { reason: self.why_pending.to_owned() })
+            (
+                State::Pending { silent_at: now.timer + PENDING_SILENCE },
+                Action::OpenPending { reason: self.why_pending.to_owned() },
+            )
         } else if expired || self.stale {
             (State::Renewing, Action::Renew)
         } else {
@@ -183,6 +195,7 @@ impl Machine {
             State::Fresh => self.choose(now),
             State::Waiting { until } if *until <= now.timer => self.choose(now),
             State::Greeting { until } if *until <= now.timer => self.wait(now, random, None),
+            State::Pending { silent_at } if *silent_at <= now.timer => self.wait(now, random, None),
             State::Linked(link) if link.silent_at <= now.timer => self.wait(now, random, None),
             State::Linked(link) => link.timer(now, self.heartbeat, self.certificate),
             _ => Vec::new(),
@@ -210,7 +223,7 @@ impl Machine {
         self.stale = false;
         let mut actions = vec![Action::Keep(response)];
         match self.state {
-            State::Enrolling | State::Pending => actions.extend(self.forget_token()),
+            State::Enrolling | State::Pending { .. } => actions.extend(self.forget_token()),
             // A central node that renews and then refuses again must not be asked in a tight loop.
             State::Renewing if over || was_stale && self.attempts > 1 => {
                 actions.extend(self.wait(now, random, None));
@@ -263,9 +276,10 @@ impl Machine {
     }
 
     fn pending(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Action> {
-        if !matches!(self.state, State::Pending) {
+        if !matches!(self.state, State::Pending { .. }) {
             return Vec::new();
         }
+        self.alive(now);
         match reply {
             PendingReply::Waiting { .. } => {
                 self.attempts = 0;
@@ -335,8 +349,10 @@ impl Machine {
     }
 
     fn alive(&mut self, now: Now) {
-        if let State::Linked(link) = &mut self.state {
-            link.silent_at = now.timer + silence(self.heartbeat);
+        match &mut self.state {
+            State::Linked(link) => link.silent_at = now.timer + silence(self.heartbeat),
+            State::Pending { silent_at } => *silent_at = now.timer + PENDING_SILENCE,
+            _ => {}
         }
     }
 }

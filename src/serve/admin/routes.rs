@@ -75,7 +75,7 @@ async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>
     let site = central.site();
     Json(central.store().read(|model| {
         let boot = |node: &crate::fleet::Node| node.boot.and_then(|id| model.session(id));
-        model.nodes().map(|node| NodeView::new(node, boot(node), site)).collect()
+        model.nodes().map(|node| NodeView::new(node, boot(node), site, &central.link_state(node.id))).collect()
     }))
 }
 
@@ -153,7 +153,7 @@ fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
         let boot = node.boot.and_then(|id| model.session(id));
-        Some(NodeView::new(node, boot, central.site()))
+        Some(NodeView::new(node, boot, central.site(), &central.link_state(id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }

@@ -204,8 +204,8 @@ pub struct AssignProfile {
 }
 
 impl NodeView {
-    /// A node with its newest boot.
-    pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site) -> Self {
+    /// A node with its newest boot and its link.
+    pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
         NodeView {
             id: node.id,
             name: node.name.clone(),
@@ -216,7 +216,7 @@ impl NodeView {
             address: node.address,
             mac: node.mac,
             generation: node.booted.or(node.generation),
-            last_seen: node.last_seen,
+            last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
             boot: boot.map(BootView::new),
         }
     }
@@ -239,7 +239,7 @@ impl NodeDetail {
     /// Everything of a node.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
         NodeDetail {
-            node: NodeView::new(node, boot, site),
+            node: NodeView::new(node, boot, site, link),
             basis: node.basis.clone(),
             fingerprint: node.fingerprint.clone(),
             discovered_at: node.discovered_at,

@@ -27,6 +27,8 @@ pub trait AgentPlane: Send + Sync + 'static {
     fn tls(&self) -> Arc<rustls::ServerConfig>;
     /// Names the node of a certificate that passed the handshake, and says whether it has expired by now.
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
+    /// Whether a node's certificate counts: issued by us, and neither replaced nor revoked.
+    fn honours(&self, peer: &Peer) -> bool;
     /// Silence after which a connection is given up.
     fn offline_after(&self) -> Duration;
     /// A token for a certificate.
@@ -81,6 +83,10 @@ impl AgentPlane for Arc<Central> {
 
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError> {
         self.authority().identify(certificate, self.now())
+    }
+
+    fn honours(&self, peer: &Peer) -> bool {
+        self.honoured(peer.node, &peer.serial).is_ok()
     }
 
     fn offline_after(&self) -> Duration {

@@ -83,6 +83,10 @@ async fn link<P: AgentPlane>(
     if client.peer.expired {
         return Err(Refusal::STALE);
     }
+    // 401 before the upgrade is what tells an agent that its certificate is over, so that it looks for another way in.
+    if !service.plane.honours(&client.peer) {
+        return Err(Refusal::UNAUTHORIZED);
+    }
     let upgrade = bounded(upgrade)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {

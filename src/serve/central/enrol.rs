@@ -109,21 +109,23 @@ impl Central {
         let issued = self.authority.issue_node(csr_pem, id, now)?;
         self.store
             .commit(|tx| {
+                if !tx.node(id).is_some_and(|node| honours(node, serial)) {
+                    return Err(PlaneError::Unauthorized);
+                }
                 // The old one is honoured until the new one is used: the answer may be lost.
                 tx.edit_node(id, |node| node.certificates = vec![serial.to_owned(), issued.serial.clone()]);
                 let event = Event::new(now, Actor::Node, EventKind::CertificateIssued, "renewed");
                 tx.event(event.of_node(id));
-                Ok::<_, StoreError>(())
+                Ok(())
             })
             .await?;
         Ok(response(&issued))
     }
 
     /// A certificate counts only while the node is admitted and lists it. Revoked means: not listed.
-    pub(super) fn honoured(&self, id: NodeId, serial: &str) -> Result<Node, PlaneError> {
+    pub fn honoured(&self, id: NodeId, serial: &str) -> Result<Node, PlaneError> {
         let node = self.store.read(|model| model.node(id).cloned()).ok_or(PlaneError::Unauthorized)?;
-        let listed = node.certificates.iter().any(|known| known == serial);
-        if listed && node.phase.is_admitted() { Ok(node) } else { Err(PlaneError::Unauthorized) }
+        if honours(&node, serial) { Ok(node) } else { Err(PlaneError::Unauthorized) }
     }
 
     async fn enrol_refused(&self, request: &EnrolRequest, from: IpAddr, why: &str) -> PlaneError {
@@ -136,6 +138,11 @@ impl Central {
         }
         PlaneError::Unauthorized
     }
+}
+
+/// True if this certificate of the node counts.
+pub(super) fn honours(node: &Node, serial: &str) -> bool {
+    node.phase.is_admitted() && node.certificates.iter().any(|known| known == serial)
 }
 
 /// Inside the transaction of an enrolment.

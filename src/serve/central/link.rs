@@ -1,13 +1,18 @@
 //! An agent is there: one live link for each node, its facts, checks, heartbeats and tasks.
 
-use super::{Central, PlaneError, enrol::check_version, lock, script::phase_event};
+use super::{
+    Central, PlaneError,
+    enrol::{check_version, honours},
+    lock,
+    script::phase_event,
+};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage};
-use crate::id::{NodeId, Timestamp};
+use crate::id::{Basis, DenyList, Hardware, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::Peer;
 use crate::wire::{
-    Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION,
-    Welcome,
+    Check, CheckStatus, Facts, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome,
+    VERSION, Welcome,
 };
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::{mpsc, oneshot};
@@ -78,10 +83,19 @@ impl Central {
             return Err(PlaneError::Unauthorized);
         }
         let now = self.now();
+        // Before the commit, so that the watch does not call a node silent that is just being written down.
+        self.touch(peer.node);
         self.store
             .commit(|tx| {
+                // Again, where nothing can come between: a newer certificate or boot may have been stored meanwhile.
+                let current = tx
+                    .node(peer.node)
+                    .is_some_and(|node| honours(node, &peer.serial) && node.boot == Some(hello.session));
+                if !current {
+                    return Err(PlaneError::Unauthorized);
+                }
                 arrive(tx, peer, hello, from, now);
-                Ok::<_, StoreError>(())
+                Ok(())
             })
             .await?;
         let (id, due) = self.register(peer, commands.clone(), now);
@@ -98,7 +112,7 @@ impl Central {
         links.next += 1;
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
-        let state = LinkState { since: Some(now), heartbeat: None };
+        let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
         let live = Live { number, serial: peer.serial.clone(), state, commands };
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
@@ -214,8 +228,11 @@ impl Central {
     }
 
     fn heard(&self, link: LinkId) -> Option<String> {
+        let now = self.now();
         let mut links = lock(&self.links.0);
-        let serial = links.live.get(&link.node).filter(|live| live.number == link.number)?.serial.clone();
+        let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
+        live.state.heard = Some(now);
+        let serial = live.serial.clone();
         links.heard.insert(link.node, self.clock.monotonic());
         Some(serial)
     }
@@ -289,15 +306,17 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
         .filter(|mac| tx.before().node_of_mac(**mac).is_some_and(|other| other.id != peer.node))
         .copied()
         .collect();
+    if let Some(basis) = own_view(&hello.facts).filter(|basis| basis.node_id() != peer.node) {
+        let detail = format!("the machine itself derives {} from {basis}", basis.node_id());
+        let kind = EventKind::Raised { condition: ConditionKind::HardwareChanged };
+        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
+    }
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used: the old one is over.
         node.certificates = vec![peer.serial.clone()];
         node.fingerprint.macs.extend(macs.iter().filter(|mac| !foreign.contains(mac)));
         node.fingerprint.board_serial.clone_from(&hello.facts.system.board_serial);
         node.booted = hello.facts.versions.generation.parse().ok();
-        if node.booted.is_some() && node.booted == node.generation {
-            node.clear(ConditionKind::RebootRequired);
-        }
         node.facts = Some(hello.facts);
         node.address = Some(from);
         node.last_seen = now;
@@ -305,6 +324,19 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
     });
     mark_stage(tx, peer.node, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
+}
+
+/// What the machine's own sysfs yields. The overlay's ID stays: the script step decides (design, "Node ID").
+fn own_view(facts: &Facts) -> Option<Basis> {
+    let system = &facts.system;
+    let hardware = Hardware {
+        uuid: system.uuid,
+        manufacturer: system.manufacturer.clone(),
+        product: system.product.clone(),
+        serial: system.serial.clone(),
+        macs: Vec::new(),
+    };
+    hardware.basis(&DenyList::new())
 }
 
 fn mark_stage(tx: &mut Tx<'_>, node: NodeId, session: crate::id::BootSessionId, stage: Stage, now: Timestamp) {

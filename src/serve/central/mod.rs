@@ -27,9 +27,6 @@ mod script;
 mod seams;
 mod watch;
 
-#[cfg(test)]
-mod tests;
-
 pub use dhcp::DhcpSeen;
 pub use enrol::PlaneError;
 pub use fetch::Fetched;

@@ -1,6 +1,7 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
 use super::{Central, Shared, alarm::Alarm, lock, render::Promise};
+use crate::boot;
 use crate::config::Delivery;
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Stage};
 use crate::id::{BootSessionId, Digest, Secret, Timestamp};
@@ -70,7 +71,7 @@ impl Central {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
             OverlayDenied::Busy
         })?;
-        let boot = BootPart {
+        let part = BootPart {
             version: wire::VERSION,
             node: grant.node,
             session: grant.session,
@@ -79,8 +80,8 @@ impl Central {
             token,
         };
         let packed = tokio::task::spawn_blocking(move || match form {
-            Delivery::Initrd => deliver(&promise.overlay, &boot),
-            Delivery::Url => deliver_targz(&promise.overlay, &boot),
+            Delivery::Initrd => deliver(&promise.overlay, &part),
+            Delivery::Url => deliver_targz(&promise.overlay, &part),
         });
         transfer.bytes = packed.await.map_err(|_| OverlayDenied::Busy)?;
         Ok(transfer)
@@ -115,6 +116,9 @@ impl Central {
                 }
                 let admitted = tx.edit_node(grant.node, |node| {
                     node.generation = Some(promise.generation);
+                    if boot::effective_profile(&self.site, node).name == promise.profile {
+                        node.clear(ConditionKind::RebootRequired);
+                    }
                     node.phase.is_admitted()
                 });
                 let detail = format!("profile {} generation {}", promise.profile, promise.generation.0.short());

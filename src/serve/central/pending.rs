@@ -13,11 +13,14 @@ use crate::fleet::{ConditionKind, Phase, Stage};
 use crate::id::{BootSessionId, Digest, NodeId};
 use crate::store::StoreError;
 use crate::wire::{PendingHello, PendingReply};
-use std::{collections::BTreeMap, net::IpAddr, sync::Mutex};
+use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::watch;
 
 /// Nodes that may wait at once.
 const MAX_WAITING: usize = 20_000;
+
+/// How often a node that waits is looked at, whatever happens.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Everybody who waits.
 #[derive(Default)]
@@ -117,9 +120,8 @@ impl PendingTicket {
                     return reply;
                 }
             }
-            if self.decided.changed().await.is_err() {
-                return PendingReply::Rejected { reason: "the central node stops".to_owned() };
-            }
+            // Approved nodes may wait for something else than an operator: a rival that leaves, a disk that is full.
+            let _ = tokio::time::timeout(LOOK_AGAIN, self.decided.changed()).await;
         }
     }
 
@@ -159,11 +161,12 @@ impl PendingTicket {
         let issued = self.central.authority.issue_node(&self.csr_pem, self.node, now)?;
         let certified = self.central.store.commit(|tx| {
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
-            // A token that expired unused will not be used any more: a slow boot is no reason to stay out.
-            let token = tx
-                .before()
-                .tokens()
-                .any(|token| token.session == self.session && (token.used.is_some() || token.expires_at >= now));
+            // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
+            // lost.
+            let token = tx.before().tokens().any(|token| {
+                let spent = token.used.map_or(token.expires_at >= now, |used| used.key != self.key);
+                token.session == self.session && spent
+            });
             if linked || token {
                 return Ok(false);
             }

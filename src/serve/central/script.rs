@@ -15,7 +15,7 @@ use crate::fleet::{
 use crate::id::{BootSessionId, DenyList, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::capability::Grant;
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 
 impl Central {
     /// The script for a request: a boot, or a refusal that says why and asks again. Always something that iPXE can run.
@@ -50,6 +50,11 @@ impl Central {
     ) -> Result<String, Refusal> {
         let id = sighting.node_id();
         let session = self.own_session(sighting, from).await?;
+        if let Some(other) = session.node.filter(|other| *other != id) {
+            let detail = format!("{from} asked as {id} in the boot session of {other}");
+            self.impersonated(id, session.id, from, detail).await;
+            return Err(Refusal::NoSession);
+        }
         let link_is_live = self.probe(id).await;
         let known = self.store.read(|model| model.node(id).cloned());
         if link_is_live && known.as_ref().is_some_and(|node| node.fingerprint.macs.contains(&sighting.mac)) {
@@ -123,11 +128,8 @@ impl Central {
         link_is_live: bool,
     ) -> Result<Node, Refusal> {
         let now = self.now();
-        let boots_elsewhere = known.and_then(|node| node.boot).is_some_and(|boot| {
-            self.store
-                .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
-        });
-        let identified = identify(known, sighting, Claim { link_is_live, boots_elsewhere });
+        let claim = self.claim(known, sighting, link_is_live, now);
+        let identified = identify(known, sighting, claim);
         if let Identified::Collision { detail } = &identified {
             let kind = ConditionKind::IdCollision;
             let cause = format!("collision of {}", sighting.mac);
@@ -138,6 +140,20 @@ impl Central {
         let policy = self.site.enroll.policy;
         let admitted = self.store.commit(|tx| Ok::<_, StoreError>(meet(tx, sighting, &identified, policy, now)));
         admitted.await.map_err(|error| internal(&error))
+    }
+
+    /// What speaks against the known node having another network card now: it lives, or boots elsewhere. A link that was lost
+    /// a moment ago, by a restart of this process or a blip, is as good as a live one.
+    fn claim(&self, known: Option<&Node>, sighting: &Sighting, link_is_live: bool, now: Timestamp) -> Claim {
+        let boots_elsewhere = known.and_then(|node| node.boot).is_some_and(|boot| {
+            self.store
+                .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
+        });
+        let was_just_here = known.is_some_and(|node| {
+            let linked = matches!(node.phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
+            linked && self.silence(node.id) <= self.site.agent.offline_after
+        });
+        Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }
     }
 
     /// The script goes out: the node boots, in this session.
@@ -190,8 +206,13 @@ impl Central {
     }
 }
 
+/// How long a machine that has fetched its kernel may take to come online before it counts as off.
+const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
+
+/// A boot that is still under way.
 fn is_open(session: &BootSession, now: Timestamp) -> bool {
-    session.is_fresh(now) && session.reached(Stage::Online).is_none()
+    let starts = session.reached(Stage::Kernel).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
+    session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
 }
 
 /// Writes down what a sighting tells: a new node, a known one, or one with other parts.

@@ -27,7 +27,8 @@ impl Central {
             return;
         }
         let recorded = self.store.commit(|tx| {
-            for id in &silent {
+            // A node that was heard of since the look is not silent.
+            for id in silent.iter().filter(|id| self.silence(**id) > self.site.agent.offline_after) {
                 let change = tx.edit_node(*id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
                 phase_event(tx, *id, session, change, Actor::Central, now);

@@ -116,6 +116,10 @@ impl AgentPlane for Central {
         self.authority.identify(certificate, self.now())
     }
 
+    fn honours(&self, _: &Peer) -> bool {
+        true
+    }
+
     fn offline_after(&self) -> Duration {
         OFFLINE_AFTER
     }

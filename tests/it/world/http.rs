@@ -1,9 +1,10 @@
 //! An HTTP client of thirty lines: one request, one connection.
 
 use super::DEADLINE;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
 };
 
 /// An answer.
@@ -19,13 +20,19 @@ impl Answer {
     }
 }
 
-/// Sends one request for a URL; an error when nobody answers, or the answer breaks off.
-pub fn request(method: &str, url: &str, headers: &str) -> std::io::Result<Answer> {
+/// Sends one request for a URL, from an address where there are several; an error when nobody answers, or the answer breaks off.
+pub fn request(method: &str, url: &str, from: Option<Ipv4Addr>) -> std::io::Result<Answer> {
     let rest = url.strip_prefix("http://").expect("an HTTP URL");
     let (host, path) = rest.split_once('/').expect("a path");
-    let mut stream = TcpStream::connect(host)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::from((from, 0)).into())?;
+    }
+    let server: SocketAddr = host.parse().expect("an address and a port");
+    socket.connect(&server.into())?;
+    let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(DEADLINE))?;
-    write!(stream, "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n")?;
+    write!(stream, "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let broken = || std::io::Error::other("the answer broke off");
@@ -38,9 +45,4 @@ pub fn request(method: &str, url: &str, headers: &str) -> std::io::Result<Answer
         return Err(broken());
     }
     Ok(Answer { status, body })
-}
-
-/// GET.
-pub fn get(url: &str) -> std::io::Result<Answer> {
-    request("GET", url, "")
 }

@@ -8,6 +8,7 @@ use super::{
 use meshd::id::{MacAddr, SystemUuid};
 use serde_json::Value;
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
     net::Ipv4Addr,
@@ -18,10 +19,12 @@ use std::{
 
 /// A machine.
 pub struct PxeNode<'a> {
-    world: &'a World,
+    pub world: &'a World,
     pub mac: MacAddr,
     pub uuid: SystemUuid,
     pub serial: String,
+    /// What DHCP gave it last; without one it asks from whatever address the wire has.
+    pub address: Cell<Option<Ipv4Addr>>,
 }
 
 /// The files of a fetched overlay.
@@ -52,7 +55,13 @@ impl Script {
 impl<'a> PxeNode<'a> {
     pub fn new(world: &'a World, number: u8) -> Self {
         let uuid = SystemUuid([0x4c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
-        PxeNode { world, mac: MacAddr([0x52, 0x54, 0, 0, 0, number]), uuid, serial: format!("SN-{number}") }
+        PxeNode {
+            world,
+            mac: MacAddr([0x52, 0x54, 0, 0, 0, number]),
+            uuid,
+            serial: format!("SN-{number}"),
+            address: Cell::default(),
+        }
     }
 
     fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -61,22 +70,30 @@ impl<'a> PxeNode<'a> {
 
     /// Takes part in DHCP, and configures the address as a machine does.
     pub fn dhcp(&self, who: As) -> Granted {
-        let granted = self.inside(|| dhcp::obtain(self.mac, self.uuid, who));
+        let (mac, uuid) = (self.mac, self.uuid);
+        let granted = self.inside(|| dhcp::obtain(mac, uuid, who));
         self.world.nodes.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
+        self.address.set(Some(granted.address));
         granted
     }
 
     pub fn tftp(&self, name: &str) -> std::io::Result<Vec<u8>> {
         let server: Ipv4Addr = CENTRAL.parse().unwrap();
-        self.inside(|| tftp::get(server, name))
+        let from = self.address.get();
+        self.inside(|| tftp::get(server, name, from))
     }
 
     pub fn get(&self, url: &str) -> std::io::Result<http::Answer> {
-        self.inside(|| http::get(url))
+        self.request("GET", url)
     }
 
     pub fn head(&self, url: &str) -> std::io::Result<http::Answer> {
-        self.inside(|| http::request("HEAD", url, ""))
+        self.request("HEAD", url)
+    }
+
+    fn request(&self, method: &str, url: &str) -> std::io::Result<http::Answer> {
+        let from = self.address.get();
+        self.inside(|| http::request(method, url, from))
     }
 
     /// The URL that iPXE asks after the entry script.

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-/// Reads one file.
-pub fn get(server: Ipv4Addr, name: &str) -> io::Result<Vec<u8>> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+/// Reads one file, from an address where there are several.
+pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<Vec<u8>> {
+    let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0blksize\x001468\0tsize\x000\0"].concat();
     socket.send_to(&ask, (server, 69))?;

@@ -1,1 +1,0 @@
-//! The chain through central, without a socket.
