@@ -31,7 +31,9 @@ peek() {
 	echo "PEEK-MOTD $(head -n 1 /etc/motd)"
 	if [ -n "$token" ]; then
 		echo "PEEK-TOKEN seen"
-		echo "PEEK-LEFT $(echo "$token" | grep -rlF -f - /etc /root /run /tmp /var /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\n' ' ')"
+		# Plain files only: a pipe in /run would be read for ever.
+		places="$(find /etc /root /run /tmp /var -type f) $(echo /proc/[0-9]*/cmdline /proc/[0-9]*/environ)"
+		echo "PEEK-LEFT $(echo "$token" | grep -lF -f - $places 2>/dev/null | tr '\n' ' ')"
 	else
 		echo "PEEK-TOKEN none"
 	fi
