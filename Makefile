@@ -10,7 +10,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
 
 help: ## Shows this
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 14
 
 setup: ## Installs what building, testing and the demo need (Debian packages, the Rust target of the agent)
 	@.ci/setup
@@ -32,7 +32,8 @@ test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 	@echo "test: everything passed"
 
 unit: build ## Unit, property and integration tests: seconds once built
-	@cargo test --quiet --locked --lib --bins --test integration
+	@cargo test --quiet --locked --lib --bins
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
 e2e: image ## Real firmware, real Alpine: boots whole racks in QEMU
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
