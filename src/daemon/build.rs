@@ -4,7 +4,10 @@ use super::DaemonError;
 use crate::catalog::Catalog;
 use crate::config::Site;
 use crate::id::ImageName;
-use crate::serve::central::{Central, Clock as _, Parts, Shared, SystemClock, SystemEntropy};
+use crate::serve::{
+    central::{Central, Clock as _, Parts, Shared, SystemClock, SystemEntropy},
+    dhcp,
+};
 use crate::store::Store;
 use crate::trust::CertificateAuthority;
 use bytes::Bytes;
@@ -14,17 +17,6 @@ use std::{
     sync::Arc,
 };
 
-/// Loaders that may be served; what else lies in the folder is nobody's business.
-const LOADERS: [&str; 8] = [
-    "undionly.kpxe",
-    "snponly.efi",
-    "ipxe.efi",
-    "ipxe.pxe",
-    "ipxe-arm64.efi",
-    "snponly-arm64.efi",
-    "ipxe-riscv64.efi",
-    "ipxe-i386.efi",
-];
 /// Loaders that must be there.
 const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
 /// Largest loader or agent binary, in bytes.
@@ -62,7 +54,9 @@ pub(super) fn load_catalog(site: &Site) -> Result<Catalog, DaemonError> {
 fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
     let mut loaders = BTreeMap::new();
     let mut missing = Vec::new();
-    for name in LOADERS {
+    // What else lies in the folder is nobody's business.
+    let names: BTreeSet<&str> = dhcp::loader_names().chain(REQUIRED_LOADERS).collect();
+    for name in names {
         match read_bounded(&dir.join(name)) {
             Ok(bytes) => drop(loaders.insert(name.to_owned(), bytes)),
             Err(_) if REQUIRED_LOADERS.contains(&name) => missing.push(name),

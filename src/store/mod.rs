@@ -36,7 +36,10 @@ pub use tx::Tx;
 
 use crate::fleet::{Event, EventSeq};
 use flush::Flusher;
-use std::sync::{PoisonError, RwLock};
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError, RwLock},
+};
 use tokio::sync::broadcast;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
@@ -103,6 +106,8 @@ pub struct Store {
     model: RwLock<Model>,
     flusher: Flusher,
     subscribers: broadcast::Sender<(EventSeq, Event)>,
+    /// Events whose flush is under way, with their tickets.
+    unsent: Mutex<VecDeque<(u64, (EventSeq, Event))>>,
 }
 
 impl Store {
@@ -116,36 +121,47 @@ impl Store {
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let (result, ticket, events) = self.apply(change)?;
+        let (result, ticket) = self.apply(change)?;
         if let Some(ticket) = ticket {
             self.flusher.wait(ticket).await.map_err(StoreError::Write)?;
-        }
-        for event in events {
-            // Nobody listening is no error.
-            let _ = self.subscribers.send(event);
+            self.publish(ticket);
         }
         Ok(result)
     }
 
     /// The part of a commit that must not be interleaved with another one.
-    #[expect(clippy::type_complexity, reason = "private, and read in one place")]
     fn apply<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
-    ) -> Result<(R, Option<u64>, Vec<(EventSeq, Event)>), E> {
+    ) -> Result<(R, Option<u64>), E> {
         // A panic inside a closure happens before anything is applied, so a poisoned model is still a whole one.
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
         let staged = tx.into_staged();
         if staged.is_empty() {
-            return Ok((result, None, Vec::new()));
+            return Ok((result, None));
         }
         let events = staged.numbered_events(model.next_event);
         let batch = staged.to_batch(&model, &events)?;
         self.tree.apply_batch(batch).map_err(StoreError::Write)?;
         model.apply(staged);
-        Ok((result, Some(self.flusher.ticket()), events))
+        let ticket = self.flusher.ticket();
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        unsent.extend(events.into_iter().map(|event| (ticket, event)));
+        Ok((result, Some(ticket)))
+    }
+
+    /// Tells subscribers of everything up to a ticket that is on the disk, in the order in which it happened: whoever of
+    /// several writers wakes first speaks for all, and for those who no longer wait.
+    fn publish(&self, ticket: u64) {
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        while unsent.front().is_some_and(|(other, _)| *other <= ticket) {
+            if let Some((_, event)) = unsent.pop_front() {
+                // Nobody listening is no error.
+                let _ = self.subscribers.send(event);
+            }
+        }
     }
 
     /// Every event from now on, after it is durable.

@@ -3,7 +3,11 @@
 use super::{Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError, VERSION, events};
 use crate::fleet::EventSeq;
 use serde::de::DeserializeOwned;
-use std::{os::unix::fs::DirBuilderExt, path::Path, sync::RwLock};
+use std::{
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    sync::{Mutex, RwLock},
+};
 use tokio::sync::broadcast;
 
 /// sled's own page cache, in bytes; the model holds what is read often.
@@ -23,7 +27,7 @@ impl Store {
         let model = load(&tree)?;
         let flusher = Flusher::new(db);
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_BACKLOG);
-        Ok(Store { tree, model: RwLock::new(model), flusher, subscribers })
+        Ok(Store { tree, model: RwLock::new(model), flusher, subscribers, unsent: Mutex::default() })
     }
 }
 

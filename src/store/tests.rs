@@ -90,10 +90,11 @@ async fn a_mac_keeps_its_newest_sessions_and_no_more() {
     assert_eq!(newest.map(|session| session.id), Some(BootSessionId([19; 12])));
 }
 
-#[tokio::test]
-async fn many_writers_at_once_all_find_their_record() {
+#[tokio::test(flavor = "multi_thread")]
+async fn many_writers_at_once_all_find_their_record_and_are_heard_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = std::sync::Arc::new(Store::open(dir.path()).unwrap());
+    let mut heard = store.subscribe();
     let writers: Vec<_> = (0..200u16)
         .map(|n| {
             let store = store.clone();
@@ -102,6 +103,9 @@ async fn many_writers_at_once_all_find_their_record() {
         .collect();
     for writer in writers {
         writer.await.unwrap();
+    }
+    for seq in 0..200 {
+        assert_eq!(heard.recv().await.unwrap().0, EventSeq(seq), "subscribers hear everything, in its order");
     }
     store.close().await.unwrap();
     drop(store);
