@@ -74,15 +74,20 @@ impl Tasks {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_panic_in_one_task_stops_the_others_and_is_named() {
-        let stop = CancellationToken::new();
-        let mut tasks = Tasks::default();
+    /// A task that ends when it is told to.
+    fn spawn_patient(tasks: &mut Tasks, stop: &CancellationToken) {
         let watched = stop.clone();
         tasks.spawn("patient", async move {
             watched.cancelled().await;
             Ok(())
         });
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_one_task_stops_the_others_and_is_named() {
+        let stop = CancellationToken::new();
+        let mut tasks = Tasks::default();
+        spawn_patient(&mut tasks, &stop);
         tasks.spawn("hasty", async { panic!("on purpose") });
         let outcome = tasks.until_stopped(std::future::pending(), &stop).await;
         assert!(matches!(outcome, Err(DaemonError::Panicked { task: "hasty" })), "{outcome:?}");
@@ -92,11 +97,7 @@ mod tests {
     async fn a_signal_ends_everything_in_peace() {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::default();
-        let watched = stop.clone();
-        tasks.spawn("patient", async move {
-            watched.cancelled().await;
-            Ok(())
-        });
+        spawn_patient(&mut tasks, &stop);
         assert!(tasks.until_stopped(async {}, &stop).await.is_ok());
     }
 }

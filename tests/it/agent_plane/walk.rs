@@ -87,8 +87,9 @@ impl Machine {
     /// Waits for a file; the agent's own end is the only other sign of what it did.
     async fn has(&self, path: &str) {
         deadline(async {
+            let mut looks = tokio::time::interval(Duration::from_millis(10));
             while !self.path(path).exists() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                looks.tick().await;
             }
         })
         .await;
