@@ -1,7 +1,7 @@
 //! Renders overlays without a central node: for `overlay render --profile`, `overlay check` and `check`.
 
 use super::Failure;
-use crate::catalog::{ImageManifest, Overlay, image, read_overlays};
+use crate::catalog::{Overlay, image, read_overlays};
 use crate::config::{Fault, Profile, Site};
 use crate::id::{Digest, NodeId, OverlayName};
 use crate::overlay::{self, AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput};
@@ -93,20 +93,13 @@ impl<'s> Renderer<'s> {
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {
         match image::load_manifest(&self.site.blobs_dir, &profile.image) {
-            Ok(manifest) => facts(&manifest),
+            Ok(manifest) => ImageFacts::of(&manifest),
             Err(_) => {
                 self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
                 ImageFacts { name: profile.image.clone(), manifest: Digest([0; 32]), modloop: Digest([0; 32]) }
             }
         }
     }
-}
-
-fn facts(manifest: &ImageManifest) -> ImageFacts {
-    let parts = manifest.parts.each().map(|(_, blob)| blob.digest.0);
-    let fields = parts.iter().map(<[u8; 32]>::as_slice).chain([manifest.kernel_release.as_bytes()]);
-    let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
-    ImageFacts { name, manifest: Digest::of_fields(fields), modloop }
 }
 
 /// A fault from an error that reads "what is wrong; what to do".

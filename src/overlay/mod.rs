@@ -14,7 +14,7 @@ pub use plan::{Kind, NodeContext, Origin, RenderFault, RenderFaults, RenderedFil
 pub use template::TemplateFault;
 
 use crate::{
-    catalog::{Overlay, overlay::AGENT_PATH},
+    catalog::{ImageManifest, Overlay, overlay::AGENT_PATH},
     config::{Profile, Site},
     fleet::Generation,
     id::{Digest, ImageName, OverlayName, SafePath},
@@ -58,6 +58,16 @@ pub struct ImageFacts {
     pub manifest: Digest,
     /// Digest of its modloop.
     pub modloop: Digest,
+}
+
+impl ImageFacts {
+    /// The facts of a built image. When it was built and from which recipe do not matter: its bytes do.
+    pub fn of(manifest: &ImageManifest) -> Self {
+        let parts = manifest.parts.each().map(|(_, blob)| blob.digest.0);
+        let fields = parts.iter().map(<[u8; 32]>::as_slice).chain([manifest.kernel_release.as_bytes()]);
+        let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
+        ImageFacts { name, manifest: Digest::of_fields(fields), modloop }
+    }
 }
 
 /// The agent as every overlay carries it: packed once, shared by all.

@@ -73,7 +73,7 @@ impl Central {
         let catalog = self.catalog();
         let image = catalog.image(&profile.image);
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.to_string() })?;
-        let facts = image_facts(image);
+        let facts = ImageFacts::of(&image.manifest);
         let context = NodeContext { id: node.id, name: Some(node.name.clone()) };
         let key = Digest::of_fields([
             catalog.overlays_digest().0.as_slice(),
@@ -103,18 +103,6 @@ impl Central {
         let rendered = Rendered { overlay: Arc::new(public), generation, profile: profile.name.clone() };
         self.renders.put(key, rendered.clone());
         Ok(rendered)
-    }
-}
-
-/// What the overlay has to know of an image.
-fn image_facts(image: &Image) -> ImageFacts {
-    let manifest = &image.manifest;
-    let parts = manifest.parts.each().map(|(_, blob)| blob.digest.0);
-    let fields = parts.iter().map(<[u8; 32]>::as_slice).chain([manifest.kernel_release.as_bytes()]);
-    ImageFacts {
-        name: manifest.name.clone(),
-        manifest: Digest::of_fields(fields),
-        modloop: manifest.parts.modloop.digest,
     }
 }
 
