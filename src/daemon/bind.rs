@@ -4,10 +4,11 @@ use super::tasks::Tasks;
 use crate::boot::Endpoint;
 use crate::serve::{
     admin, agent,
+    bind::{self, Service},
     central::{Central, Shared},
     dhcp, http, tftp,
 };
-use std::{path::PathBuf, sync::Arc};
+use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 /// Why the central node does not run.
@@ -25,13 +26,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Trust(#[from] crate::trust::TrustError),
     #[error(transparent)]
-    Dhcp(#[from] dhcp::BindError),
-    #[error(transparent)]
-    Tftp(#[from] tftp::BindError),
-    #[error(transparent)]
-    Http(#[from] http::BindError),
-    #[error(transparent)]
-    AgentPlane(#[from] agent::BindError),
+    Bind(#[from] bind::BindError),
     #[error(transparent)]
     Admin(#[from] admin::SocketError),
     #[error("cannot listen for signals")]
@@ -58,7 +53,7 @@ pub(super) struct BoundSegment {
     dhcp: dhcp::Bound,
     tftp: tftp::Bound,
     http: tokio::net::TcpListener,
-    agent: agent::Listener,
+    agent: tokio::net::TcpListener,
 }
 
 /// Opens every socket. Needs a tokio runtime.
@@ -72,8 +67,8 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
             endpoint: Endpoint { address, http_port: site.http.port },
             dhcp,
             tftp: tftp::bind(segment, address)?,
-            http: http::bind(address, site.http.port, interface)?,
-            agent: agent::bind(interface, address, site.agent.port)?,
+            http: bind::tcp(Service::Http, interface, SocketAddrV4::new(address, site.http.port))?,
+            agent: bind::tcp(Service::Agent, interface, SocketAddrV4::new(address, site.agent.port))?,
         })
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;

@@ -10,7 +10,6 @@
 //! Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
 //! implements; this module owns sockets, limits and time.
 
-mod bind;
 mod link;
 mod pending;
 mod plane;
@@ -18,7 +17,6 @@ mod routes;
 mod socket;
 
 pub use crate::serve::central::{LinkCommand, PlaneError};
-pub use bind::{BindError, Listener, bind};
 pub use plane::{AgentPlane, Ticket};
 
 use crate::trust::Peer;
@@ -27,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
@@ -75,7 +73,7 @@ struct Client {
 }
 
 /// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
-pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: Listener, shutdown: CancellationToken) {
+pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: TcpListener, shutdown: CancellationToken) {
     let acceptor = TlsAcceptor::from(plane.tls());
     let service = Arc::new(Service {
         plane,
@@ -115,7 +113,10 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, from)) => Some((stream, from, permit)),

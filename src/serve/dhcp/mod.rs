@@ -18,4 +18,4 @@ pub use bootfile::{BootFile, NoLoader, Sources, loader_names};
 pub use engine::{Effect, Engine, Note, Origin, PROXY_PORT};
 pub use leases::{DECLINED_HOLD, LeaseChange, OFFER_HOLD};
 pub use run::run;
-pub use socket::{BindError, Bound, bind};
+pub use socket::{Bound, bind};

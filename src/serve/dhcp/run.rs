@@ -6,23 +6,18 @@ use super::{
     leases::LeaseChange,
     socket::Bound,
 };
-use crate::serve::central::Shared;
+use crate::serve::{central::Shared, log::Log};
 use std::{
-    collections::BTreeMap,
     io,
     net::{SocketAddr, SocketAddrV4},
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 use tokio::{net::UdpSocket, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Packets whose effects are under way; what comes beyond is dropped, and clients ask again.
 const MAX_IN_FLIGHT: usize = 1024;
-/// One line in the log for each cause in this time.
-const LOG_EVERY: Duration = Duration::from_secs(60);
-/// Causes told apart in the log.
-const MAX_CAUSES: usize = 64;
 /// The largest packet that is read.
 const MAX_PACKET: usize = 2048;
 /// A socket that fails at every read is not asked in a tight loop.
@@ -208,28 +203,5 @@ impl std::fmt::Display for Note {
                 write!(f, "{address} is used by a machine that did not get it from meshd; take it out of [dhcp].range")
             }
         }
-    }
-}
-
-/// A log that a flood cannot fill: one line for each cause and minute, with the number of those that were left out.
-#[derive(Default)]
-struct Log(Mutex<BTreeMap<&'static str, (Instant, u64)>>);
-
-impl Log {
-    fn warn(&self, cause: &'static str, text: impl FnOnce() -> String) {
-        let mut causes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let known = causes.len();
-        let left_out = match causes.get_mut(cause) {
-            Some((since, count)) if now.duration_since(*since) < LOG_EVERY => {
-                *count += 1;
-                return;
-            }
-            Some((_, count)) => *count,
-            None if known >= MAX_CAUSES => return,
-            None => 0,
-        };
-        causes.insert(cause, (now, 0));
-        tracing::warn!(left_out, "{}", text());
     }
 }

@@ -14,7 +14,6 @@
 
 mod blob;
 mod body;
-mod listen;
 mod outlet;
 mod plane;
 mod routes;
@@ -22,6 +21,5 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use listen::{BindError, bind};
 pub use plane::{BootPlane, Transfer};
 pub use server::run;

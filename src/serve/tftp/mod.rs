@@ -19,5 +19,5 @@ mod table;
 mod tests;
 
 pub use handler::MAX_TRANSFERS;
-pub use run::{BindError, Bound, MAX_BLOCK, MAX_WINDOW, TftpError, bind, run};
+pub use run::{Bound, MAX_BLOCK, MAX_WINDOW, TftpError, bind, run};
 pub use table::Table;

@@ -5,8 +5,8 @@ use super::{
     table::Table,
 };
 use crate::config::Segment;
+use crate::serve::bind::{self, BindError, Service};
 use async_tftp::server::TftpServerBuilder;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
@@ -33,42 +33,6 @@ const TFTP_PORT: u16 = 69;
 #[derive(Debug)]
 pub struct Bound(UdpSocket);
 
-/// Why the service cannot hear its network.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// Another TFTP server.
-    #[error(
-        "UDP port {} of {} is taken by another program, such as tftpd-hpa or dnsmasq; find it with \
-         `ss -ulpn sport = :{}` and stop it", .0.port(), .0.ip(), .0.port()
-    )]
-    Taken(SocketAddrV4),
-    /// Not root.
-    #[error(
-        "no permission for UDP port {} of {}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW",
-        .0.port(), .0.ip()
-    )]
-    Denied(SocketAddrV4),
-    /// The address is not of this machine, or the interface is not there.
-    #[error(
-        "this machine has no interface `{interface}` with the address {}; correct [net].interface or [net].address",
-        address.ip()
-    )]
-    NotHere {
-        /// As configured.
-        interface: String,
-        /// As configured, or found.
-        address: SocketAddrV4,
-    },
-    /// Anything else.
-    #[error("cannot open UDP port {} of {}", address.port(), address.ip())]
-    Io {
-        /// Which.
-        address: SocketAddrV4,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
 /// The service ended though nobody asked it to.
 #[derive(Debug, thiserror::Error)]
 #[error("the TFTP service ended")]
@@ -87,22 +51,7 @@ pub fn bind(segment: &Segment, address: Ipv4Addr) -> Result<Bound, BindError> {
 }
 
 pub(super) fn open(interface: &str, address: SocketAddrV4) -> Result<Bound, BindError> {
-    let opened = || -> io::Result<UdpSocket> {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.bind_device(Some(interface.as_bytes()))?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&SockAddr::from(address))?;
-        Ok(socket.into())
-    };
-    /// SO_BINDTODEVICE's answer to a name that no interface has.
-    const ENODEV: i32 = 19;
-    opened().map(Bound).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => BindError::Taken(address),
-        io::ErrorKind::PermissionDenied => BindError::Denied(address),
-        io::ErrorKind::AddrNotAvailable => BindError::NotHere { interface: interface.to_owned(), address },
-        _ if source.raw_os_error() == Some(ENODEV) => BindError::NotHere { interface: interface.to_owned(), address },
-        _ => BindError::Io { address, source },
-    })
+    bind::udp(Service::Tftp, Some(interface), address).map(|socket| Bound(socket.into()))
 }
 
 /// Serves until `shutdown`. Transfers under way are cut off then: firmware starts again by itself, and nothing is kept of them.

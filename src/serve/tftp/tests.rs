@@ -155,16 +155,6 @@ async fn it_ends_when_it_is_told_to_even_in_the_middle_of_a_transfer() {
     assert!(ended.is_ok());
 }
 
-#[tokio::test]
-async fn an_address_that_is_not_ours_and_a_port_that_is_taken_are_said_in_one_sentence() {
-    let foreign = open("lo", SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 0)).expect_err("not our address");
-    assert!(foreign.to_string().contains("no interface `lo` with the address 192.0.2.1"), "{foreign}");
-    let Ok(SocketAddr::V4(taken)) = world().server.to_string().parse() else { panic!("an IPv4 address") };
-    let _holder = std::net::UdpSocket::bind(taken);
-    let error = open("lo", taken).expect_err("it is taken");
-    assert!(error.to_string().contains("is taken by another program"), "{error}");
-}
-
 proptest! {
     #[test]
     fn a_name_is_a_loader_or_a_blob_or_nothing(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {

@@ -5,6 +5,7 @@ use meshd::{
     id::{BootSessionId, Digest, NodeId, Timestamp},
     serve::{
         agent::{self, AgentPlane, Ticket},
+        bind::{self, Service},
         central::{LinkCommand, PlaneError},
     },
     trust::{CertificateAuthority, Peer, TokenRecord, TrustError, token},
@@ -21,7 +22,7 @@ use rustls::{
 use std::{
     collections::HashMap,
     future::Future,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -200,7 +201,7 @@ impl Fake {
             links: Mutex::default(),
             approved: watch::channel(false).0,
         });
-        let listener = agent::bind(None, Ipv4Addr::LOCALHOST, 0).expect("a free port");
+        let listener = bind::tcp(Service::Agent, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent::run(Arc::clone(&central), listener, shutdown.clone()));

@@ -1,4 +1,4 @@
-//! Clients that misuse a connection, sockets that cannot be had, and the end of the server.
+//! Clients that misuse a connection, and the end of the server.
 
 use super::*;
 
@@ -94,20 +94,4 @@ async fn the_server_ends_with_idle_connections_and_waits_for_running_ones_only_s
     assert_eq!(server.event().await, "aborted");
     assert!(TcpStream::connect(server.at).await.is_err(), "nobody listens any more");
     closed(idle).await;
-}
-
-#[tokio::test]
-async fn a_socket_that_cannot_be_had_is_explained() {
-    let taken = bind(Ipv4Addr::LOCALHOST, 0, None).expect("port 0 is free");
-    let port = taken.local_addr().expect("it is bound").port();
-    let refused = |address, port, interface| match bind(address, port, interface) {
-        Ok(_) => panic!("it should not be possible"),
-        Err(error) => error.to_string(),
-    };
-    let text = refused(Ipv4Addr::LOCALHOST, port, None);
-    assert!(text.starts_with(&format!("HTTP port 127.0.0.1:{port} is taken")), "{text}");
-    let text = refused(Ipv4Addr::new(192, 0, 2, 1), 0, None);
-    assert!(text.starts_with("192.0.2.1 is no address of this machine"), "{text}");
-    let text = refused(Ipv4Addr::LOCALHOST, 0, Some("no-such-if0"));
-    assert!(text.starts_with("there is no network interface `no-such-if0`"), "{text}");
 }

@@ -9,11 +9,12 @@ use super::*;
 use crate::boot::{Endpoint, QueryError, ScriptRequest};
 use crate::config::Delivery;
 use crate::id::Digest;
+use crate::serve::bind::{self, Service};
 use crate::serve::central::{Fetched, OverlayDenied};
 use bytes::Bytes;
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -139,7 +140,8 @@ impl Drop for Server {
 impl Server {
     fn start(limits: Limits, blob: impl Into<Bytes>, overlay: impl Into<Bytes>) -> Self {
         let (plane, events) = Fake::new(blob.into(), overlay.into());
-        let listener = bind(Ipv4Addr::LOCALHOST, 0, None).expect("port 0 is free");
+        let listener =
+            bind::tcp(Service::Http, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("port 0 is free");
         let at = listener.local_addr().expect("it is bound");
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(run_within(limits, plane, listener, ENDPOINT, shutdown.clone()));

@@ -1,0 +1,223 @@
+//! Opens ports: each on one interface and one address, before anything serves. A fault is one sentence that says what to do.
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{
+    fmt,
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+/// Connections that wait in the kernel to be accepted: a rack that powers on at once.
+const BACKLOG: i32 = 1024;
+
+/// Whose port it is: what an operator can change depends on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// UDP 67.
+    Dhcp,
+    /// UDP 4011.
+    ProxyDhcp,
+    /// UDP 69, and the ports that transfers come from.
+    Tftp,
+    /// TCP `[http].port`.
+    Http,
+    /// TCP `[agent].port`.
+    Agent,
+}
+
+impl Service {
+    /// Programs that are usually the reason when the port is taken, and what else can be done than to stop them.
+    fn when_taken(self) -> &'static str {
+        match self {
+            Service::Dhcp => "stop it (dnsmasq, Kea, dhcpd?), or set [dhcp].mode = \"off\"",
+            Service::ProxyDhcp => "stop it (dnsmasq?), or set [dhcp].mode to \"authoritative\" or \"off\"",
+            Service::Tftp => "stop it (tftpd-hpa, atftpd, dnsmasq?)",
+            Service::Http => "stop it, or change [http].port",
+            Service::Agent => "stop it, or change [agent].port",
+        }
+    }
+
+    fn protocol(self) -> &'static str {
+        match self {
+            Service::Dhcp | Service::ProxyDhcp | Service::Tftp => "UDP",
+            Service::Http | Service::Agent => "TCP",
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Service::Dhcp => "DHCP",
+            Service::ProxyDhcp => "proxy DHCP",
+            Service::Tftp => "TFTP",
+            Service::Http => "the boot plane (HTTP)",
+            Service::Agent => "the agent plane",
+        })
+    }
+}
+
+/// Why a port cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else has it.
+    #[error(
+        "{service}: {} port {} is taken by another program; `ss -lnp sport = :{}` shows it: {}",
+        service.protocol(), at.port(), at.port(), service.when_taken()
+    )]
+    Taken {
+        /// Whose.
+        service: Service,
+        /// Which.
+        at: SocketAddrV4,
+    },
+    /// Low ports and interfaces want a capability.
+    #[error("{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW")]
+    Denied {
+        /// Whose.
+        service: Service,
+        /// Which.
+        at: SocketAddrV4,
+    },
+    /// The site names an interface that is not there.
+    #[error("there is no network interface `{interface}`; this machine has {known}; correct it in site.toml")]
+    NoSuchInterface {
+        /// As configured.
+        interface: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// The interface has no IPv4 address, and the site names none.
+    #[error("interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml")]
+    NoAddress {
+        /// Which.
+        interface: String,
+    },
+    /// The address belongs to another machine, or another interface.
+    #[error("{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml")]
+    NotHere {
+        /// Whose.
+        service: Service,
+        /// As configured.
+        address: Ipv4Addr,
+    },
+    /// Anything else.
+    #[error("{service}: cannot open {at}")]
+    Io {
+        /// Whose.
+        service: Service,
+        /// Which.
+        at: SocketAddrV4,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// Opens a UDP port, non-blocking; with an interface, only what comes in there reaches it. Port 0 takes a free one.
+///
+/// No SO_REUSEADDR: with it a second server on this interface would go unseen, each getting half of the packets. Services
+/// on different interfaces do not conflict, because each socket belongs to its device.
+pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<Socket, BindError> {
+    let opened = || -> io::Result<Socket> {
+        let socket = on_interface(Type::DGRAM, Protocol::UDP, interface)?;
+        socket.set_broadcast(true)?;
+        socket.bind(&SockAddr::from(at))?;
+        Ok(socket)
+    };
+    opened().map_err(|source| explain(source, service, interface, at))
+}
+
+/// Listens on a TCP port; with an interface, only for what comes in there. Port 0 takes a free one. Needs a tokio runtime.
+pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<tokio::net::TcpListener, BindError> {
+    let opened = || -> io::Result<tokio::net::TcpListener> {
+        let socket = on_interface(Type::STREAM, Protocol::TCP, interface)?;
+        // Connections of a former run linger in TIME_WAIT; a restart does not wait for them.
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(at))?;
+        socket.listen(BACKLOG)?;
+        tokio::net::TcpListener::from_std(socket.into())
+    };
+    opened().map_err(|source| explain(source, service, interface, at))
+}
+
+/// The interface's first IPv4 address: the one that the kernel puts on a broadcast there.
+pub fn first_address(interface: &str) -> Result<Ipv4Addr, BindError> {
+    /// Any port will do: nothing is sent.
+    const DISCARD: u16 = 9;
+    let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, DISCARD);
+    let probe = || -> io::Result<Option<SocketAddrV4>> {
+        let socket = on_interface(Type::DGRAM, Protocol::UDP, Some(interface))?;
+        socket.set_broadcast(true)?;
+        socket.connect(&SockAddr::from(to))?;
+        Ok(socket.local_addr()?.as_socket_ipv4())
+    };
+    match probe() {
+        Ok(Some(local)) if !local.ip().is_unspecified() => Ok(*local.ip()),
+        Err(source) if is_no_interface(&source) => Err(no_such_interface(interface)),
+        _ => Err(BindError::NoAddress { interface: interface.to_owned() }),
+    }
+}
+
+fn on_interface(kind: Type, protocol: Protocol, interface: Option<&str>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, kind.nonblocking().cloexec(), Some(protocol))?;
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    Ok(socket)
+}
+
+/// SO_BINDTODEVICE's answers to a name that no interface has, or can have.
+fn is_no_interface(error: &io::Error) -> bool {
+    [Errno::NODEV, Errno::INVAL].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn no_such_interface(interface: &str) -> BindError {
+    let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    BindError::NoSuchInterface { interface: interface.to_owned(), known }
+}
+
+fn explain(source: io::Error, service: Service, interface: Option<&str>, at: SocketAddrV4) -> BindError {
+    match (source.kind(), interface) {
+        (ErrorKind::AddrInUse, _) => BindError::Taken { service, at },
+        (ErrorKind::PermissionDenied, _) => BindError::Denied { service, at },
+        (ErrorKind::AddrNotAvailable, _) => BindError::NotHere { service, address: *at.ip() },
+        (_, Some(interface)) if is_no_interface(&source) => no_such_interface(interface),
+        _ => BindError::Io { service, at, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+
+    #[tokio::test]
+    async fn each_fault_is_one_sentence_that_says_what_to_do() {
+        let listener = tcp(Service::Agent, None, LOOPBACK).expect("a free port");
+        let taken = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
+        let fault = |interface, at| tcp(Service::Agent, interface, at).expect_err("refused").to_string();
+        assert!(fault(None, taken).contains("or change [agent].port"));
+        let nowhere = fault(Some("nosuch0"), LOOPBACK);
+        assert!(nowhere.contains("`nosuch0`") && nowhere.contains("lo"), "{nowhere}");
+        let foreign = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 0);
+        assert!(fault(None, foreign).contains("192.0.2.1 is no address of this machine"));
+    }
+
+    #[test]
+    fn two_servers_cannot_share_a_udp_port() {
+        let first = udp(Service::Tftp, Some("lo"), LOOPBACK).expect("a free port");
+        let at = first.local_addr().expect("bound").as_socket_ipv4().expect("IPv4");
+        let second = udp(Service::Tftp, Some("lo"), at).expect_err("taken").to_string();
+        assert!(second.contains(&format!("UDP port {} is taken", at.port())), "{second}");
+    }
+
+    #[test]
+    fn the_first_address_of_an_interface_is_found() {
+        assert!(matches!(first_address("nosuch0"), Err(BindError::NoSuchInterface { .. })));
+    }
+}
