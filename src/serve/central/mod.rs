@@ -12,6 +12,7 @@
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
 //! | `operate` | an operator spoke |
+//! | `segments` | how DHCP is doing on each segment |
 //! | `watch` | time passed: silence, missing overlays |
 
 mod alarm;
@@ -25,6 +26,7 @@ mod pending;
 mod render;
 mod script;
 mod seams;
+mod segments;
 mod watch;
 
 pub use dhcp::DhcpSeen;
@@ -36,6 +38,7 @@ pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use pending::PendingTicket;
 pub use render::RenderError;
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
+pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use watch::WATCH_INTERVAL;
 
 use crate::catalog::Catalog;
@@ -91,6 +94,7 @@ pub struct Central {
     pending: pending::Waiting,
     links: link::Links,
     alarms: alarm::Limiter,
+    segments: Mutex<Vec<segments::SegmentHealth>>,
     started: std::time::Duration,
 }
 
@@ -113,6 +117,7 @@ impl Central {
             pending: pending::Waiting::default(),
             links: link::Links::default(),
             alarms: alarm::Limiter::default(),
+            segments: Mutex::default(),
             started,
         })
     }
