@@ -29,6 +29,11 @@ impl Namespace {
         Namespace { ip: ip.to_owned(), name: format!("{PREFIX}{}", &hash[..8]) }
     }
 
+    /// A namespace of this very name, for whoever keeps its own order among names.
+    pub fn named(ip: &Path, name: String) -> Self {
+        Namespace { ip: ip.to_owned(), name }
+    }
+
     /// Another namespace beside this one, for a machine that is no node.
     pub fn beside(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
