@@ -2,20 +2,23 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image demo test unit e2e lint bench doc clean
+.PHONY: help setup build image demo test unit e2e lint fuzz bench doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
+SECONDS := 60
+FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
 help: ## Shows this
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 14
 
-setup: ## Installs what building, testing and the demo need (Debian packages, the Rust target of the agent)
-	@.ci/setup
+setup: ## Installs what building, testing, measuring and the demo need (Debian packages, the Rust target of the agent)
+	@.ci/setup test bench
 
-build: setup ## Builds target/release/meshd and the static target/release/mesh-agent
+build: ## Builds target/release/meshd and the static target/release/mesh-agent
+	@.ci/setup
 	@echo "build: meshd"
 	@cargo build --quiet --locked --release --bin meshd
 	@echo "build: mesh-agent (static)"
@@ -31,11 +34,13 @@ demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions 
 test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 	@echo "test: everything passed"
 
-unit: build ## Unit, property and integration tests: seconds once built
+unit: build ## Unit, property and integration tests: a minute once built
+	@.ci/setup test
 	@cargo test --quiet --locked --lib --bins
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
 e2e: image ## Real firmware, real Alpine: boots whole racks in QEMU
+	@.ci/setup test
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
 
 lint: ## Formatting, clippy, licences, and the agent without the server
@@ -45,7 +50,17 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@cargo clippy --quiet --locked --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 
-bench: setup ## Measures renders, deliveries and durable commits beside a calibration of this machine
+fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with the corpus in the tree
+	@.ci/setup fuzz
+	@for target in $(FUZZ_TARGETS); do \
+	  echo "fuzz: $$target, $(SECONDS) s"; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none "$$target" "target/fuzz/$$target" \
+	    "tests/fuzz/corpus/$$target" -- -max_total_time=$(SECONDS) -max_len=4096 -rss_limit_mb=1024 -verbosity=0; \
+	done
+	@echo "fuzz: nothing found in $(words $(FUZZ_TARGETS)) targets, $(SECONDS) s each"
+
+bench: ## Measures renders, deliveries and durable commits beside a calibration of this machine
+	@.ci/setup bench
 	@cargo bench --quiet --locked --bench chain
 
 doc: ## Builds the API documentation

@@ -5,5 +5,6 @@
 mod agent_plane;
 mod chain;
 mod house;
+mod probes;
 mod stranger;
 mod world;

@@ -1,0 +1,34 @@
+//! What must hold for any bytes from the network: one function for each parser, used by the fuzz targets (tests/fuzz) and by
+//! `make test` (tests/it/probes.rs), so that both ask the same question. A probe panics when a promise is broken.
+
+use meshd::{
+    boot::{Endpoint, Refusal, ScriptRequest, refusal_script},
+    fleet::Sighting,
+    id::DenyList,
+};
+use std::net::Ipv4Addr;
+
+const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+
+/// The query of a script request: a machine, or an error that can be told to iPXE without becoming a command of it.
+pub fn script_request(bytes: &[u8]) {
+    let query = String::from_utf8_lossy(bytes);
+    match ScriptRequest::parse(&query) {
+        Ok(request) => {
+            assert!(request.serial.len() <= 512 && request.manufacturer.len() <= 512 && request.product.len() <= 512);
+            if let Some(seen) = Sighting::of(&request.hardware(), request.mac, &DenyList::new()) {
+                assert_eq!(seen.node_id().to_string().len(), 8);
+            }
+        }
+        Err(error) => {
+            let plain = refusal(String::new());
+            let told = refusal(error.to_string());
+            assert_eq!(told.lines().count(), plain.lines().count(), "{error}");
+            assert!(!told.contains(['$', '\r', '"', '\'', '\\']), "{told}");
+        }
+    }
+}
+
+fn refusal(detail: String) -> String {
+    refusal_script(&Refusal::BadRequest { detail }, ENDPOINT, None, "c0ffee00")
+}
