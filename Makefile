@@ -52,6 +52,7 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 
 fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with the corpus in the tree
 	@.ci/setup fuzz
+	@mkdir -p $(addprefix target/fuzz/,$(FUZZ_TARGETS))
 	@for target in $(FUZZ_TARGETS); do \
 	  echo "fuzz: $$target, $(SECONDS) s"; \
 	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none "$$target" "target/fuzz/$$target" \
