@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Profile, Segment, Site};
-use crate::config::{Transport, VfioSelector};
+use crate::config::{Link, Transport, VfioSelector};
 use crate::fleet::{Node, Phase, Sighting};
 use crate::id::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
@@ -39,7 +39,8 @@ fn site() -> Site {
         images_dir: "images".into(),
         overlays_dir: "overlays".into(),
         ssh_keys: Vec::new(),
-        segments: vec![Segment { interface: "br0".into(), address: None, mode: DhcpMode::Off, pool: None }],
+        segments: vec![Segment { link: Link::Interface("br0".into()), address: None, mode: DhcpMode::Off, pool: None }],
+        reservations: Vec::new(),
         http: Http { port: 8080 },
         agent: AgentPlane {
             port: 8443,

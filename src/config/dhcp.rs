@@ -1,4 +1,4 @@
-//! `[dhcp]`: who leases addresses, which ones, and what a lease carries.
+//! The keys of `[dhcp]` and of each `[[segment]]`: who leases addresses, which ones, and what a lease carries.
 
 use super::{
     DhcpMode, Pool, check,
@@ -17,26 +17,33 @@ const MAX_SERVERS: usize = 8;
 /// First and last address of a range, in its order.
 type Range = (Ipv4Addr, Ipv4Addr);
 
-/// Reads `[dhcp]`. The pool is there when the mode is authoritative and it has no fault. In the other modes the keys are
-/// checked all the same, so that the mode can be changed by one word.
+/// Who else has an address on the network of a range.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Neighbours<'a> {
+    /// meshd; on a segment behind a relay it need not be on the network.
+    pub(super) server: Option<&'a At<Ipv4Addr>>,
+    /// The relay, on a segment behind one.
+    pub(super) relay: Option<&'a At<Ipv4Addr>>,
+}
+
+/// Reads `[dhcp]`, or the same keys of a `[[segment]]`: the mode, and the pool if a range is written. In the modes that need
+/// none it is checked all the same, so that the mode can be changed by one word.
 pub(super) fn read(
     document: &Document,
-    root: &Table<'_>,
-    server: Option<&At<Ipv4Addr>>,
-) -> Option<(DhcpMode, Option<Pool>)> {
-    let hint = "say who leases addresses: [dhcp] mode = \"authoritative\" | \"proxy\" | \"off\"";
-    let dhcp = root.required("dhcp", root.table("dhcp"), hint)?;
+    dhcp: &Table<'_>,
+    neighbours: Neighbours<'_>,
+) -> (Option<DhcpMode>, Option<At<Pool>>) {
     let words = [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
-    let mode = or(&dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
+    let mode = or(dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
     let range = dhcp.string("range").and_then(|text| range(document, text));
     if mode == Some(DhcpMode::Authoritative) {
         let hint = "write range = \"10.77.0.100-10.77.0.200\", or mode = \"proxy\" if another server leases";
         dhcp.required("range", range.as_ref(), hint);
     }
-    let prefix = prefix(document, &dhcp);
-    let lease = or(&dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
+    let prefix = prefix(document, dhcp);
+    let lease = or(dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
     let router = dhcp.ipv4("router");
-    let (dns, ntp) = (servers(&dhcp, "dns"), servers(&dhcp, "ntp"));
+    let (dns, ntp) = (servers(dhcp, "dns"), servers(dhcp, "ntp"));
     let domain = dhcp.string("domain");
     if let Some(domain) = &domain
         && let Err(error) = check::name(domain)
@@ -44,20 +51,21 @@ pub(super) fn read(
         check::fault(document, domain, &error);
     }
     if let (Some(range), Some(prefix)) = (&range, prefix) {
-        subnet(document, range, prefix, server, router.as_ref());
+        subnet(document, range, prefix, neighbours, router.as_ref());
     }
-    let mode = mode?;
-    let pool = range.zip(prefix).zip(lease).map(|((range, prefix_len), lease)| Pool {
-        first: range.0,
-        last: range.1,
-        prefix_len,
-        lease,
-        router: router.map(|router| router.value),
-        dns,
-        ntp,
-        domain: domain.map(|domain| domain.value),
+    let pool = range.zip(prefix).zip(lease).map(|((range, prefix_len), lease)| {
+        range.map(|(first, last)| Pool {
+            first,
+            last,
+            prefix_len,
+            lease,
+            router: router.map(|router| router.value),
+            dns,
+            ntp,
+            domain: domain.map(|domain| domain.value),
+        })
     });
-    Some((mode, pool.filter(|_| mode == DhcpMode::Authoritative)))
+    (mode, pool)
 }
 
 fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
@@ -105,7 +113,7 @@ fn subnet(
     document: &Document,
     range: &At<Range>,
     prefix: u8,
-    server: Option<&At<Ipv4Addr>>,
+    neighbours: Neighbours<'_>,
     router: Option<&At<Ipv4Addr>>,
 ) {
     let (first, last) = range.value;
@@ -121,11 +129,13 @@ fn subnet(
         let message = format!("holds the network or the broadcast address of {subnet}");
         document.fault(range, message, "leave the first and the last address of the subnet out");
     }
-    for (what, address) in [("meshd", server), ("the router", router)] {
+    let Neighbours { server, relay } = neighbours;
+    for (what, address) in [("meshd", server), ("the relay", relay), ("the router", router)] {
         let Some(address) = address else { continue };
         let number = u32::from(address.value);
-        if number & mask != network {
-            let hint = "it must be in the subnet of dhcp.range; set dhcp.netmask if that is wider";
+        let routed = what == "meshd" && relay.is_some();
+        if number & mask != network && !routed {
+            let hint = "it must be in the subnet of the range; set netmask if that is wider";
             document.fault(address, format!("{} is not in {subnet}", address.value), hint);
         } else if (u32::from(first)..=u32::from(last)).contains(&number) {
             document.fault(range, format!("holds {}, the address of {what}", address.value), "leave it out");

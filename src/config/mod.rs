@@ -8,13 +8,16 @@ mod fault;
 mod parse;
 mod profiles;
 pub mod reader;
+mod reservation;
+mod segment;
 mod site;
 mod vfio;
 
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use parse::parse;
 pub use site::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Pool, Profile, Segment, Site, Transport,
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, Pool, Profile, Reservation, Segment,
+    Site, Transport, Whom,
 };
 pub use vfio::{ParseVfioError, VfioSelector};
 

@@ -1,9 +1,9 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Faults, Http, Segment, Site, Transport, check,
-    dhcp, profiles,
+    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, profiles,
     reader::{self, At, Document, Table, write_duration},
+    reservation, segment,
 };
 use std::{
     ops::RangeInclusive,
@@ -35,12 +35,13 @@ pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
 
 fn read(document: &Document, file: &Path) -> Option<Site> {
     let root = document.root();
-    for section in ["segment", "reservation", "groups", "identity", "metrics", "store"] {
+    for section in ["groups", "identity", "metrics", "store"] {
         root.reserved(section);
     }
     // Every section is read before any may end the reading: all faults at once.
     let head = head(document, &root, file);
-    let segment = segment(document, &root);
+    let segments = segment::read(document, &root);
+    let reservations = reservation::read(document, &root, &segments);
     let planes = planes(document, &root);
     let admin = admin(document, &root);
     let enroll = enroll(&root);
@@ -56,7 +57,8 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         images_dir: head.images_dir,
         overlays_dir: head.overlays_dir,
         ssh_keys: head.ssh_keys,
-        segments: vec![segment?],
+        segments: segments.valid()?,
+        reservations: reservations?,
         http,
         agent,
         admin: admin?,
@@ -111,34 +113,9 @@ fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
     })
 }
 
-fn checked(document: &Document, text: At<String>, rule: fn(&str) -> Result<(), String>) -> Option<String> {
+pub(super) fn checked(document: &Document, text: At<String>, rule: fn(&str) -> Result<(), String>) -> Option<String> {
     rule(&text).map_err(|error| check::fault(document, &text, &error)).ok()?;
     Some(text.value)
-}
-
-fn segment(document: &Document, root: &Table<'_>) -> Option<Segment> {
-    let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
-    let address = net.as_ref().and_then(|net| net.ipv4("address"));
-    if let Some(address) = &address
-        && (address.is_unspecified() || address.is_multicast() || address.is_broadcast())
-    {
-        let hint = "write an address of this machine on that interface, or remove the key";
-        document.fault(address, format!("`{}` is no machine's address", address.value), hint);
-    }
-    let (mode, pool) = match dhcp::read(document, root, address.as_ref()) {
-        Some((mode, pool)) => (Some(mode), pool),
-        None => (None, None),
-    };
-    let net = net?;
-    let interface =
-        net.required("interface", net.string("interface"), "name it as `ip link` does: interface = \"br0\"");
-    let interface = interface.and_then(|interface| checked(document, interface, check::interface));
-    let address = address.map(|address| address.value);
-    let mode = mode?;
-    if mode == DhcpMode::Authoritative && pool.is_none() {
-        return None;
-    }
-    Some(Segment { interface: interface?, address, mode, pool })
 }
 
 /// `[http]` and `[agent]`, which may not share a port.

@@ -1,8 +1,8 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
 use super::VfioSelector;
-use crate::id::{ImageName, OverlayName, ProfileName};
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, time::Duration};
+use crate::id::{ImageName, MacAddr, NodeId, OverlayName, ProfileName};
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// One site, checked: every reference resolves, every bound holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,11 @@ pub struct Site {
     pub overlays_dir: PathBuf,
     /// Public keys that may log in to nodes as root; none by default.
     pub ssh_keys: Vec<String>,
-    /// Never empty. A simple site's `[net]` + `[dhcp]` are the only one.
+    /// `[net]` + `[dhcp]`, if they are written, then each `[[segment]]`. At least one has an interface; links differ, and so
+    /// do networks.
     pub segments: Vec<Segment>,
+    /// Addresses that are kept for one machine each; no address twice.
+    pub reservations: Vec<Reservation>,
     /// Boot plane over HTTP.
     pub http: Http,
     /// Agent plane.
@@ -39,17 +42,50 @@ pub struct Site {
     pub profiles: BTreeMap<ProfileName, Profile>,
 }
 
-/// One layer-2 network on which machines boot.
+/// One network on which machines boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Boot services listen here and nowhere else.
-    pub interface: String,
-    /// What nodes are told; `None` means the interface's first IPv4 address.
+    /// How meshd hears it.
+    pub link: Link,
+    /// What nodes are told; `None` means the first IPv4 address of the interface that their packets come in on.
     pub address: Option<Ipv4Addr>,
     /// Who owns DHCP here.
     pub mode: DhcpMode,
     /// Present exactly when `mode` is authoritative.
     pub pool: Option<Pool>,
+}
+
+/// How meshd hears a segment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Link {
+    /// By a network interface of this machine. Boot services listen on it and nowhere else.
+    Interface(String),
+    /// Through a DHCP relay with this address on the segment (`giaddr`). Its packets come in on the interface of another one.
+    Relay(Ipv4Addr),
+}
+
+impl Segment {
+    /// Its name for people, logs and metrics: `eth1`, `relay-10.88.0.1`.
+    pub fn name(&self) -> String {
+        self.link.to_string()
+    }
+
+    /// The interface, if it is heard by one.
+    pub fn interface(&self) -> Option<&str> {
+        match &self.link {
+            Link::Interface(interface) => Some(interface),
+            Link::Relay(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Link::Interface(interface) => f.write_str(interface),
+            Link::Relay(relay) => write!(f, "relay-{relay}"),
+        }
+    }
 }
 
 /// Who owns DHCP on a segment.
@@ -70,7 +106,7 @@ pub struct Pool {
     pub first: Ipv4Addr,
     /// Last address, inclusive.
     pub last: Ipv4Addr,
-    /// Length of the network prefix. `[dhcp].netmask`, default 24.
+    /// Length of the network prefix, 8 to 30. `netmask`, default 24.
     pub prefix_len: u8,
     /// How long a lease lives.
     pub lease: Duration,
@@ -82,6 +118,53 @@ pub struct Pool {
     pub ntp: Vec<Ipv4Addr>,
     /// DHCP option 15.
     pub domain: Option<String>,
+}
+
+impl Pool {
+    /// The netmask, as a number.
+    pub fn mask(&self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix_len.min(32))).unwrap_or(0)
+    }
+
+    /// The first address of the network, which is no machine's.
+    pub fn network(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.first) & self.mask())
+    }
+
+    /// The last address of the network.
+    pub fn broadcast(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.first) | !self.mask())
+    }
+
+    /// True for an address of the network that the pool is in.
+    pub fn is_on_network(&self, address: Ipv4Addr) -> bool {
+        u32::from(address) & self.mask() == u32::from(self.network())
+    }
+
+    /// True for an address between the first and the last one.
+    pub fn holds(&self, address: Ipv4Addr) -> bool {
+        (self.first..=self.last).contains(&address)
+    }
+}
+
+/// One `[[reservation]]`: this machine gets this address and nobody else does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Who.
+    pub whom: Whom,
+    /// An address of the network of a segment with a range, inside of the range or outside of it.
+    pub address: Ipv4Addr,
+    /// For people.
+    pub name: Option<String>,
+}
+
+/// Whom an address is reserved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whom {
+    /// One network card.
+    Mac(MacAddr),
+    /// One machine, by whichever of its cards asks first.
+    Node(NodeId),
 }
 
 /// `[http]`.

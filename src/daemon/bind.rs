@@ -59,14 +59,15 @@ pub(super) struct BoundSegment {
 /// Opens every socket. Needs a tokio runtime.
 pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     let site = central.site();
-    let segments = site.segments.iter().map(|segment| {
-        let dhcp = dhcp::bind(segment)?;
+    let heard = site.segments.iter().filter_map(|segment| Some((segment, segment.interface()?)));
+    let segments = heard.map(|(segment, name)| {
+        let dhcp = dhcp::bind(segment, name)?;
         let address = dhcp.address();
-        let interface = Some(segment.interface.as_str());
+        let interface = Some(name);
         Ok(BoundSegment {
             endpoint: Endpoint { address, http_port: site.http.port },
             dhcp,
-            tftp: tftp::bind(segment, address)?,
+            tftp: tftp::bind(name, address)?,
             http: bind::tcp(Service::Http, interface, SocketAddrV4::new(address, site.http.port))?,
             agent: bind::tcp(Service::Agent, interface, SocketAddrV4::new(address, site.agent.port))?,
         })

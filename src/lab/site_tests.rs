@@ -63,6 +63,6 @@ fn the_racks_site_names_the_users_folders_from_the_root() {
     for user in [user.as_path(), relative] {
         let site = derive(user, &Layout::of(dir.path(), None), &[]).expect("the sample is valid");
         assert_eq!(site.images_dir, Path::new(env!("CARGO_MANIFEST_DIR")).join("images"));
-        assert_eq!((site.segments[0].interface.as_str(), site.state_dir), ("br0", dir.path().join("state")));
+        assert_eq!((site.segments[0].interface(), site.state_dir), (Some("br0"), dir.path().join("state")));
     }
 }

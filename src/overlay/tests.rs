@@ -81,6 +81,7 @@ fn site() -> Site {
         overlays_dir: "overlays".into(),
         ssh_keys: Vec::new(),
         segments: Vec::new(),
+        reservations: Vec::new(),
         http: Http { port: 8080 },
         agent: AgentPlane { port: 8443, heartbeat: seconds(30), offline_after: seconds(60), binary: None },
         admin: Admin { socket: "admin.sock".into() },

@@ -25,7 +25,7 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 
 /// Serves one segment until `shutdown`; then finishes what it has begun. An error ends it only if its socket is of no use.
 pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> io::Result<()> {
-    let Bound { segment, address, server, proxy } = bound;
+    let Bound { interface, segment, address, server, proxy } = bound;
     let Some(server) = server else {
         shutdown.cancelled().await;
         return Ok(());
@@ -35,7 +35,7 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
     let mut engine = Engine::new(segment.mode, segment.pool, sources, shared.leases());
     let service = Arc::new(Service {
         shared,
-        interface: segment.interface,
+        interface,
         server: Port::of(server)?,
         proxy: proxy.map(Port::of).transpose()?,
         log: Log::default(),

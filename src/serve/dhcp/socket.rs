@@ -8,6 +8,7 @@ use tokio::net::UdpSocket;
 
 /// A DHCP service that can hear its network.
 pub struct Bound {
+    pub(super) interface: String,
     pub(super) segment: Segment,
     pub(super) address: Ipv4Addr,
     pub(super) server: Option<UdpSocket>,
@@ -22,8 +23,8 @@ impl Bound {
 }
 
 /// Opens the ports that the segment's mode needs: none in mode `off`.
-pub fn bind(segment: &Segment) -> Result<Bound, BindError> {
-    let open = |service, port| open(service, &segment.interface, port);
+pub fn bind(segment: &Segment, interface: &str) -> Result<Bound, BindError> {
+    let open = |service, port| open(service, interface, port);
     let (server, proxy) = match segment.mode {
         DhcpMode::Off => (None, None),
         DhcpMode::Authoritative => (Some(open(Service::Dhcp, SERVER_PORT)?), None),
@@ -31,9 +32,9 @@ pub fn bind(segment: &Segment) -> Result<Bound, BindError> {
     };
     let address = match segment.address {
         Some(address) => address,
-        None => bind::first_address(&segment.interface)?,
+        None => bind::first_address(interface)?,
     };
-    Ok(Bound { segment: segment.clone(), address, server, proxy })
+    Ok(Bound { interface: interface.to_owned(), segment: segment.clone(), address, server, proxy })
 }
 
 fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindError> {
@@ -45,12 +46,13 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Link;
 
     #[tokio::test]
     async fn a_service_that_is_off_opens_no_port() {
         let address = Some(Ipv4Addr::LOCALHOST);
-        let segment = Segment { interface: "lo".to_owned(), address, mode: DhcpMode::Off, pool: None };
-        let bound = bind(&segment).expect("nothing to open");
+        let segment = Segment { link: Link::Interface("lo".to_owned()), address, mode: DhcpMode::Off, pool: None };
+        let bound = bind(&segment, "lo").expect("nothing to open");
         assert!(bound.server.is_none() && bound.proxy.is_none());
     }
 }

@@ -4,7 +4,6 @@ use super::{
     handler::{Done, Files, MAX_TRANSFERS},
     table::Table,
 };
-use crate::config::Segment;
 use crate::serve::bind::{self, BindError, Service};
 use async_tftp::server::TftpServerBuilder;
 use std::{
@@ -46,8 +45,8 @@ impl Bound {
 }
 
 /// Opens the port on the segment's interface and on `address`, which nodes are told.
-pub fn bind(segment: &Segment, address: Ipv4Addr) -> Result<Bound, BindError> {
-    open(&segment.interface, SocketAddrV4::new(address, TFTP_PORT))
+pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Bound, BindError> {
+    open(interface, SocketAddrV4::new(address, TFTP_PORT))
 }
 
 pub(super) fn open(interface: &str, address: SocketAddrV4) -> Result<Bound, BindError> {

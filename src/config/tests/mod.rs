@@ -1,9 +1,11 @@
 //! A site file with every kind of fault, the annotated sample, and any text at all.
 
+mod segments;
+
 use super::*;
 use proptest::prelude::*;
 
-const SAMPLE: &str = include_str!("../../site.toml");
+const SAMPLE: &str = include_str!("../../../site.toml");
 /// The shortest site.
 const LEAST: &str = r#"
 [site]
@@ -33,7 +35,15 @@ port = 8443
 [agent]
 heartbeat = "60s"
 [[segment]]
+relay = "10.88.0.1"
+range = "10.88.0.1-10.88.0.9"
+[[segment]]
+relay = "10.88.0.1"
 interface = "br1"
+mode = "proxy"
+[[reservation]]
+mac = "01:00:5e:00:00:01"
+adress = "10.88.0.77"
 [enroll]
 rule = []
 [defaults]
@@ -115,19 +125,27 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
       hint: give them different ports
     site.toml:12: agent: a node that speaks every 1m would be offline after 1m
       hint: make offline_after at least 2m
-    site.toml:14: segment: reserved for a later release
+    site.toml:16: segment[0].range: holds 10.88.0.1, the address of the relay
+      hint: leave it out
+    site.toml:18: segment[1].relay: stands beside an interface
+      hint: a segment is heard by one of them: remove the other
+    site.toml:21: reservation[0].address: is required
+      hint: write address = "10.77.0.20"
+    site.toml:22: reservation[0].mac: `01:00:5e:00:00:01` is a group's address
+      hint: write mac = "52:54:00:00:00:01", or node = the node ID that `meshd node list` shows
+    site.toml:23: reservation[0].adress: unknown key
+      hint: did you mean `address`?
+    site.toml:25: enroll.rule: reserved for a later release
       hint: remove it
-    site.toml:17: enroll.rule: reserved for a later release
-      hint: remove it
-    site.toml:19: defaults.profile: there is no profile `discvery`
+    site.toml:27: defaults.profile: there is no profile `discvery`
       hint: did you mean `discovery`?
-    site.toml:22: profiles.discovery.overlays[1]: `../etc` is not a valid overlay name
+    site.toml:30: profiles.discovery.overlays[1]: `../etc` is not a valid overlay name
       hint: use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit
-    site.toml:23: profiles.discovery.kernel_args[0]: `init` is set by meshd itself
+    site.toml:31: profiles.discovery.kernel_args[0]: `init` is set by meshd itself
       hint: remove it
-    site.toml:25: profiles.lost.extends: there is no profile `nowhere`
+    site.toml:33: profiles.lost.extends: there is no profile `nowhere`
       hint: known here: discovery, lost
-    site.toml:27: profiles.lost.vfio.devices[0]: `class:3` selects no PCI device
+    site.toml:35: profiles.lost.vfio.devices[0]: `class:3` selects no PCI device
       hint: write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0
     "#);
 }
@@ -189,9 +207,8 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 
 #[test]
 fn a_later_release_s_section_is_refused_and_says_so() {
-    for section in ["[[segment]]", "[[reservation]]", "[groups.x]", "[[enroll.rule]]", "[identity]", "[metrics]"]
-        .into_iter()
-        .chain(["[admin.https]", "[store]"])
+    for section in
+        ["[groups.x]", "[[enroll.rule]]", "[identity]", "[metrics]"].into_iter().chain(["[admin.https]", "[store]"])
     {
         let found = faults("[defaults]", &format!("{section}\n[defaults]"));
         assert_eq!(found.len(), 1, "{section}: {found:#?}");

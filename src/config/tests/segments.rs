@@ -1,0 +1,113 @@
+//! Sites with several networks and reserved addresses: what holds, and what is refused.
+
+use super::*;
+use std::net::Ipv4Addr;
+
+const MORE: &str = r#"
+[[segment]]
+interface = "eth1"
+address = "10.1.0.1"
+range = "10.1.0.100-10.1.0.200"
+router = "10.1.0.254"
+[[segment]]
+relay = "10.88.0.1"
+range = "10.88.0.100-10.88.3.200"
+netmask = "255.255.252.0"
+lease = "30m"
+domain = "rack-b.example"
+[[segment]]
+relay = "10.99.0.1"
+mode = "proxy"
+[[reservation]]
+mac = "52-54-00-00-00-01"
+address = "10.0.0.20"
+name = "head"
+[[reservation]]
+node = "0123abcd"
+address = "10.88.1.5"
+[[reservation]]
+mac = "52:54:00:00:00:01"
+address = "10.88.1.6"
+"#;
+
+fn with_more(change: &str, with: &str) -> Result<Site, Faults> {
+    assert!(MORE.contains(change), "{change}");
+    read(&format!("{LEAST}{}", MORE.replacen(change, with, 1)))
+}
+
+#[test]
+fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
+    let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
+    let names: Vec<String> = site.segments.iter().map(Segment::name).collect();
+    assert_eq!(names, ["br0", "eth1", "relay-10.88.0.1", "relay-10.99.0.1"]);
+    let pool = site.segments[2].pool.as_ref().expect("it leases");
+    assert_eq!((pool.prefix_len, pool.lease.as_secs(), pool.domain.as_deref()), (22, 1800, Some("rack-b.example")));
+    assert_eq!((pool.network(), pool.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
+    assert_eq!((site.segments[3].mode, &site.segments[3].pool), (DhcpMode::Proxy, &None));
+    let whom: Vec<Whom> = site.reservations.iter().map(|reservation| reservation.whom).collect();
+    let mac = Whom::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
+    assert_eq!(whom, [mac, Whom::Node("0123abcd".parse().expect("a node ID")), mac]);
+    assert_eq!(site.reservations[0].name.as_deref(), Some("head"));
+}
+
+#[test]
+fn the_simple_segment_may_be_absent_when_another_has_an_interface_and_only_then() {
+    let bare = LEAST.replace("[net]\ninterface = \"br0\"\n[dhcp]\nrange = \"10.0.0.100-10.0.0.200\"\n", "");
+    let segment = |link: &str| format!("{bare}[[segment]]\n{link}\nrange = \"10.0.0.100-10.0.0.200\"\n");
+    let site = read(&segment("interface = \"eth1\"")).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(site.segments[0].interface(), Some("eth1"));
+    for text in [segment("relay = \"10.0.0.1\""), bare] {
+        let faults = read(&text).expect_err("nothing hears the relay").to_string();
+        assert!(faults.contains("net: is required") && faults.contains("dhcp: is required"), "{faults}");
+    }
+}
+
+#[test]
+fn what_contradicts_another_segment_or_reservation_is_refused_with_both_places() {
+    for (change, with, fault) in [
+        ("\"eth1\"", "\"br0\"", "14 segment[0].interface: line 5 has this one too"),
+        ("10.99.0.1", "10.88.0.1", "25 segment[2].relay: line 19 has this one too"),
+        ("10.1.0.100-10.1.0.200", "10.0.0.150-10.0.0.250", "16 segment[0].range: overlaps the range of br0, line 7"),
+        ("10.1.0.100-10.1.0.200", "10.0.0.20-10.0.0.30", "16 segment[0].range: is in the network of br0, line 7"),
+        ("10.88.0.1\"", "10.77.0.1\"", "19 segment[1].relay: 10.77.0.1 is not in 10.88.0.0/22"),
+        ("10.88.0.1\"", "10.88.0.100\"", "20 segment[1].range: holds 10.88.0.100, the address of the relay"),
+        ("10.88.0.1\"", "224.0.0.1\"", "19 segment[1].relay: `224.0.0.1` is no machine's address"),
+        ("relay = \"10.99.0.1\"", "", "24 segment[2]: has neither an interface nor a relay"),
+        (
+            "relay = \"10.99.0.1\"",
+            "relay = \"10.99.0.1\"\ninterface = \"eth9\"",
+            "25 segment[2].relay: stands beside an interface",
+        ),
+        ("mode = \"proxy\"", "", "24 segment[2].range: is required"),
+        ("10.88.1.5", "10.0.0.20", "33 reservation[1].address: 10.0.0.20 is reserved on line 29 already"),
+        ("10.88.1.5", "10.88.0.1", "33 reservation[1].address: 10.88.0.1 is the address of the relay"),
+        ("10.88.1.5", "10.1.0.254", "33 reservation[1].address: 10.1.0.254 is the address of the router"),
+        (
+            "10.88.1.5",
+            "10.88.4.5",
+            "33 reservation[1].address: 10.88.4.5 is in the network of no segment that leases addresses",
+        ),
+        (
+            "10.88.1.5",
+            "10.88.3.255",
+            "33 reservation[1].address: 10.88.3.255 is the network or the broadcast address of its network",
+        ),
+        ("10.88.1.6", "10.0.0.21", "35 reservation[2].mac: line 28 reserves an address of this network for it"),
+        ("node = \"0123abcd\"", "", "31 reservation[1]: says not for which machine"),
+        ("node = \"0123abcd\"", "node = \"il\"", "32 reservation[1].node: `il` is not a node ID"),
+        ("52-54", "53-54", "28 reservation[0].mac: `53:54:00:00:00:01` is a group's address"),
+        ("address = \"10.88.1.5\"", "", "31 reservation[1].address: is required"),
+        ("\"head\"", "\"a head\"", "30 reservation[0].name: `a head` is not a valid name"),
+    ] {
+        let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
+        let found: Vec<String> =
+            found.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect();
+        assert!(found.iter().any(|found| found == fault), "{change} -> {with}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_reservation_is_not_blamed_for_a_segment_that_cannot_be_read() {
+    let faults = with_more("10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
+    assert_eq!(faults.len(), 1, "{faults:#?}");
+}
