@@ -1,79 +1,35 @@
 //! A boot session: one power-on of one machine, with every stage and its time.
 //!
 //! DHCP opens it; everything that a machine may be given is given inside it. It is kept with the node afterwards, so that
-//! "why did this boot take so long" has an answer tomorrow.
+//! "why did this boot take so long" has an answer tomorrow. Beside its stages it holds what held it up: the times that the
+//! machine was told to wait, and the times that it stopped ([`Stall`]).
 
+use super::{Stage, StageMark, Stall};
 use crate::id::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// How long after its last DHCP exchange a machine may still be given a capability.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
+/// Reasons to wait that are told apart in one session.
+const MAX_WAITS: usize = 16;
 
-/// The stages of the boot chain, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// Firmware asked for an address.
-    Dhcp,
-    /// Firmware fetched iPXE.
-    Loader,
-    /// iPXE asked for an address.
-    IpxeDhcp,
-    /// iPXE asked what to do.
-    Script,
-    /// The kernel was fetched.
-    Kernel,
-    /// The initramfs was fetched.
-    Initramfs,
-    /// The packages were fetched.
-    Packages,
-    /// The overlay was fetched whole.
-    Overlay,
-    /// Linux asked for an address.
-    OsDhcp,
-    /// `mesh-init` fetched the kernel modules: the overlay was found good.
-    Modloop,
-    /// The agent has a certificate of this session.
-    Enrolled,
-    /// The agent's link is up.
-    Link,
-    /// All checks pass.
-    Online,
-}
-
-impl Stage {
-    /// The word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Stage::Dhcp => "dhcp",
-            Stage::Loader => "loader",
-            Stage::IpxeDhcp => "ipxe_dhcp",
-            Stage::Script => "script",
-            Stage::Kernel => "kernel",
-            Stage::Initramfs => "initramfs",
-            Stage::Packages => "packages",
-            Stage::Overlay => "overlay",
-            Stage::OsDhcp => "os_dhcp",
-            Stage::Modloop => "modloop",
-            Stage::Enrolled => "enrolled",
-            Stage::Link => "link",
-            Stage::Online => "online",
-        }
-    }
-}
-
-/// When a stage was first and last seen in this session; a stage repeats when iPXE tries again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StageMark {
-    /// Which stage.
-    pub stage: Stage,
+/// A machine was told to wait: refused in iPXE, or pending until an operator lets it in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Why, in one word: a refusal's code, or [`Wait::APPROVAL`].
+    pub code: String,
     /// First time in this session.
     pub at: Timestamp,
     /// Last time in this session.
     pub last: Timestamp,
     /// How often.
     pub count: u32,
+}
+
+impl Wait {
+    /// The node is known and not let in yet: only an operator ends that.
+    pub const APPROVAL: &str = "approval";
 }
 
 /// One power-on of one machine.
@@ -97,6 +53,18 @@ pub struct BootSession {
     pub refreshed_at: Timestamp,
     /// Stages in the order in which they were first seen.
     pub stages: Vec<StageMark>,
+    /// What the machine was told to wait for, one entry for each reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+    /// The times that this boot stopped; the last one is open while `ended` is not set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stalls: Vec<Stall>,
+    /// An operator told the node to reboot: how this session ended is no failure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reboot_ordered: bool,
+    /// The boots before this one were found to be a loop, and that was recorded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub looping: bool,
 }
 
 /// What a DHCP exchange means for the boot session of its MAC address.
@@ -108,6 +76,19 @@ pub enum Exchange {
     Ipxe,
     /// An operating system.
     Os,
+}
+
+/// How a boot stands, or how it ended when a newer one has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It came online.
+    Online,
+    /// An operator told it to reboot before it was online.
+    Ordered,
+    /// The last that it was told is to wait.
+    Waiting,
+    /// It came as far as this, and no farther.
+    Stopped(Stage),
 }
 
 impl BootSession {
@@ -123,12 +104,16 @@ impl BootSession {
             opened_at: now,
             refreshed_at: now,
             stages: Vec::new(),
+            waits: Vec::new(),
+            stalls: Vec::new(),
+            reboot_ordered: false,
+            looping: false,
         };
         session.mark(stage, now);
         session
     }
 
-    /// Records that a stage was seen; true if it is new in this session.
+    /// Records that a stage was seen; true if it is new in this session. A boot that goes on is no longer stalled.
     pub fn mark(&mut self, stage: Stage, now: Timestamp) -> bool {
         if let Some(mark) = self.stages.iter_mut().find(|mark| mark.stage == stage) {
             mark.last = now;
@@ -136,6 +121,22 @@ impl BootSession {
             return false;
         }
         self.stages.push(StageMark { stage, at: now, last: now, count: 1 });
+        if let Some(stall) = self.stalls.last_mut() {
+            stall.ended.get_or_insert(now);
+        }
+        true
+    }
+
+    /// Records that the machine was told to wait; true if that reason is new in this session.
+    pub fn told_to_wait(&mut self, code: &str, now: Timestamp) -> bool {
+        if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
+            wait.last = now;
+            wait.count = wait.count.saturating_add(1);
+            return false;
+        }
+        if self.waits.len() < MAX_WAITS {
+            self.waits.push(Wait { code: code.to_owned(), at: now, last: now, count: 1 });
+        }
         true
     }
 
@@ -149,77 +150,50 @@ impl BootSession {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
+    /// The newest reason to wait, if nothing has happened since that a machine does by itself.
+    pub fn waiting(&self) -> Option<&Wait> {
+        let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
+        let active = self.stages.iter().map(|mark| mark.last).max();
+        active.is_none_or(|active| newest.last >= active).then_some(newest)
+    }
+
+    /// The stall that lasts, if the boot stands still.
+    pub fn stalled(&self) -> Option<&Stall> {
+        self.stalls.last().filter(|stall| stall.ended.is_none())
+    }
+
+    /// How the boot stands.
+    pub fn outcome(&self) -> Outcome {
+        match self.furthest() {
+            Some(Stage::Online) => Outcome::Online,
+            _ if self.reboot_ordered => Outcome::Ordered,
+            _ if self.waiting().is_some() => Outcome::Waiting,
+            stage => Outcome::Stopped(stage.unwrap_or(Stage::Dhcp)),
+        }
+    }
+
     /// True while a capability may be given out in this session.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         now.since(self.refreshed_at) <= SESSION_WINDOW
     }
 
-    /// Whether a DHCP exchange belongs to this session. A machine that has fetched its kernel and asks as firmware or iPXE
-    /// again has been powered on anew; iPXE that asks before is still at it: chainloaded, or waiting out a refusal.
+    /// Whether a DHCP exchange belongs to this session. A machine that has fetched everything that iPXE fetches and asks as
+    /// firmware or iPXE again has been powered on anew. iPXE that asks before is still at it: chainloaded, waiting out a
+    /// refusal, or trying again because a file did not come; one power-on is one session, however often it tries.
     pub fn continues(&self, exchange: Exchange, now: Timestamp) -> bool {
-        let running = self.reached(Stage::Kernel).is_some();
+        let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
         match exchange {
             Exchange::Os => true,
-            Exchange::Ipxe => !running && self.is_fresh(now),
+            Exchange::Ipxe => !has_run && self.is_fresh(now),
             // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader it never asks again.
             Exchange::Firmware => {
-                !running
-                    && self.reached(Stage::Loader).is_none()
-                    && self.reached(Stage::IpxeDhcp).is_none()
-                    && self.is_fresh(now)
+                let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
+                !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session() -> BootSession {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        BootSession::open(BootSessionId([7; 12]), mac, Stage::Dhcp, Timestamp::from_millis(0))
-    }
-
-    #[test]
-    fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
-        let mut session = session();
-        let now = Timestamp::from_millis(4_000);
-        assert!(session.continues(Exchange::Firmware, now));
-        session.mark(Stage::Loader, now);
-        assert!(session.continues(Exchange::Ipxe, now));
-    }
-
-    #[test]
-    fn a_machine_that_ran_a_kernel_and_asks_as_firmware_again_was_powered_on_anew() {
-        let mut session = session();
-        let now = Timestamp::from_millis(90_000);
-        session.mark(Stage::Kernel, now);
-        assert!(!session.continues(Exchange::Firmware, now));
-        assert!(!session.continues(Exchange::Ipxe, now));
-        assert!(session.continues(Exchange::Os, now));
-    }
-
-    #[test]
-    fn firmware_that_asks_again_after_its_loader_was_reset() {
-        let mut session = session();
-        session.mark(Stage::Loader, Timestamp::from_millis(1));
-        assert!(!session.continues(Exchange::Firmware, Timestamp::from_millis(2)));
-    }
-
-    #[test]
-    fn a_session_is_stale_five_minutes_after_its_last_exchange() {
-        let session = session();
-        assert!(session.is_fresh(Timestamp::from_millis(300_000)));
-        assert!(!session.is_fresh(Timestamp::from_millis(300_001)));
-    }
-
-    #[test]
-    fn a_repeated_stage_keeps_its_first_time_and_counts() {
-        let mut session = session();
-        assert!(session.mark(Stage::Script, Timestamp::from_millis(5)));
-        assert!(!session.mark(Stage::Script, Timestamp::from_millis(9)));
-        let mark = session.stages[1];
-        assert_eq!((mark.at.millis(), mark.last.millis(), mark.count), (5, 9, 2));
-    }
-}
+#[path = "boot_session_tests.rs"]
+mod tests;

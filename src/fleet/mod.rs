@@ -1,5 +1,6 @@
 //! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
 
+mod boot_loop;
 mod boot_session;
 mod condition;
 mod event;
@@ -8,8 +9,11 @@ mod identity;
 mod lease;
 mod node;
 mod phase;
+mod stage;
+mod stall;
 
-pub use boot_session::{BootSession, Exchange, SESSION_WINDOW, Stage, StageMark};
+pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
+pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Wait};
 pub use condition::{Condition, ConditionKind};
 pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::Generation;
@@ -17,3 +21,5 @@ pub use identity::{Claim, Identified, Sighting, identify};
 pub use lease::Lease;
 pub use node::{Fingerprint, LinkState, Node};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
+pub use stage::{Stage, StageMark};
+pub use stall::{Chain, Stall, stall};

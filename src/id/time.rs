@@ -16,6 +16,9 @@ pub struct ParseTimestampError(pub String);
 const MAX_MILLIS: i64 = 253_402_300_799_999;
 
 impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const EPOCH: Timestamp = Timestamp(0);
+
     /// From milliseconds since the epoch, held within the years 1970 to 9999.
     pub fn from_millis(millis: i64) -> Self {
         Timestamp(millis.clamp(0, MAX_MILLIS))

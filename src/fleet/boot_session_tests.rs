@@ -1,0 +1,96 @@
+//! What belongs to one power-on, and how a boot stands.
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+fn session() -> BootSession {
+    BootSession::open(BootSessionId([7; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(0))
+}
+
+#[test]
+fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
+    let mut session = session();
+    assert!(session.continues(Exchange::Firmware, at(4)));
+    session.mark(Stage::Loader, at(4));
+    assert!(session.continues(Exchange::Ipxe, at(4)));
+}
+
+#[test]
+fn a_machine_that_was_given_everything_and_asks_as_firmware_again_was_powered_on_anew() {
+    let mut session = session();
+    for stage in [Stage::Kernel, Stage::Overlay] {
+        session.mark(stage, at(90));
+    }
+    assert!(!session.continues(Exchange::Firmware, at(90)));
+    assert!(!session.continues(Exchange::Ipxe, at(90)));
+    assert!(session.continues(Exchange::Os, at(90)));
+}
+
+#[test]
+fn ipxe_that_tries_again_because_a_file_did_not_come_is_in_the_same_power_on() {
+    let mut session = session();
+    session.mark(Stage::Script, at(3));
+    session.mark(Stage::Kernel, at(4));
+    session.refreshed_at = at(4);
+    assert!(session.continues(Exchange::Ipxe, at(10)), "the initramfs failed");
+    assert!(!session.continues(Exchange::Firmware, at(10)), "it was reset");
+}
+
+#[test]
+fn firmware_that_asks_again_after_its_loader_was_reset() {
+    let mut session = session();
+    session.mark(Stage::Loader, at(1));
+    assert!(!session.continues(Exchange::Firmware, at(2)));
+}
+
+#[test]
+fn a_session_is_stale_five_minutes_after_its_last_exchange() {
+    let session = session();
+    assert!(session.is_fresh(Timestamp::from_millis(300_000)));
+    assert!(!session.is_fresh(Timestamp::from_millis(300_001)));
+}
+
+#[test]
+fn a_repeated_stage_keeps_its_first_time_and_counts() {
+    let mut session = session();
+    assert!(session.mark(Stage::Script, at(5)));
+    assert!(!session.mark(Stage::Script, at(9)));
+    let mark = session.stages[1];
+    assert_eq!((mark.at, mark.last, mark.count), (at(5), at(9), 2));
+}
+
+#[test]
+fn a_machine_waits_until_it_does_something_else() {
+    let mut session = session();
+    assert!(session.told_to_wait("image_missing", at(3)));
+    assert!(!session.told_to_wait("image_missing", at(23)));
+    assert_eq!(session.outcome(), Outcome::Waiting);
+    assert_eq!(session.waits[0].count, 2);
+    session.mark(Stage::Script, at(43));
+    assert_eq!(session.outcome(), Outcome::Stopped(Stage::Script));
+    session.mark(Stage::Online, at(99));
+    assert_eq!(session.outcome(), Outcome::Online);
+}
+
+#[test]
+fn reasons_to_wait_are_bounded() {
+    let mut session = session();
+    for reason in 0..100 {
+        session.told_to_wait(&format!("reason {reason}"), at(reason));
+    }
+    assert_eq!(session.waits.len(), MAX_WAITS);
+}
+
+#[test]
+fn a_session_that_an_earlier_version_wrote_is_read() {
+    let mut session = session();
+    session.mark(Stage::Online, at(60));
+    let text = serde_json::to_string(&session).expect("plain data");
+    for newer in ["waits", "stalls", "reboot_ordered", "looping"] {
+        assert!(!text.contains(newer), "{newer} is not written for nothing: {text}");
+    }
+    assert_eq!(serde_json::from_str::<BootSession>(&text).expect("it is read"), session);
+}
