@@ -61,6 +61,12 @@ pub struct Node {
     pub facts: Option<Facts>,
     /// Its last checks.
     pub checks: Vec<Check>,
+    /// The phase in which it was quarantined; `None` while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_from: Option<Phase>,
+    /// When an operator released it: boots before that count for no loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
 }
 
 /// Whether a node's link is up; kept in memory, never stored.
@@ -96,6 +102,8 @@ impl Node {
             certificates: Vec::new(),
             facts: None,
             checks: Vec::new(),
+            held_from: None,
+            released_at: None,
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {
@@ -120,6 +128,24 @@ impl Node {
         }
     }
 
+    /// Holds the node in iPXE until an operator releases it; `Some((from, to))` if it was not held.
+    pub fn quarantine(&mut self) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
+        let changed = self.change(PhaseChange::Quarantine)?;
+        if let Some((from, _)) = changed {
+            self.held_from = Some(from);
+        }
+        Ok(changed)
+    }
+
+    /// Lets a held node boot again. One that was never approved is as unknown as before: a release lets nobody in.
+    pub fn release(&mut self, now: Timestamp) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
+        let was_let_in = self.held_from.is_none_or(Phase::is_admitted);
+        let changed = self.change(if was_let_in { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
+        self.held_from = None;
+        self.released_at = Some(now);
+        Ok(changed)
+    }
+
     /// Raises a condition, or updates its detail; true if it was not there.
     pub fn raise(&mut self, kind: ConditionKind, detail: impl Into<String>, now: Timestamp) -> bool {
         let detail = detail.into();
@@ -136,5 +162,33 @@ impl Node {
         let before = self.conditions.len();
         self.conditions.retain(|condition| condition.kind != kind);
         self.conditions.len() != before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
+    }
+
+    #[test]
+    fn a_release_lets_nobody_in_who_was_not() {
+        let mut unknown = node();
+        assert!(unknown.quarantine().is_ok_and(|changed| changed.is_some()));
+        assert!(unknown.release(Timestamp::EPOCH).is_ok());
+        assert_eq!(unknown.phase, Phase::Discovered);
+        let mut known = node();
+        for change in [PhaseChange::Approve, PhaseChange::Boot] {
+            assert!(known.change(change).is_ok());
+        }
+        assert!(known.quarantine().is_ok());
+        assert!(known.quarantine().is_ok_and(|changed| changed.is_none()), "held already");
+        assert!(!known.phase.is_admitted(), "no token while it is held");
+        assert!(known.release(Timestamp::EPOCH).is_ok());
+        assert_eq!((known.phase, known.released_at), (Phase::Approved, Some(Timestamp::EPOCH)));
+        assert!(known.release(Timestamp::EPOCH).is_err(), "it is not held");
     }
 }

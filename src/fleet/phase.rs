@@ -9,7 +9,8 @@
 //! rejected ───────────────┘             offline ◀──── silent ─────────────────────┴──│──────────────────┤
 //!                                          └─────────────────────────────────────────┘                  │
 //! draining ◀─ drain ── online, degraded; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
-//! quarantined ◀─ quarantine ── any; ── release ──▶ approved          rebuilding ◀─ rebuild ── online, degraded, offline
+//! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
+//! rebuilding ◀─ rebuild ── online, degraded, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
 //! ```
 //! What is wrong with a node is a condition beside its phase. A link seen while booting skips `enrolling`: a certificate
@@ -79,6 +80,8 @@ pub enum PhaseChange {
     Quarantine,
     /// No longer held.
     Release,
+    /// No longer held, and nobody ever let it in.
+    ReleaseUnknown,
     /// A rollout begins with this node.
     Rebuild,
     /// Forget.
@@ -141,6 +144,7 @@ impl Phase {
             (P::Draining | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
             (P::Draining | P::Maintenance, C::Resume) => P::Degraded,
             (P::Quarantined, C::Release) => P::Approved,
+            (P::Quarantined, C::ReleaseUnknown) => P::Discovered,
             (P::Degraded | P::Online | P::Offline, C::Rebuild) => P::Rebuilding,
             (P::Rebuilding, C::LinkUp) => P::Degraded,
             (P::Removed, C::Rediscover) => P::Discovered,
@@ -213,7 +217,7 @@ impl fmt::Display for PhaseChange {
             PhaseChange::Drained => "go into maintenance",
             PhaseChange::Resume => "resume",
             PhaseChange::Quarantine => "be quarantined",
-            PhaseChange::Release => "be released",
+            PhaseChange::Release | PhaseChange::ReleaseUnknown => "be released",
             PhaseChange::Rebuild => "be rebuilt",
             PhaseChange::Remove => "be removed",
             PhaseChange::Rediscover => "be discovered again",

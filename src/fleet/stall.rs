@@ -146,7 +146,7 @@ fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
              timeline has refusals"
             .to_owned(),
         Stage::OsDhcp => "Linux was given everything and asked for no address: it panicked early, or its NIC's driver is not \
-             in the image (`drivers` of images/<name>/image.toml). Look at its console"
+             in the image. Look at its console"
             .to_owned(),
         Stage::Modloop => "Linux runs and did not fetch its kernel modules: mesh-init found its overlay or packages wanting, \
              or the package installation failed. Its console says which"
