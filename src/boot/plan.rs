@@ -2,7 +2,7 @@
 
 use super::{Endpoint, Refusal, ScriptRequest, quote};
 use crate::config::{Delivery, Profile, Site, Transport};
-use crate::fleet::{ConditionKind, Node, Phase};
+use crate::fleet::{Condition, ConditionKind, Node, Phase};
 use crate::id::{Arch, BootSessionId, Digest, NodeId, ProfileName, Secret};
 
 /// The parts of a built image, by digest.
@@ -162,7 +162,9 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
     match node.phase {
         Phase::Rejected => Err(Refusal::Rejected),
         Phase::Quarantined => {
-            let worst = node.conditions.iter().find(|condition| condition.kind != ConditionKind::WeakIdentity);
+            let is = |kind| move |condition: &&Condition| condition.kind == kind;
+            let why = node.conditions.iter().find(is(ConditionKind::BootLoop));
+            let worst = why.or_else(|| node.conditions.iter().find(|it| !is(ConditionKind::WeakIdentity)(it)));
             let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
             Err(Refusal::Quarantined { detail: detail.unwrap_or_default() })
         }

@@ -97,8 +97,12 @@ impl Refusal {
                 )
             }
             Refusal::Rejected => "an operator rejected this machine. To let it in: meshd node approve".to_owned(),
-            Refusal::Quarantined { detail } if detail.is_empty() => "an operator holds this machine".to_owned(),
-            Refusal::Quarantined { detail } => format!("this machine is held: {detail}"),
+            Refusal::Quarantined { detail } if detail.is_empty() => {
+                "this machine is held. To let it boot: meshd node release".to_owned()
+            }
+            Refusal::Quarantined { detail } => {
+                format!("this machine is held: {detail}. To let it boot: meshd node release")
+            }
             Refusal::ImageMissing { image, detail } => {
                 format!("image {image} cannot be served: {detail}. To build it: meshd image build {image}")
             }
@@ -121,7 +125,9 @@ impl Refusal {
             Refusal::Internal { .. } => 10,
             Refusal::ImageMissing { .. } | Refusal::RenderFailed { .. } | Refusal::BadRequest { .. } => 20,
             Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
-            Refusal::Rejected | Refusal::Quarantined { .. } => 60,
+            Refusal::Rejected => 60,
+            // Who releases it stands beside it.
+            Refusal::Quarantined { .. } => 20,
             Refusal::Busy { seconds } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
         }
     }

@@ -14,6 +14,9 @@ pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
 /// Reasons to wait that are told apart in one session.
 const MAX_WAITS: usize = 16;
 
+/// A machine that waits in iPXE asks many times a minute; that it still does is written down once in this time.
+pub const WAIT_NOTED: Duration = Duration::from_secs(60);
+
 /// A machine was told to wait: refused in iPXE, or pending until an operator lets it in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
@@ -21,10 +24,8 @@ pub struct Wait {
     pub code: String,
     /// First time in this session.
     pub at: Timestamp,
-    /// Last time in this session.
+    /// Last time in this session, give or take [`WAIT_NOTED`].
     pub last: Timestamp,
-    /// How often.
-    pub count: u32,
 }
 
 impl Wait {
@@ -91,6 +92,38 @@ pub enum Outcome {
     Stopped(Stage),
 }
 
+/// A boot in one word, for listings and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Under way.
+    Booting,
+    /// Told to wait.
+    Waiting,
+    /// Under way and standing still.
+    Stalled,
+    /// Came online.
+    Online,
+    /// Over before it was online, by an operator's word.
+    Rebooted,
+    /// Over before it was online.
+    Stopped,
+}
+
+impl Standing {
+    /// The word that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Standing::Booting => "booting",
+            Standing::Waiting => "waiting",
+            Standing::Stalled => "stalled",
+            Standing::Online => "online",
+            Standing::Rebooted => "rebooted",
+            Standing::Stopped => "stopped",
+        }
+    }
+}
+
 impl BootSession {
     /// Opens a session with its first stage.
     pub fn open(id: BootSessionId, mac: MacAddr, stage: Stage, now: Timestamp) -> Self {
@@ -131,13 +164,20 @@ impl BootSession {
     pub fn told_to_wait(&mut self, code: &str, now: Timestamp) -> bool {
         if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
             wait.last = now;
-            wait.count = wait.count.saturating_add(1);
             return false;
         }
         if self.waits.len() < MAX_WAITS {
-            self.waits.push(Wait { code: code.to_owned(), at: now, last: now, count: 1 });
+            self.waits.push(Wait { code: code.to_owned(), at: now, last: now });
         }
         true
+    }
+
+    /// Whether [`BootSession::told_to_wait`] would write down anything worth a write.
+    pub fn is_wait_news(&self, code: &str, now: Timestamp) -> bool {
+        match self.waits.iter().find(|wait| wait.code == code) {
+            Some(wait) => now.since(wait.last) >= WAIT_NOTED,
+            None => self.waits.len() < MAX_WAITS,
+        }
     }
 
     /// The last time that a stage was seen, or `None`.
@@ -150,11 +190,14 @@ impl BootSession {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
-    /// The newest reason to wait, if nothing has happened since that a machine does by itself.
+    /// The newest reason to wait, if the machine waits for it: it does DHCP again and again meanwhile, and nothing else.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
-        let active = self.stages.iter().map(|mark| mark.last).max();
-        active.is_none_or(|active| newest.last >= active).then_some(newest)
+        let went_on = self.stages.iter().any(|mark| {
+            let told_to_boot = mark.stage == Stage::Script && mark.last > newest.last;
+            mark.at > newest.last || told_to_boot || mark.last.since(newest.last) > WAIT_NOTED * 2
+        });
+        (!went_on).then_some(newest)
     }
 
     /// The stall that lasts, if the boot stands still.
@@ -169,6 +212,18 @@ impl BootSession {
             _ if self.reboot_ordered => Outcome::Ordered,
             _ if self.waiting().is_some() => Outcome::Waiting,
             stage => Outcome::Stopped(stage.unwrap_or(Stage::Dhcp)),
+        }
+    }
+
+    /// The same in one word; a boot that is `over` was followed by a newer one of its machine.
+    pub fn standing(&self, over: bool) -> Standing {
+        match self.outcome() {
+            Outcome::Online => Standing::Online,
+            Outcome::Ordered => Standing::Rebooted,
+            Outcome::Waiting => Standing::Waiting,
+            Outcome::Stopped(_) if over => Standing::Stopped,
+            Outcome::Stopped(_) if self.stalled().is_some() => Standing::Stalled,
+            Outcome::Stopped(_) => Standing::Booting,
         }
     }
 

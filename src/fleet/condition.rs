@@ -36,6 +36,23 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
+    /// Every kind there is.
+    pub const ALL: [ConditionKind; 13] = [
+        ConditionKind::IdCollision,
+        ConditionKind::HardwareChanged,
+        ConditionKind::WeakIdentity,
+        ConditionKind::BootStalled,
+        ConditionKind::BootLoop,
+        ConditionKind::OverlayMissing,
+        ConditionKind::RebootRequired,
+        ConditionKind::Drift,
+        ConditionKind::CapabilityReplayed,
+        ConditionKind::BootImpersonated,
+        ConditionKind::CheckFailed,
+        ConditionKind::ImageMissing,
+        ConditionKind::RenderFailed,
+    ];
+
     /// The word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ mod stage;
 mod stall;
 
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
-pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Wait};
+pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Standing, Wait};
 pub use condition::{Condition, ConditionKind};
 pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::Generation;

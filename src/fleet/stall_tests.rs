@@ -97,8 +97,8 @@ fn what_is_told_to_wait_is_not_stalled_until_it_asks_no_more() {
     let found = stall(&session, CHAIN, NEVER, at(70)).expect("it is gone");
     assert_eq!((found.missing, found.since), (Stage::Script, at(59)));
     assert!(found.cause.contains("quarantined"), "{}", found.cause);
-    session.mark(Stage::Script, at(59));
-    assert_eq!(stall(&session, CHAIN, NEVER, at(63)), None, "it was let go on, and has its time again");
+    session.mark(Stage::Script, at(70));
+    assert_eq!(stall(&session, CHAIN, NEVER, at(75)), None, "it was let go on, and has its time again");
 }
 
 #[test]

@@ -50,6 +50,9 @@ pub const MAX_EVENTS: u64 = 200_000;
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Boot sessions kept in all; beyond it the oldest go, so that a flood of invented MAC addresses cannot fill the store.
 pub const MAX_SESSIONS: usize = 100_000;
+/// Nodes kept that nobody ever let in; beyond it the one that was seen least recently goes, so that a flood of invented
+/// machines cannot fill the store. Twice the largest rack, so that one that powers on for the first time fits.
+pub const MAX_UNKNOWN_NODES: usize = 20_000;
 /// Events that a slow subscriber may lag behind before it is told that it missed some.
 const SUBSCRIBER_BACKLOG: usize = 4096;
 

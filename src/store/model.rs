@@ -1,10 +1,10 @@
 //! The state in memory, and the indexes that are derived from it.
 
 use super::{
-    MAX_SESSIONS, MAX_SESSIONS_PER_MAC,
+    MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
 };
-use crate::fleet::{BootSession, EventSeq, Lease, Node};
+use crate::fleet::{BootSession, EventSeq, Lease, Node, Phase};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, Timestamp};
 use crate::trust::TokenRecord;
 use std::{
@@ -25,6 +25,10 @@ pub struct Model {
     by_mac: BTreeMap<MacAddr, BTreeSet<(Timestamp, BootSessionId)>>,
     /// Derived: all sessions, oldest first.
     by_age: BTreeSet<(Timestamp, BootSessionId)>,
+    /// Derived: those of them that belong to no node yet.
+    nameless: BTreeSet<(Timestamp, BootSessionId)>,
+    /// Derived: nodes that nobody let in, the one first that was seen least recently.
+    unknown: BTreeSet<(Timestamp, NodeId)>,
     /// Derived: the newest session at an address.
     by_address: BTreeMap<Ipv4Addr, BootSessionId>,
     pub(super) next_event: EventSeq,
@@ -58,6 +62,32 @@ impl Model {
         self.sessions.get(id)
     }
 
+    /// All boot sessions of a MAC address that are kept, newest first.
+    pub fn sessions_of(&self, mac: MacAddr) -> impl Iterator<Item = &BootSession> {
+        let own = self.by_mac.get(&mac).into_iter().flatten().rev();
+        own.filter_map(|(_, id)| self.sessions.get(id))
+    }
+
+    /// The newest boot session of every MAC address.
+    pub fn newest_sessions(&self) -> impl Iterator<Item = &BootSession> {
+        let newest = self.by_mac.values().filter_map(BTreeSet::last);
+        newest.filter_map(|(_, id)| self.sessions.get(id))
+    }
+
+    /// How many boot sessions are kept.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The boots of a node by any of its network cards, newest first: also one that did not get so far as to say which node
+    /// it is.
+    pub fn boots_of(&self, node: &Node) -> Vec<&BootSession> {
+        let boots = node.fingerprint.macs.iter().flat_map(|mac| self.sessions_of(*mac));
+        let mut boots: Vec<_> = boots.filter(|boot| boot.node.is_none_or(|of| of == node.id)).collect();
+        boots.sort_unstable_by_key(|boot| std::cmp::Reverse((boot.opened_at, boot.id)));
+        boots
+    }
+
     /// The newest boot session of the machine that has this address.
     pub fn session_at(&self, address: Ipv4Addr) -> Option<&BootSession> {
         self.by_address.get(&address).and_then(|id| self.sessions.get(id))
@@ -66,6 +96,16 @@ impl Model {
     /// All leases, by MAC address.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values()
+    }
+
+    /// The lease of a MAC address.
+    pub fn lease(&self, mac: MacAddr) -> Option<&Lease> {
+        self.leases.get(&mac)
+    }
+
+    /// How many nodes there are that nobody let in.
+    pub fn unknown_count(&self) -> usize {
+        self.unknown.len()
     }
 
     /// One token, by its hash.
@@ -87,9 +127,19 @@ impl Model {
         let too_many = own.map_or(0, |own| (own.len() + 1).saturating_sub(MAX_SESSIONS_PER_MAC));
         let mut surplus: Vec<_> = own.into_iter().flatten().take(too_many).map(|(_, id)| *id).collect();
         if surplus.is_empty() && self.sessions.len() >= MAX_SESSIONS {
-            surplus.extend(self.by_age.first().map(|(_, id)| *id));
+            // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
+            let flooded = self.nameless.len() > MAX_SESSIONS / 2;
+            let oldest = if flooded { self.nameless.first() } else { self.by_age.first() };
+            surplus.extend(oldest.map(|(_, id)| *id));
         }
         surplus
+    }
+
+    /// The node that has to go when one more is kept that nobody let in.
+    pub(super) fn surplus_node(&self, newcomer: &Node) -> Option<NodeId> {
+        let is_new = newcomer.phase == Phase::Discovered && !self.nodes.contains_key(&newcomer.id);
+        let full = is_new && self.unknown.len() >= MAX_UNKNOWN_NODES;
+        self.unknown.first().filter(|_| full).map(|(_, id)| *id)
     }
 
     pub(super) fn apply(&mut self, staged: Staged) {
@@ -121,6 +171,12 @@ impl Model {
     }
 
     pub(super) fn put_node(&mut self, node: Node) {
+        if let Some(old) = self.nodes.get(&node.id) {
+            self.unknown.remove(&(old.last_seen, old.id));
+        }
+        if node.phase == Phase::Discovered {
+            self.unknown.insert((node.last_seen, node.id));
+        }
         for mac in &node.fingerprint.macs {
             self.aliases.entry(*mac).or_insert(node.id);
         }
@@ -128,8 +184,13 @@ impl Model {
     }
 
     fn remove_node(&mut self, id: NodeId) {
-        self.nodes.remove(&id);
-        self.aliases.retain(|_, owner| *owner != id);
+        let Some(node) = self.nodes.remove(&id) else { return };
+        self.unknown.remove(&(node.last_seen, id));
+        for mac in &node.fingerprint.macs {
+            if self.aliases.get(mac) == Some(&id) {
+                self.aliases.remove(mac);
+            }
+        }
     }
 
     pub(super) fn put_session(&mut self, session: BootSession) {
@@ -142,6 +203,11 @@ impl Model {
         }
         self.by_mac.entry(session.mac).or_default().insert(age);
         self.by_age.insert(age);
+        if session.node.is_none() {
+            self.nameless.insert(age);
+        } else {
+            self.nameless.remove(&age);
+        }
         self.sessions.insert(session.id, session);
     }
 
@@ -149,6 +215,7 @@ impl Model {
         let Some(session) = self.sessions.remove(&id) else { return };
         let age = (session.opened_at, id);
         self.by_age.remove(&age);
+        self.nameless.remove(&age);
         if let Some(own) = self.by_mac.get_mut(&session.mac) {
             own.remove(&age);
             if own.is_empty() {

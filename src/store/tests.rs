@@ -1,7 +1,7 @@
 //! The promises of the store: all or nothing, what was acknowledged is there, bounded.
 
 use super::*;
-use crate::fleet::{Actor, BootSession, EventKind, Fingerprint, Lease, Node, Stage};
+use crate::fleet::{Actor, BootSession, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage};
 use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
 
 fn mac(n: u16) -> MacAddr {
@@ -88,6 +88,33 @@ async fn a_mac_keeps_its_newest_sessions_and_no_more() {
     });
     assert_eq!(count, MAX_SESSIONS_PER_MAC);
     assert_eq!(newest.map(|session| session.id), Some(BootSessionId([19; 12])));
+}
+
+#[tokio::test]
+async fn a_flood_of_invented_machines_drives_out_itself_and_nobody_who_was_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut known = node(u16::MAX);
+    known.change(PhaseChange::Approve).unwrap();
+    let flood = u16::try_from(MAX_UNKNOWN_NODES).unwrap() + 10;
+    put_node(&store, known.clone()).await;
+    for chunk in (0..flood).collect::<Vec<_>>().chunks(1000) {
+        let put = store.commit(|tx| {
+            for n in chunk {
+                tx.put_node(Node { last_seen: Timestamp::from_millis(i64::from(*n)), ..node(*n) });
+            }
+            Ok::<_, StoreError>(())
+        });
+        put.await.unwrap();
+    }
+    // Within one transaction the bound is that of its beginning; one machine after the other goes by it exactly.
+    for n in 0..10 {
+        put_node(&store, Node { last_seen: Timestamp::from_millis(100_000), ..node(flood + n) }).await;
+    }
+    let (unknown, first, kept) = store
+        .read(|model| (model.unknown_count(), model.node_of_mac(mac(0)).is_some(), model.node(known.id).is_some()));
+    assert!(unknown <= MAX_UNKNOWN_NODES + 10, "{unknown}");
+    assert!(!first && kept);
 }
 
 #[tokio::test(flavor = "multi_thread")]

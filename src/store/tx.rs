@@ -60,8 +60,13 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Stores a node.
+    /// Stores a node. Beyond the bound of those that nobody let in, the one that was seen least recently goes.
     pub fn put_node(&mut self, node: Node) {
+        if !self.staged.nodes.contains_key(&node.id)
+            && let Some(surplus) = self.model.surplus_node(&node)
+        {
+            self.staged.nodes.insert(surplus, Change::Remove);
+        }
         self.staged.nodes.insert(node.id, Change::Put(node));
     }
 

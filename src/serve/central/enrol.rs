@@ -1,6 +1,6 @@
 //! An agent asked for a certificate, by the token of its overlay or by the certificate that it has.
 
-use super::{Central, script::phase_event};
+use super::{Central, script::phase_event, stages::reach};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
@@ -174,8 +174,5 @@ pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issue
     phase_event(tx, id, session, change, Actor::Node, now);
     let issued = Event::new(now, Actor::Central, EventKind::CertificateIssued, format!("serial {}", issued.serial));
     tx.event(issued.of_node(id).in_session(session));
-    if tx.edit_session(session, |session| session.mark(Stage::Enrolled, now)) == Some(true) {
-        let event = Event::new(now, Actor::Node, EventKind::Stage { stage: Stage::Enrolled }, "");
-        tx.event(event.of_node(id).in_session(session));
-    }
+    reach(tx, session, Stage::Enrolled, now);
 }

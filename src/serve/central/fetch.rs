@@ -1,7 +1,7 @@
 //! A machine fetched a file: the stage is recorded with its boot session.
 
-use super::Central;
-use crate::fleet::{Actor, Event, EventKind, Stage};
+use super::{Central, stages::reach};
+use crate::fleet::Stage;
 use crate::id::Digest;
 use std::net::Ipv4Addr;
 
@@ -22,13 +22,9 @@ impl Central {
         let marked = self
             .store
             .commit(|tx| {
-                let Some(id) = tx.before().session_at(from).map(|session| session.id) else { return Ok(()) };
-                let Some((new, node)) = tx.edit_session(id, |session| (session.mark(stage, now), session.node)) else {
-                    return Ok(());
-                };
-                if new {
-                    let event = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
-                    tx.event(event.of_node(node).in_session(id));
+                let session = tx.before().session_at(from).map(|session| session.id);
+                if let Some(session) = session {
+                    reach(tx, session, stage, now);
                 }
                 Ok::<_, crate::store::StoreError>(())
             })

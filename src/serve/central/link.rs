@@ -5,6 +5,8 @@ use super::{
     enrol::{check_version, honours},
     lock,
     script::phase_event,
+    stages::reach,
+    stalls,
 };
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage};
 use crate::id::{Basis, DenyList, Hardware, NodeId, Timestamp};
@@ -288,7 +290,8 @@ impl Central {
                 tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(session));
             }
             if let (true, Some(session)) = (failures.is_empty(), session) {
-                mark_stage(tx, id, session, Stage::Online, now);
+                reach(tx, session, Stage::Online, now);
+                stalls::clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
             }
             phase_event(tx, id, session, change, Actor::Node, now);
             Ok::<_, StoreError>(())
@@ -322,7 +325,7 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
     });
-    mark_stage(tx, peer.node, hello.session, Stage::Link, now);
+    reach(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
 }
 
@@ -337,10 +340,4 @@ fn own_view(facts: &Facts) -> Option<Basis> {
         macs: Vec::new(),
     };
     hardware.basis(&DenyList::new())
-}
-
-fn mark_stage(tx: &mut Tx<'_>, node: NodeId, session: crate::id::BootSessionId, stage: Stage, now: Timestamp) {
-    if tx.edit_session(session, |session| session.mark(stage, now)) == Some(true) {
-        tx.event(Event::new(now, Actor::Node, EventKind::Stage { stage }, "").of_node(node).in_session(session));
-    }
 }

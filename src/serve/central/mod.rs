@@ -13,7 +13,8 @@
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
 //! | `operate` | an operator spoke |
 //! | `segments` | how DHCP is doing on each segment |
-//! | `watch` | time passed: silence, missing overlays |
+//! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
+//! | `stages` | what all of them write down of a boot |
 
 mod alarm;
 mod dhcp;
@@ -27,6 +28,8 @@ mod render;
 mod script;
 mod seams;
 mod segments;
+mod stages;
+mod stalls;
 mod watch;
 
 pub use dhcp::DhcpSeen;
@@ -96,6 +99,8 @@ pub struct Central {
     alarms: alarm::Limiter,
     segments: Mutex<Vec<segments::SegmentHealth>>,
     started: std::time::Duration,
+    /// Monotonic time of the last look at all boots.
+    looked: Mutex<Option<std::time::Duration>>,
 }
 
 impl Central {
@@ -119,6 +124,7 @@ impl Central {
             alarms: alarm::Limiter::default(),
             segments: Mutex::default(),
             started,
+            looked: Mutex::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! An operator spoke.
 
-use super::{Central, script::phase_event};
+use super::{Central, script::phase_event, stalls};
 use crate::boot::{self, Endpoint};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::{NodeId, ProfileName};
@@ -101,6 +101,24 @@ impl Central {
         Ok(node)
     }
 
+    /// Lets a quarantined node boot again; what it did before counts for no loop any more. It is asking all the while, and
+    /// goes on by itself.
+    pub async fn release(&self, id: NodeId) -> Result<Node, OperateError> {
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
+                let change = node.release(now)?;
+                tx.put_node(node);
+                phase_event(tx, id, None, change, Actor::Operator, now);
+                for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
+                    stalls::clear(tx, id, over, Actor::Operator, now);
+                }
+                tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+            })
+            .await
+    }
+
     /// Gives a node a profile; it takes effect at its next boot.
     pub async fn assign_profile(&self, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
         if !self.site.profiles.contains_key(&profile) {
@@ -133,11 +151,23 @@ impl Central {
         }
         let no_answer = OperateError::NoAnswer { node: id, seconds: REBOOT_TIMEOUT.as_secs() };
         match self.run_task(id, TaskAction::Reboot, REBOOT_TIMEOUT).await?.ok_or(no_answer)? {
-            TaskOutcome::Done => Ok(()),
+            TaskOutcome::Done => self.reboot_ordered(id).await,
             TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {
                 Err(OperateError::TaskFailed { node: id, reason })
             }
         }
+    }
+
+    /// The boot that ends now ends by an operator's word: that is no failure of it.
+    async fn reboot_ordered(&self, id: NodeId) -> Result<(), OperateError> {
+        self.store
+            .commit(|tx| {
+                if let Some(session) = tx.node(id).and_then(|node| node.boot) {
+                    tx.edit_session(session, |session| session.reboot_ordered = true);
+                }
+                Ok(())
+            })
+            .await
     }
 
     /// Where this node would be told that the central node is: the first segment's address, for renders by an operator.

@@ -1,6 +1,6 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
-use super::{Central, Shared, alarm::Alarm, lock, render::Promise};
+use super::{Central, Shared, alarm::Alarm, lock, render::Promise, stages::reach};
 use crate::boot;
 use crate::config::Delivery;
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Stage};
@@ -87,11 +87,13 @@ impl Central {
         Ok(transfer)
     }
 
-    /// Whether a capability would open, for HEAD. Consumes nothing, alarms nobody.
-    pub fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
-        match lock(&self.capabilities).probe(self.now(), capability, from) {
+    /// Whether a capability would open, for HEAD. Consumes nothing; a capability in foreign hands is an alarm all the same.
+    pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+        let probed = lock(&self.capabilities).probe(self.now(), capability, from);
+        match probed {
             Ok(_) => Ok(()),
-            Err(Denied::Unknown | Denied::Foreign(_)) => Err(OverlayDenied::NotFound),
+            Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
+            Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
             Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
             Err(Denied::Expired | Denied::Spent(_)) => Err(OverlayDenied::Gone),
         }
@@ -171,11 +173,7 @@ impl OverlayTransfer {
         lock(&self.central.capabilities).finish(self.id);
         let (now, grant) = (self.central.now(), self.grant);
         let marked = self.central.store.commit(|tx| {
-            let new = tx.edit_session(grant.session, |session| session.mark(Stage::Overlay, now));
-            if new == Some(true) {
-                let event = Event::new(now, Actor::Node, EventKind::Stage { stage: Stage::Overlay }, "");
-                tx.event(event.of_node(grant.node).in_session(grant.session));
-            }
+            reach(tx, grant.session, Stage::Overlay, now);
             Ok::<_, StoreError>(())
         });
         if let Err(error) = marked.await {

@@ -9,7 +9,7 @@ use super::{
     enrol::{certify, check_version, response},
     lock,
 };
-use crate::fleet::{ConditionKind, Phase, Stage};
+use crate::fleet::{ConditionKind, Phase, Stage, Wait};
 use crate::id::{BootSessionId, Digest, NodeId};
 use crate::store::StoreError;
 use crate::wire::{PendingHello, PendingReply};
@@ -91,6 +91,9 @@ impl Central {
                     node.facts = Some(facts);
                     node.last_seen = now;
                 });
+                if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
+                    tx.edit_session(ticket.session, |session| session.told_to_wait(Wait::APPROVAL, now));
+                }
                 Ok::<_, StoreError>(())
             })
             .await?;

@@ -5,6 +5,7 @@ use super::{
     alarm::Alarm,
     lock,
     render::{RenderError, image_parts},
+    stages::reach,
 };
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
 use crate::config::EnrollPolicy;
@@ -12,7 +13,7 @@ use crate::fleet::{
     Actor, BootSession, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting, Stage,
     identify,
 };
-use crate::id::{BootSessionId, DenyList, NodeId, Timestamp};
+use crate::id::{BootSessionId, DenyList, Digest, MacAddr, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::capability::Grant;
 use std::{net::Ipv4Addr, time::Duration};
@@ -28,16 +29,18 @@ impl Central {
         let request = match request {
             Ok(request) => request,
             Err(error) => {
-                return self.refuse(Refusal::BadRequest { detail: error.to_string() }, None, from, endpoint).await;
+                let refusal = Refusal::BadRequest { detail: error.to_string() };
+                return self.refuse(refusal, Asker { mac: None, node: None, from, endpoint }).await;
             }
         };
         let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &DenyList::new()) else {
-            return self.refuse(Refusal::Unidentified, None, from, endpoint).await;
+            let asker = Asker { mac: Some(request.mac), node: None, from, endpoint };
+            return self.refuse(Refusal::Unidentified, asker).await;
         };
-        let id = sighting.node_id();
+        let asker = Asker { mac: Some(request.mac), node: Some(sighting.node_id()), from, endpoint };
         match self.boot(&request, &sighting, from, endpoint).await {
             Ok(script) => script,
-            Err(refusal) => self.refuse(refusal, Some(id), from, endpoint).await,
+            Err(refusal) => self.refuse(refusal, asker).await,
         }
     }
 
@@ -63,6 +66,7 @@ impl Central {
             return Err(Refusal::NoSession);
         }
         let node = self.admit(known.as_ref(), sighting, session.id, link_is_live).await?;
+        let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
         let rendered = self.render(&node, endpoint).map_err(|error| render_refusal(&error, &node, self.site()))?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = lock(&self.capabilities).grant(self.now(), self.random(), grant);
@@ -161,15 +165,11 @@ impl Central {
         let now = self.now();
         self.store
             .commit(|tx| {
-                let new = tx.edit_session(session, |session| {
+                tx.edit_session(session, |session| {
                     session.node = Some(id);
                     session.address.get_or_insert(from);
-                    session.mark(Stage::Script, now)
                 });
-                if new == Some(true) {
-                    let event = Event::new(now, Actor::Node, EventKind::Stage { stage: Stage::Script }, "");
-                    tx.event(event.of_node(id).in_session(session));
-                }
+                reach(tx, session, Stage::Script, now);
                 let mut change = None;
                 tx.edit_node(id, |node| {
                     node.boot = Some(session);
@@ -183,6 +183,7 @@ impl Central {
                         ConditionKind::ImageMissing,
                         ConditionKind::RenderFailed,
                         ConditionKind::CheckFailed,
+                        ConditionKind::BootLoop,
                     ] {
                         node.clear(past);
                     }
@@ -194,16 +195,57 @@ impl Central {
             .await
     }
 
-    async fn refuse(&self, refusal: Refusal, node: Option<NodeId>, from: Ipv4Addr, endpoint: Endpoint) -> String {
-        let correlation = crate::id::hex(&self.random::<4>());
-        let detail = format!("{}: {} [{correlation}]", refusal.code(), refusal.message());
-        tracing::warn!(node = node.map(tracing::field::display), %from, code = refusal.code(), correlation, "boot refused");
-        if self.alarms.allow(self.clock.monotonic(), &format!("refusal of {from}")) {
-            let event = Event::new(self.now(), Actor::Central, EventKind::BootRefused, detail);
-            self.record(event.of_node(node)).await;
+    /// Answers why not. The reason is kept with the machine's boot session; one event for each reason, however often the
+    /// machine asks again.
+    async fn refuse(&self, refusal: Refusal, asker: Asker) -> String {
+        let Asker { node, from, endpoint, .. } = asker;
+        let (now, code) = (self.now(), refusal.code());
+        metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
+        let session = self.session_of(asker);
+        let correlation = match session {
+            // The same on the screen as in the event, also when the machine asks for the tenth time.
+            Some(session) => crate::id::hex(&Digest::of_fields([session.0.as_slice(), code.as_bytes()]).0[..4]),
+            None => crate::id::hex(&self.random::<4>()),
+        };
+        let news = match session {
+            Some(id) => self.store.read(|model| model.session(id).is_some_and(|boot| boot.is_wait_news(code, now))),
+            None => self.alarms.allow(self.clock.monotonic(), &format!("refusal of {from}")),
+        };
+        if news {
+            let detail = format!("{code}: {} [{correlation}]", refusal.message());
+            tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
+            let told = self.store.commit(|tx| {
+                let again = session.and_then(|session| tx.edit_session(session, |boot| boot.told_to_wait(code, now)));
+                if again != Some(false) {
+                    let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);
+                    tx.event(event.of_node(node).in_session(session));
+                }
+                Ok::<_, StoreError>(())
+            });
+            if let Err(error) = told.await {
+                internal(&error);
+            }
         }
         boot::refusal_script(&refusal, endpoint, node, &correlation)
     }
+
+    /// The boot session that a refused machine is in; `None` for a stranger, who may not write into somebody else's.
+    fn session_of(&self, asker: Asker) -> Option<BootSessionId> {
+        self.store.read(|model| {
+            let session = model.newest_session(asker.mac?)?;
+            let own = session.is_fresh(self.now()) && session.address.is_none_or(|address| address == asker.from);
+            own.then_some(session.id)
+        })
+    }
+}
+
+/// Who asked for a script, as far as that is known.
+#[derive(Clone, Copy)]
+struct Asker {
+    mac: Option<MacAddr>,
+    node: Option<NodeId>,
+    from: Ipv4Addr,
+    endpoint: Endpoint,
 }
 
 /// How long a machine that has fetched its kernel may take to come online before it counts as off.

@@ -1,8 +1,8 @@
-//! Time passed: nodes that fell silent are offline, boots without an overlay are shown.
+//! Time passed: nodes that fell silent are offline, boots without an overlay or that stand still are shown.
 //!
 //! Worst case from the last heartbeat to `offline`: `offline_after` plus [`WATCH_INTERVAL`] (LC-3).
 
-use super::{Central, lock, script::phase_event};
+use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage};
 use crate::id::{NodeId, Timestamp};
 use crate::store::StoreError;
@@ -16,6 +16,25 @@ const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 impl Central {
     /// One look at all nodes. Call it every [`WATCH_INTERVAL`].
     pub async fn watch(&self) {
+        self.watch_silence().await;
+        if self.is_due() {
+            self.watch_boots().await;
+            lock(&self.promises).retain(|session, _| self.store.read(|model| model.session(*session).is_some()));
+        }
+    }
+
+    /// True once in every [`LOOK_INTERVAL`].
+    fn is_due(&self) -> bool {
+        let now = self.clock.monotonic();
+        let mut looked = lock(&self.looked);
+        let due = looked.is_none_or(|last| now.saturating_sub(last) >= LOOK_INTERVAL);
+        if due {
+            *looked = Some(now);
+        }
+        due
+    }
+
+    async fn watch_silence(&self) {
         let now = self.now();
         let silent = self.silent_nodes();
         for node in &silent {
@@ -46,7 +65,6 @@ impl Central {
         if let Err(error) = recorded.await {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot record what the watch saw");
         }
-        lock(&self.promises).retain(|session, _| self.store.read(|model| model.session(*session).is_some()));
     }
 
     fn silent_nodes(&self) -> Vec<NodeId> {

@@ -90,6 +90,6 @@ impl BootPlane for Shared {
     }
 
     async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
-        self.as_ref().probe_overlay(capability, from)
+        self.as_ref().probe_overlay(capability, from).await
     }
 }

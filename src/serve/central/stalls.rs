@@ -1,0 +1,180 @@
+//! Boots that stand still and boots that go round in circles: the watch finds them, the script step holds the latter.
+
+use super::{Central, script::phase_event};
+use crate::fleet::{
+    Actor, BootLoop, BootSession, Chain, ConditionKind, Event, EventKind, Node, Phase, Stage, Stall, boot_loop, stall,
+};
+use crate::id::{BootSessionId, NodeId, Timestamp};
+use crate::store::{Model, StoreError, Tx};
+use std::time::Duration;
+
+/// Time between two looks at all boots. The shortest bound of a stage is minutes.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Boots that one look writes down; the next look takes the rest.
+const MAX_FOUND: usize = 256;
+
+/// What one look found.
+#[derive(Default)]
+struct Found {
+    stalled: Vec<(BootSessionId, Option<NodeId>)>,
+    looping: Vec<(BootSessionId, Option<NodeId>, BootLoop)>,
+    /// Nodes whose newest boot stands still no longer.
+    going_on: Vec<NodeId>,
+}
+
+impl Central {
+    /// One look at the newest boot of every machine.
+    pub(super) async fn watch_boots(&self) {
+        let now = self.now();
+        let uptime = self.clock.monotonic().saturating_sub(self.started);
+        let since = Timestamp::from_millis(now.millis() - i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX));
+        let found = self.store.read(|model| self.look(model, since, now));
+        if found.stalled.is_empty() && found.looping.is_empty() && found.going_on.is_empty() {
+            return;
+        }
+        // A flood of invented machines may not push the record of events aside.
+        let told = |node: Option<NodeId>| node.is_some() || self.alarms.allow(self.clock.monotonic(), "strange boots");
+        let recorded = self.store.commit(|tx| {
+            for (session, node) in &found.stalled {
+                let Some(stall) = tx.session(*session).and_then(|boot| self.stall_of(tx.before(), boot, since, now))
+                else {
+                    continue;
+                };
+                put_stall(tx, *session, *node, stall, told(*node), now);
+            }
+            for (session, node, looping) in &found.looping {
+                put_loop(tx, *session, *node, looping, told(*node), now);
+            }
+            for node in &found.going_on {
+                clear(tx, *node, ConditionKind::BootStalled, Actor::Node, now);
+            }
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = recorded.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of boots");
+        }
+    }
+
+    fn look(&self, model: &Model, since: Timestamp, now: Timestamp) -> Found {
+        let mut found = Found::default();
+        for boot in model.newest_sessions().filter(|boot| boot.furthest() != Some(Stage::Online)) {
+            let node = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
+            if node.is_some_and(|node| !self.boots_now(model, node, boot)) {
+                continue;
+            }
+            let id = node.map(|node| node.id);
+            if boot.stalled().is_none() && self.stall_of(model, boot, since, now).is_some() {
+                found.stalled.push((boot.id, id));
+            }
+            if !boot.looping && boot.reached(Stage::Script).is_none() {
+                let before = model.sessions_of(boot.mac).filter(|other| other.id != boot.id);
+                let looping = boot_loop(before, node.and_then(|node| node.released_at), now);
+                // One that comes as far as the script is held there.
+                found.looping.extend(looping.filter(|found| !found.reaches_script()).map(|found| (boot.id, id, found)));
+            }
+        }
+        let stands =
+            |node: &&Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
+        let moves = |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
+        found.going_on.extend(model.nodes().filter(stands).filter(moves).map(|node| node.id).take(MAX_FOUND));
+        found.stalled.truncate(MAX_FOUND);
+        found.looping.truncate(MAX_FOUND);
+        found
+    }
+
+    /// Whether a session is what its node is doing now: not a second network card that was tried in passing, and not
+    /// somebody who says its MAC address while it works.
+    fn boots_now(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
+        let gone = matches!(node.phase, Phase::Removed | Phase::Rejected);
+        let works = node.boot != Some(boot.id) && self.link_state(node.id).since.is_some();
+        !gone && !works && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
+    }
+
+    fn stall_of(&self, model: &Model, boot: &BootSession, since: Timestamp, now: Timestamp) -> Option<Stall> {
+        let chain = Chain {
+            transport: self.site.boot.kernel_transport,
+            delivery: self.site.boot.delivery,
+            leases: model.lease(boot.mac).is_some(),
+        };
+        stall(boot, chain, since, now)
+    }
+
+    /// Holds a node that asks for its script again after boots that all failed. Its phase is `quarantined` afterwards.
+    pub(super) async fn hold_if_looping(&self, node: Node, session: BootSessionId) -> Result<Node, StoreError> {
+        // An operator who has it in maintenance watches it; the others are held or refused already.
+        if matches!(node.phase, Phase::Quarantined | Phase::Maintenance | Phase::Rejected) {
+            return Ok(node);
+        }
+        let now = self.now();
+        let looping = self.store.read(|model| {
+            let before = model.boots_of(&node).into_iter().filter(|boot| boot.id != session);
+            boot_loop(before, node.released_at, now).filter(BootLoop::reaches_script)
+        });
+        let Some(looping) = looping else { return Ok(node) };
+        tracing::warn!(node = %node.id, %looping, "quarantined: a boot loop");
+        self.store
+            .commit(|tx| {
+                put_loop(tx, session, Some(node.id), &looping, true, now);
+                let change = tx.edit_node(node.id, |node| node.quarantine().ok().flatten()).flatten();
+                phase_event(tx, node.id, session, change, Actor::Central, now);
+                Ok(tx.node(node.id).cloned().unwrap_or(node))
+            })
+            .await
+    }
+}
+
+fn put_stall(tx: &mut Tx<'_>, session: BootSessionId, node: Option<NodeId>, stall: Stall, told: bool, now: Timestamp) {
+    let Stall { after, missing, since, cause, .. } = &stall;
+    let detail = format!("stopped after {after}, {missing} is missing since {since}: {cause}");
+    tracing::warn!(%session, node = node.map(tracing::field::display), %after, %missing, "boot stalled");
+    if told {
+        raise(tx, session, node, ConditionKind::BootStalled, detail, now);
+    }
+    tx.edit_session(session, |session| session.stalls.push(stall));
+}
+
+fn put_loop(
+    tx: &mut Tx<'_>,
+    session: BootSessionId,
+    node: Option<NodeId>,
+    looping: &BootLoop,
+    told: bool,
+    now: Timestamp,
+) {
+    if told {
+        raise(tx, session, node, ConditionKind::BootLoop, looping.to_string(), now);
+    }
+    tx.edit_session(session, |session| session.looping = true);
+}
+
+/// As a condition of the node where there is one; else the event alone says which machine it is.
+fn raise(
+    tx: &mut Tx<'_>,
+    session: BootSessionId,
+    node: Option<NodeId>,
+    kind: ConditionKind,
+    detail: String,
+    now: Timestamp,
+) {
+    let detail = match (node, tx.session(session)) {
+        (None, Some(boot)) => format!("MAC {}: {detail}", boot.mac),
+        _ => detail,
+    };
+    if let Some(node) = node {
+        tx.edit_node(node, |node| {
+            // It speaks of another boot than the one before.
+            node.clear(kind);
+            node.raise(kind, &detail, now)
+        });
+    }
+    let event = Event::new(now, Actor::Central, EventKind::Raised { condition: kind }, detail);
+    tx.event(event.of_node(node).in_session(session));
+}
+
+/// Clears a condition of a node, with an event if it was there.
+pub(super) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, actor: Actor, now: Timestamp) {
+    if tx.edit_node(node, |node| node.clear(kind)) == Some(true) {
+        let boot = tx.node(node).and_then(|node| node.boot);
+        tx.event(Event::new(now, actor, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
+    }
+}
