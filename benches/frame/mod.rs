@@ -11,8 +11,8 @@ mod table;
 mod wire;
 
 pub use cleanup::begin;
-pub use process::{Process, Server, installed};
-pub use site::{Image, Site};
+pub use process::{Process, Server, cpu_of, installed};
+pub use site::{AGENT_PORT, HTTP_PORT, Image, Site};
 pub use table::{Contender, Goal, Table, medians};
 pub use wire::{CLIENT, CLIENT_INTERFACE, SERVER, SERVER_INTERFACE, Wire};
 

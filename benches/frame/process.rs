@@ -99,8 +99,7 @@ impl Server {
 
     /// CPU time so far, user and system, of the server, its children, and its children that have ended.
     pub fn cpu(&self) -> Duration {
-        let ticks: u64 = self.namespace.processes().into_iter().filter_map(ticks).sum();
-        Duration::from_secs_f64(ticks as f64 / TICKS)
+        self.namespace.processes().into_iter().map(cpu_of).sum()
     }
 
     /// Largest resident memory so far, in bytes, of the process that was started.
@@ -109,6 +108,11 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
     }
+}
+
+/// CPU time so far, user and system, of a process and its children that have ended.
+pub fn cpu_of(pid: u32) -> Duration {
+    Duration::from_secs_f64(ticks(pid).unwrap_or(0) as f64 / TICKS)
 }
 
 fn ticks(pid: u32) -> Option<u64> {

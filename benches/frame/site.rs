@@ -30,6 +30,8 @@ pub struct Site {
     pub agent_bytes: usize,
     /// Sizes of kernel, initramfs, packages and modloop, in bytes.
     pub part_bytes: [usize; 4],
+    /// Size of every loader, in bytes; `None` for those of Debian's.
+    pub loader_bytes: Option<usize>,
     /// `RUST_LOG` of the server.
     pub log: &'static str,
 }
@@ -44,6 +46,7 @@ impl Default for Site {
             more: String::new(),
             agent_bytes: 3_300_000,
             part_bytes: [12_600_000, 8_500_000, 6_000_000, 28_000_000],
+            loader_bytes: None,
             log: "warn",
         }
     }
@@ -92,6 +95,7 @@ impl Site {
         fs::create_dir_all(wire.path("loaders"))?;
         // As large as Debian's.
         for (loader, size) in [("undionly.kpxe", 72_000), ("snponly.efi", 250_000), ("ipxe.efi", 1_050_000)] {
+            let size = self.loader_bytes.unwrap_or(size);
             fs::write(wire.path("loaders").join(loader), noise(size, 8))?;
         }
         Ok(())

@@ -1,0 +1,95 @@
+//! The network that the machines stand in: a subnet behind a relay, each machine with an address of its own.
+//!
+//! The server sees one neighbour, the relay, which is what a hall of racks looks like; thousands of neighbours on one wire would
+//! overflow the kernel's table. Every address of the subnet belongs to the machines' namespace, so that sockets can be bound to it.
+
+use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    net::{TcpSocket, TcpStream, UdpSocket},
+    sync::oneshot,
+    time::timeout,
+};
+
+/// Where the machines are.
+pub const SUBNET: &str = "10.80.0.0/16";
+/// The relay's address among them.
+pub const RELAY: Ipv4Addr = Ipv4Addr::new(10, 80, 0, 1);
+/// What the server leases.
+pub const RANGE: &str = "10.80.1.0-10.80.255.250";
+/// Receive buffer of the relay, in bytes: answers to thousands of machines come in bursts.
+const RELAY_BUFFER: usize = 16 << 20;
+/// How long a connection may take; the kernel asks again after 1, 3 and 7 seconds.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Joins the subnet to the wire.
+pub fn attach(wire: &Wire) -> anyhow::Result<()> {
+    wire.client.ip(&["route", "add", "local", SUBNET, "dev", "lo"])?;
+    wire.client.ip(&["address", "add", &format!("{RELAY}/32"), "dev", CLIENT_INTERFACE])?;
+    wire.server.ip(&["route", "add", SUBNET, "via", &CLIENT.to_string()])?;
+    Ok(())
+}
+
+/// The relay, and the answers that machines wait for.
+pub struct Fabric {
+    relay: UdpSocket,
+    waiting: Mutex<HashMap<u32, oneshot::Sender<Vec<u8>>>>,
+}
+
+impl Fabric {
+    /// Opens the relay; call it in the machines' namespace.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RELAY_BUFFER)?;
+        socket.bind(&SocketAddr::from((RELAY, 67)).into())?;
+        Ok(Fabric { relay: UdpSocket::from_std(socket.into())?, waiting: Mutex::default() })
+    }
+
+    /// Hands answers to those who wait for them, for ever.
+    pub async fn relay(&self) -> io::Result<()> {
+        let mut packet = [0; 2048];
+        loop {
+            let (length, _) = self.relay.recv_from(&mut packet).await?;
+            let Some(xid) = packet[..length].get(4..8).and_then(|xid| xid.try_into().ok()) else { continue };
+            let waiter = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&u32::from_be_bytes(xid));
+            if let Some(waiter) = waiter {
+                // Whoever gave up meanwhile asks again.
+                let _ = waiter.send(packet[..length].to_vec());
+            }
+        }
+    }
+
+    /// Passes a client's packet on and waits for the answer with its transaction ID.
+    pub async fn ask(&self, packet: &[u8], patience: Duration) -> io::Result<Option<Vec<u8>>> {
+        let xid = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
+        let (answer, answered) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(xid, answer);
+        self.relay.send_to(packet, (SERVER, 67)).await?;
+        let heard = timeout(patience, answered).await;
+        if heard.is_err() {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&xid);
+        }
+        Ok(heard.ok().and_then(Result::ok))
+    }
+}
+
+/// A connection from a machine's own address.
+pub async fn connect(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    let stream = timeout(CONNECT, socket.connect((SERVER, port).into())).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A datagram socket with a machine's own address.
+pub async fn datagrams(from: Ipv4Addr) -> io::Result<UdpSocket> {
+    UdpSocket::bind((from, 0)).await
+}

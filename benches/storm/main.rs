@@ -1,0 +1,139 @@
+//! A boot storm: thousands of machines power on, and every one of them goes through every protocol step of the boot chain with
+//! real packets, real TLS and a real link, until the central node calls it online.
+//!
+//! `cargo bench --bench storm -- [--nodes N] [--over SECONDS] [--bulk yes] [--seconds LIMIT]`
+//!
+//! Without bulk the image's parts, the loader and the agent are a few hundred bytes each; every request for them is made all the
+//! same. Machines and central node share the processors of this machine. What the rows mean stands in docs/performance.md.
+
+#[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
+#[path = "../frame/mod.rs"]
+mod frame;
+
+mod agent;
+mod arguments;
+mod dhcp;
+mod fabric;
+mod fault;
+mod http;
+mod machine;
+mod overlay;
+mod report;
+mod tally;
+mod tftp;
+
+use arguments::Arguments;
+use frame::{Site, Wire};
+use machine::Machine;
+use meshd::{
+    agent::facts::{self, Tree},
+    wire::Facts,
+};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tally::{Step, Tally};
+use tokio::{sync::OnceCell, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at how far the machines are.
+const LOOK: Duration = Duration::from_millis(500);
+/// Files that are open at once for each machine: its link at both ends, and what it fetches.
+const FILES_PER_NODE: u64 = 6;
+
+/// What all machines share.
+pub struct Storm {
+    fabric: fabric::Fabric,
+    tally: Tally,
+    trust: OnceCell<agent::Trust>,
+    /// Of a machine with as many devices as this one; each fills in what is its own.
+    facts: Facts,
+    /// What the firmware fetches.
+    loader: &'static str,
+    over: CancellationToken,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::read(std::env::args().skip(1))?;
+    frame::begin()?;
+    raise_file_limit(u64::from(arguments.nodes) * FILES_PER_NODE + 1024)?;
+    let wire = Wire::new()?;
+    fabric::attach(&wire)?;
+    let (server, _) = site(&arguments).serve(&wire)?;
+    println!(
+        "storm: {} machines power on within {} s, bulk {}",
+        arguments.nodes,
+        arguments.over.as_secs_f64(),
+        if arguments.bulk { "included" } else { "left out" }
+    );
+    let report = wire.client.inside(|| -> anyhow::Result<report::Report> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(weather(&arguments, &wire, &server))
+    })??;
+    report.print();
+    Ok(())
+}
+
+/// The site: everybody is let in; the machines are behind a relay.
+fn site(arguments: &Arguments) -> Site {
+    let site = Site {
+        dhcp: format!(
+            "mode = \"authoritative\"\nrange = \"{}\"\nnetmask = \"255.192.0.0\"\nlease = \"1h\"",
+            fabric::RANGE
+        ),
+        ..Site::default()
+    };
+    if arguments.bulk { site } else { Site { agent_bytes: 400, part_bytes: [400; 4], loader_bytes: Some(400), ..site } }
+}
+
+/// Both ends inherit it.
+fn raise_file_limit(wanted: u64) -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_some_and(|current| current < wanted) {
+        let maximum = now.maximum.map(|maximum| maximum.max(wanted));
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })?;
+    }
+    Ok(())
+}
+
+async fn weather(arguments: &Arguments, wire: &Wire, server: &frame::Server) -> anyhow::Result<report::Report> {
+    let storm = Arc::new(Storm {
+        fabric: fabric::Fabric::open()?,
+        tally: Tally::default(),
+        trust: OnceCell::new(),
+        facts: facts::collect(&Tree::new(Path::new("/")), None, None),
+        loader: "snponly.efi",
+        over: CancellationToken::new(),
+    });
+    let relay = Arc::clone(&storm);
+    tokio::spawn(async move { relay.fabric.relay().await });
+    let (begin, cpu) = (report::Moment::now(), server.cpu());
+    let mut machines = JoinSet::new();
+    for number in 0..arguments.nodes {
+        let machine = Machine::new(Arc::clone(&storm), number);
+        let power_on = arguments.over.mul_f64(f64::from(number) / f64::from(arguments.nodes));
+        machines.spawn(async move {
+            tokio::time::sleep(power_on).await;
+            machine.run().await;
+        });
+    }
+    let all = usize::try_from(arguments.nodes)?;
+    let mut looks = tokio::time::interval(LOOK);
+    let end = Instant::now() + arguments.limit;
+    loop {
+        looks.tick().await;
+        let here = storm.tally.finished(Step::Link);
+        let lost = usize::try_from(storm.tally.lost())?;
+        report::progress(begin.elapsed(), &storm.tally);
+        if here + lost >= all || Instant::now() > end {
+            break;
+        }
+    }
+    let report = tokio::task::block_in_place(|| report::Report::new(arguments, wire, server, &storm, begin, cpu));
+    storm.over.cancel();
+    machines.shutdown().await;
+    report
+}
