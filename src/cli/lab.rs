@@ -2,7 +2,7 @@
 
 use crate::{
     config,
-    lab::{Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines},
+    lab::{Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines},
 };
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
@@ -29,7 +29,7 @@ enum Verb {
         /// How many nodes.
         #[arg(long, value_name = "N", default_value_t = 2)]
         nodes: u8,
-        /// How nodes start: bios, uefi or mixed (by turns).
+        /// How nodes start: bios, uefi, uefi-http, or several by turns, such as bios,uefi (`mixed`).
         #[arg(long, default_value = "bios")]
         firmware: Mix,
         /// Who is let in: auto or approve.
@@ -159,7 +159,7 @@ pub fn run(args: LabArgs, site: Option<&Path>) -> Result<()> {
         Verb::Console { at, node, lines, follow } => console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt),
         Verb::Demo { rack, profile, keep } => {
             let mut options = rack.options(site, interrupt)?.set("enroll.policy", "auto");
-            options.firmware = Mix::Mixed;
+            options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
             let terminal = io::stdout().is_terminal();
             let demo = demo::Demo { options, profile, keep, terminal };
             Ok(demo.run(&mut io::stdout())?)
@@ -208,7 +208,7 @@ fn status(status: &Status, output: Output) -> Result<()> {
                 let serial = node.serial.display();
                 writeln!(
                     out,
-                    "{}  {}  {:<4}  {}  {:<3}  {serial}",
+                    "{}  {}  {:<9}  {}  {:<3}  {serial}",
                     node.name, node.id, node.firmware, node.mac, node.power
                 )?;
             }

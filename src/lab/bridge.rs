@@ -20,17 +20,18 @@ pub fn add_tap(namespace: &Namespace, tap: &str) -> Result<(), LabError> {
 }
 
 /// Plugs a second namespace into the bridge, with an address of its own: a machine on the boot network that is no node.
-pub fn add_stranger(
+pub fn add_machine(
     namespace: &Namespace,
-    stranger: &Namespace,
+    port: &str,
+    machine: &Namespace,
     address: Ipv4Addr,
     prefix_len: u8,
 ) -> Result<(), LabError> {
-    let (port, nic) = ("stranger0", "eth0");
-    namespace.ip(&["link", "add", port, "type", "veth", "peer", "name", nic, "netns", stranger.name()])?;
+    let nic = "eth0";
+    namespace.ip(&["link", "add", port, "type", "veth", "peer", "name", nic, "netns", machine.name()])?;
     plug(namespace, port)?;
-    stranger.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", nic])?;
-    stranger.ip(&["link", "set", nic, "up"])
+    machine.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", nic])?;
+    machine.ip(&["link", "set", nic, "up"])
 }
 
 fn plug(namespace: &Namespace, port: &str) -> Result<(), LabError> {

@@ -5,8 +5,6 @@ use std::{fs, io, path::Path, time::Duration};
 
 /// How long meshd may take to drain its connections, and QEMU to end.
 const GRACE: Duration = Duration::from_secs(10);
-/// Suffix of the namespace of a machine that is no node.
-pub const STRANGER: &str = "x";
 /// Beginnings of the names of what a rack makes in its folder. Built images, whatever their builder keeps, and the site file stay.
 const MADE: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
 
@@ -25,11 +23,11 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
     let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
     let mut results: Vec<Result<(), LabError>> =
         recorded.unwrap_or_default().iter().map(|(what, process)| process.end(what, GRACE)).collect();
-    if namespace.exists() {
+    let namespaces = [namespace.all_beside(), vec![namespace.clone()]].concat();
+    for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
         results.extend(strays(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
+        results.push(namespace.delete());
     }
-    results.push(namespace.beside(STRANGER).delete());
-    results.push(namespace.delete());
     results.push(remove_files(dir, logs));
     results.push(Record::remove(dir));
     results.into_iter().collect()

@@ -42,12 +42,21 @@ impl Identity {
 
 /// How a node's firmware loads its first program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Firmware {
     /// SeaBIOS and the NIC's own iPXE.
     Bios,
-    /// OVMF and its own PXE client, which fetches `snponly.efi`.
+    /// OVMF and its own PXE client, which fetches `snponly.efi` by TFTP.
     Uefi,
+    /// OVMF with PXE switched off in its set-up: its own HTTP boot client fetches `snponly.efi`.
+    UefiHttp,
+}
+
+impl Firmware {
+    /// True if it is OVMF, with variables of its own.
+    pub fn is_uefi(self) -> bool {
+        self != Firmware::Bios
+    }
 }
 
 impl fmt::Display for Firmware {
@@ -55,31 +64,40 @@ impl fmt::Display for Firmware {
         f.pad(match self {
             Firmware::Bios => "bios",
             Firmware::Uefi => "uefi",
+            Firmware::UefiHttp => "uefi-http",
         })
     }
 }
 
-/// Which firmware the nodes of a rack have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mix {
-    /// All BIOS.
-    #[default]
-    Bios,
-    /// All UEFI.
-    Uefi,
-    /// By turns, BIOS first.
-    Mixed,
+impl FromStr for Firmware {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "bios" => Ok(Firmware::Bios),
+            "uefi" => Ok(Firmware::Uefi),
+            "uefi-http" => Ok(Firmware::UefiHttp),
+            _ => {
+                Err(format!("`{text}` is no firmware of the lab; known: bios, uefi, uefi-http, or several: bios,uefi"))
+            }
+        }
+    }
 }
 
+/// Which firmware the nodes of a rack have: one for all, or several by turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix(Vec<Firmware>);
+
 impl Mix {
+    /// By turns; a list of one is for all.
+    pub fn of<const N: usize>(turns: [Firmware; N]) -> Self {
+        const { assert!(N > 0, "a node has a firmware") };
+        Mix(turns.into())
+    }
+
     /// Of the node at this place, counted from 1.
-    pub fn at(self, place: u8) -> Firmware {
-        match self {
-            Mix::Bios => Firmware::Bios,
-            Mix::Uefi => Firmware::Uefi,
-            Mix::Mixed if place % 2 == 1 => Firmware::Bios,
-            Mix::Mixed => Firmware::Uefi,
-        }
+    pub fn at(&self, place: u8) -> Firmware {
+        self.0[(usize::from(place).saturating_sub(1)) % self.0.len()]
     }
 }
 
@@ -87,12 +105,9 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "bios" => Ok(Mix::Bios),
-            "uefi" => Ok(Mix::Uefi),
-            "mixed" => Ok(Mix::Mixed),
-            _ => Err(format!("`{text}` is no firmware of the lab; known: bios, uefi, mixed")),
-        }
+        // The word for the two that every rack should be tried with.
+        let text = if text == "mixed" { "bios,uefi" } else { text };
+        text.split(',').map(|word| word.trim().parse()).collect::<Result<_, _>>().map(Mix)
     }
 }
 
@@ -178,7 +193,20 @@ mod tests {
 
     #[test]
     fn a_mixed_rack_begins_with_bios() {
-        assert_eq!([1, 2, 3].map(|place| Mix::Mixed.at(place)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
+        let mix: Mix = "mixed".parse().expect("known");
+        assert_eq!([1, 2, 3].map(|place| mix.at(place)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
+    }
+
+    #[test]
+    fn firmwares_come_by_turns_and_each_is_read_as_it_is_shown() {
+        for firmware in [Firmware::Bios, Firmware::Uefi, Firmware::UefiHttp] {
+            assert_eq!(firmware.to_string().parse(), Ok(Mix::of([firmware])));
+            assert_eq!(serde_json::to_value(firmware).expect("a word"), firmware.to_string().as_str());
+        }
+        assert_eq!("bios, uefi-http".parse(), Ok(Mix::of([Firmware::Bios, Firmware::UefiHttp])));
+        for wrong in ["", "bios,", "coreboot"] {
+            assert!(wrong.parse::<Mix>().is_err_and(|told| told.contains("uefi-http")), "{wrong}");
+        }
     }
 
     #[test]

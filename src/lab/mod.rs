@@ -4,7 +4,8 @@
 //! network namespace meshlab-<hash of the folder>
 //!   bridge br0 ── meshd serve          the program under trial, with a site file made from the user's
 //!     ├── tap1 ── QEMU node1 (BIOS)    fixed UUID, serial number and MAC, derived from its place in the rack
-//!     └── tap2 ── QEMU node2 (UEFI)
+//!     ├── tap2 ── QEMU node2 (UEFI)
+//!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is no node, such as the site's own DHCP server
 //! ```
 //! Everything that a rack leaves on disk is under one folder, `.lab/`, and everything that it runs is written down there as
 //! process ID and start time, so that `lab down` ends what `lab up` started and nothing else, even after a crash.
@@ -18,6 +19,7 @@ mod error;
 mod firmware;
 mod machine;
 mod namespace;
+mod neighbour;
 mod power;
 mod process;
 mod qemu;
@@ -35,7 +37,8 @@ pub use accel::Accel;
 pub use error::LabError;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};
 pub use namespace::Namespace;
-pub use power::{NodeStatus, Power, Status, Stranger};
+pub use neighbour::Neighbour;
+pub use power::{NodeStatus, Power, Status};
 pub use process::ProcessId;
 pub use rack::{Options, Rack, end};
 pub use serial::{last_lines, plain};

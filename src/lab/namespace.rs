@@ -3,7 +3,7 @@
 use super::{LabError, command};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
-    fs::File,
+    fs::{self, File},
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Child, Command},
@@ -37,6 +37,14 @@ impl Namespace {
     /// Another namespace beside this one, for a machine that is no node.
     pub fn beside(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
+    }
+
+    /// All that were made [beside](Self::beside) this one.
+    pub fn all_beside(&self) -> Vec<Self> {
+        let prefix = format!("{}-", self.name);
+        let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&prefix)).map(|name| Namespace { ip: self.ip.clone(), name }).collect()
     }
 
     /// Its name.

@@ -1,7 +1,7 @@
 //! The rack's nodes: power buttons, serial ports, and what meshd says of them.
 
 use super::{
-    LabError, Namespace, Rack, Wait, bridge, cleanup,
+    LabError, Rack, Wait,
     machine::Firmware,
     process::ProcessId,
     qemu::{self, Files, Machine},
@@ -12,7 +12,7 @@ use super::{
 use crate::id::{MacAddr, NodeId};
 use serde::Serialize;
 use serde_json::Value;
-use std::{fs, net::Ipv4Addr, path::PathBuf, process::Command, str::FromStr, time::Duration};
+use std::{fs, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
 /// How long QEMU may take to open its control socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -135,7 +135,7 @@ impl Rack {
         if node.is_on() {
             return Ok(());
         }
-        if node.firmware == Firmware::Uefi && !files.vars.exists() {
+        if node.firmware.is_uefi() && !files.vars.exists() {
             self.tools.ovmf.fresh_vars(&files.vars)?;
         }
         let machine = Machine {
@@ -239,33 +239,5 @@ impl Rack {
             log: self.layout.log.clone(),
             nodes: self.record.nodes.iter().map(node).collect(),
         }
-    }
-
-    /// Plugs a machine that is no node into the rack's network.
-    pub fn stranger(&self, address: Ipv4Addr) -> Result<Stranger, LabError> {
-        let stranger = Stranger { namespace: self.namespace.beside(cleanup::STRANGER) };
-        stranger.namespace.create()?;
-        let prefix_len = self.site.segments[0].pool.as_ref().map_or(24, |pool| pool.prefix_len);
-        bridge::add_stranger(&self.namespace, &stranger.namespace, address, prefix_len)?;
-        Ok(stranger)
-    }
-}
-
-/// A machine on the boot network that is no node; unplugged when dropped.
-pub struct Stranger {
-    namespace: Namespace,
-}
-
-impl Stranger {
-    /// Runs `work` on that machine: sockets that it opens have its address.
-    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
-        self.namespace.inside(work)
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        // The end of the rack looks for it again.
-        let _ = self.namespace.delete();
     }
 }

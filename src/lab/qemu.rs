@@ -76,12 +76,19 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let nic = format!("{},netdev=net0,mac={},bootindex=1", shape.nic.device(), identity.mac);
     match machine.firmware {
         Firmware::Bios => add("-device", nic),
-        Firmware::Uefi => {
+        Firmware::Uefi | Firmware::UefiHttp => {
             // Without a ROM on the card, the firmware's own PXE client boots.
             add("-device", nic + ",romfile=");
             let code = escaped(&machine.ovmf.code);
             add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"));
             add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars)));
+        }
+    }
+    if machine.firmware == Firmware::UefiHttp {
+        // OVMF offers HTTP boot only where there is a source of randomness. Each PXE try that nobody answers takes it a minute.
+        add("-device", "virtio-rng-pci".to_owned());
+        for version in ["IPv4", "IPv6"] {
+            add("-fw_cfg", format!("name=opt/org.tianocore/{version}PXESupport,string=no"));
         }
     }
     args
@@ -118,6 +125,13 @@ mod tests {
     fn a_uefi_node_boots_by_its_firmwares_own_client() {
         let line = line(Firmware::Uefi, "/lab");
         assert!(line.contains("bootindex=1,romfile= ") && line.contains("unit=1,file=/lab/node3.vars.fd"), "{line}");
+    }
+
+    #[test]
+    fn a_uefi_node_boots_by_http_where_pxe_is_switched_off() {
+        let line = line(Firmware::UefiHttp, "/lab");
+        assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
+        assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
     }
 
     #[test]

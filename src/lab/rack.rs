@@ -1,7 +1,7 @@
 //! A rack: made whole or not at all, and gone when it is dropped, also by a panic.
 
 use super::{
-    Accel, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central,
+    Accel, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central,
     cleanup::{self, Logs},
     record::{NodeRecord, Record},
     site::{self, Layout, Setting},
@@ -48,7 +48,7 @@ impl Options {
             site: site.into(),
             program: program.into(),
             nodes: 2,
-            firmware: Mix::Bios,
+            firmware: Mix::of([Firmware::Bios]),
             shape: Shape::default(),
             settings: Vec::new(),
             blobs: None,
@@ -138,11 +138,11 @@ impl Rack {
     /// Bridge and taps.
     fn wire(&self) -> Result<(), LabError> {
         let segment = &self.site.segments[0];
-        let (Some(address), Some(pool)) = (segment.address, segment.pool.as_ref()) else {
-            return Err(LabError::Site("the lab's own site file has no address or no range".to_owned()));
+        let Some(address) = segment.address else {
+            return Err(LabError::Site("the lab's own site file has no address".to_owned()));
         };
         self.namespace.create()?;
-        bridge::create(&self.namespace, address, pool.prefix_len)?;
+        bridge::create(&self.namespace, address, site::prefix_len(&self.site))?;
         self.record.nodes.iter().try_for_each(|node| bridge::add_tap(&self.namespace, &node.tap()))
     }
 

@@ -15,6 +15,8 @@ pub const SOCKET_PATH_LIMIT: usize = 107;
 /// The lab's segment where the user's site leases no addresses.
 const DEFAULT_RANGE: &str = "10.77.0.100-10.77.0.200";
 const DEFAULT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Its prefix length, where another server than meshd leases the addresses.
+const DEFAULT_PREFIX_LEN: u8 = 24;
 
 /// The files and folders of a rack.
 #[derive(Clone, Debug)]
@@ -96,6 +98,11 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
 
 fn pool(site: &Site) -> Option<&crate::config::Pool> {
     site.segments.first().and_then(|segment| segment.pool.as_ref())
+}
+
+/// Prefix length of the rack's network.
+pub fn prefix_len(site: &Site) -> u8 {
+    pool(site).map_or(DEFAULT_PREFIX_LEN, |pool| pool.prefix_len)
 }
 
 /// The user's address, or the first one of the network that the pool lies in.

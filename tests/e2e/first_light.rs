@@ -9,7 +9,7 @@ use crate::{
     },
     stranger::{self, asks_in_vain, guesses_in_vain},
 };
-use meshd::lab::{Mix, Power, Rack};
+use meshd::lab::{Firmware, Mix, Power, Rack};
 use serde_json::Value;
 
 const BIOS: u8 = 1;
@@ -18,7 +18,7 @@ const UEFI: u8 = 2;
 #[test]
 fn bios_and_uefi_come_online_without_leaking_a_secret_and_one_becomes_something_else_by_a_reboot() {
     let mut test = up(|mut options, dir| {
-        (options.firmware, options.powered) = (Mix::Mixed, false);
+        (options.firmware, options.powered) = (Mix::of([Firmware::Bios, Firmware::Uefi]), false);
         let overlays = with_peek(dir);
         options.blobs = options.blobs.map(|blobs| images::odd(&blobs, dir));
         options
@@ -27,7 +27,7 @@ fn bios_and_uefi_come_online_without_leaking_a_secret_and_one_becomes_something_
             .set("profiles.discovery.overlays", r#"["base", "agent", "peek"]"#)
     });
     let rack = &mut test.rack;
-    let stranger = rack.stranger(stranger::ADDRESS).or_end();
+    let stranger = rack.neighbour("stranger", stranger::ADDRESS).or_end();
 
     asks_in_vain(rack, &stranger, BIOS, "before the boot");
     rack.power(BIOS, Power::On).or_end();

@@ -1,7 +1,7 @@
 //! Somebody on the boot network who knows everything about a node but is not it.
 
 use crate::racks::{OrEnd, count, has_secret};
-use meshd::lab::{Rack, Stranger};
+use meshd::lab::{Neighbour, Rack};
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
@@ -16,7 +16,7 @@ const ANSWER_LIMIT: u64 = 64 * 1024;
 
 /// Asks for the boot of the node at this place with its correct UUID, serial number and MAC address, and proves that it gets
 /// nothing and that an alarm is recorded.
-pub fn asks_in_vain(rack: &Rack, stranger: &Stranger, place: u8, when: &str) {
+pub fn asks_in_vain(rack: &Rack, stranger: &Neighbour, place: u8, when: &str) {
     let alarms = count(rack, place, "boot_impersonated");
     let identity = rack.identity(place);
     let (mac, uuid, serial) = (identity.mac, identity.uuid, identity.serial);
@@ -35,14 +35,14 @@ pub fn asks_in_vain(rack: &Rack, stranger: &Stranger, place: u8, when: &str) {
 }
 
 /// Tries to fetch an overlay with a capability that it made up.
-pub fn guesses_in_vain(rack: &Rack, stranger: &Stranger) {
+pub fn guesses_in_vain(rack: &Rack, stranger: &Neighbour) {
     for path in ["overlay.cpio.gz", "apkovl.tar.gz"] {
         let answer = get(rack, stranger, &format!("/overlay/{}/{path}", "0a".repeat(16)));
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
     }
 }
 
-fn get(rack: &Rack, stranger: &Stranger, path: &str) -> String {
+fn get(rack: &Rack, stranger: &Neighbour, path: &str) -> String {
     let address = rack.site().segments[0].address.expect("the lab's site names it");
     let server = SocketAddr::from((address, rack.site().http.port));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");

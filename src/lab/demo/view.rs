@@ -61,7 +61,7 @@ impl View {
             // A line that wraps could not be drawn again in place: the terminal cuts it.
             writeln!(
                 out,
-                "\x1b[K\x1b[?7l  {} {} {:<4} {phase:<10} {stages}\x1b[?7h",
+                "\x1b[K\x1b[?7l  {} {} {:<9} {phase:<10} {stages}\x1b[?7h",
                 node.name, node.id, node.firmware
             )?;
         }
