@@ -189,6 +189,7 @@ impl Turn<'_> {
         let answer = match (request.kind, self.origin.local_port) {
             (Kind::Discover, SERVER_PORT) => Answer::ProxyOffer,
             (Kind::Request, PROXY_PORT) => Answer::ProxyAck,
+            (Kind::Request, SERVER_PORT) => return self.takes_elsewhere(),
             _ => return Vec::new(),
         };
         let boot = self.sources.boot_file(request);
@@ -196,6 +197,14 @@ impl Turn<'_> {
             return self.no_loader().into_iter().collect();
         }
         vec![self.seen(None, None), self.reply(None, answer)]
+    }
+
+    /// A client takes, or keeps, what another server offers. Not ours to answer, but it is how we learn of an address that we did
+    /// not give: capabilities are bound to it, and an operating system may get another one than its firmware had.
+    fn takes_elsewhere(&self) -> Vec<Effect> {
+        let Request { requested, ciaddr, .. } = *self.request;
+        let address = requested.or(Some(ciaddr)).filter(|address| !address.is_unspecified());
+        address.map(|address| self.seen(Some(address), None)).into_iter().collect()
     }
 
     fn reply(&self, pool: Option<&Pool>, answer: Answer) -> Effect {

@@ -149,7 +149,9 @@ fn off_is_silent_and_proxy_adds_a_boot_file_without_an_address() {
     assert_eq!((offer.address(), offer.to), (Ipv4Addr::UNSPECIFIED, BROADCAST));
     assert_eq!((offer.boot_file().as_deref(), offer.class()), (Some("snponly.efi"), Some(b"PXEClient".as_slice())));
     let request = Packet::select(mac(1), Who::Ipxe, ELSEWHERE, SERVER).using(ELSEWHERE);
-    assert!(request.to(&mut proxy, at(0)).0.is_empty(), "port 67 belongs to the other server");
+    let silent = request.to(&mut proxy, at(0));
+    assert!(silent.reply().is_none(), "port 67 belongs to the other server");
+    assert!(silent.seen().is_some_and(|seen| seen.address == Some(ELSEWHERE) && seen.lease.is_none()), "but we listen");
     let ack = send(&mut proxy, at(0), &request.bytes(), PROXY_PORT).expect(MessageType::Ack);
     assert_eq!(ack.to, SocketAddrV4::new(ELSEWHERE, 68), "to where it came from");
     assert_eq!(ack.boot_file().as_deref(), Some("http://10.77.0.1:8080/boot.ipxe"));
