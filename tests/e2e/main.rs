@@ -13,6 +13,8 @@ mod fails_closed;
 mod first_light;
 mod images;
 mod let_in;
+mod neighbours;
+mod other_networks;
 mod overlays;
 mod racks;
 mod recipe;
