@@ -5,6 +5,6 @@
 mod agent_plane;
 mod chain;
 mod house;
-mod probes;
+mod parsers;
 mod stranger;
 mod world;
