@@ -86,9 +86,10 @@ impl BoundSegment {
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let (shared, token) = (central.clone(), stop.clone());
-        tasks.spawn("HTTP boot plane", async move {
-            http::run(shared, http, endpoint, token).await.map_err(DaemonError::Service)
-        });
+        tasks.spawn(
+            "HTTP boot plane",
+            async move { http::run(shared, http, token).await.map_err(DaemonError::Service) },
+        );
         let (shared, token) = (Arc::new(central.clone()), stop.clone());
         tasks.spawn("agent plane", async move {
             agent::run(shared, agent, token).await;

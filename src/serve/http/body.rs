@@ -9,9 +9,6 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Largest piece that is given to the connection at once, in bytes: what a slow client keeps waiting in memory beside the blob.
-const FRAME: usize = 64 * 1024;
-
 /// See [`tracked`].
 struct Tracked {
     rest: Bytes,
@@ -29,10 +26,9 @@ impl Body for Tracked {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.rest.len().min(FRAME);
-        let frame = self.rest.split_to(piece);
-        let last = self.rest.is_empty();
-        if let Some(completion) = last.then(|| self.completion.take()).flatten() {
+        // All at once: it is a view of what is in memory anyway, and the socket takes what it can.
+        let frame = std::mem::take(&mut self.rest);
+        if let Some(completion) = self.completion.take() {
             self.handed.push(completion);
         }
         Poll::Ready((!frame.is_empty()).then(|| Ok(Frame::data(frame))))

@@ -14,10 +14,12 @@
 
 mod blob;
 mod body;
+mod gate;
 mod outlet;
 mod plane;
 mod routes;
 mod server;
+mod twins;
 #[cfg(test)]
 mod tests;
 

@@ -1,41 +1,90 @@
-//! The socket of one connection, which knows when everything that was given to it has been written.
+//! The socket of one connection: it sends what is also in a file without copying it, gives up on a client that does not read, and
+//! knows when everything that was given to it has been written.
 //!
-//! "Written" has to mean something: it spends a capability and ends a stage of a boot. An HTTP library takes a body's last frame
+//! **Written** has to mean something: it spends a capability and ends a stage of a boot. An HTTP library takes a body's last frame
 //! into its own buffer, and drops the body there and then; the client may be gone by that time. But it flushes its socket only
 //! when that buffer is empty. So a body puts what has to happen into [`Handed`] together with its last frame, and the next flush
 //! of the socket does it: by then the kernel has every byte. A connection that ends before drops it undone.
+//!
+//! **Not copied**: an HTTP library writes slices, and a slice of a [`Twin`]'s memory is known by where it lies. The same bytes are
+//! in the twin's file, and the kernel sends them from there (`sendfile`). What lies elsewhere, such as a head, is written as usual.
 
+use super::gate::Meter;
+use super::twins::Twin;
 use std::{
+    fs::File,
     future::Future,
-    io,
+    io::{self, IoSlice},
+    ops::Range,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
     time::{Instant, Sleep},
 };
 use tokio_util::task::TaskTracker;
+
+/// Most that one call sends from a file, in bytes: others have their turn.
+const SEND_AT_ONCE: usize = 2 << 20;
 
 /// What happens once the bytes before it are written; dropped undone if they never are.
 pub type Completion = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Shared by the socket of a connection and the bodies that are sent over it.
 #[derive(Clone, Default)]
-pub struct Handed(Arc<Mutex<Vec<Completion>>>);
+pub struct Handed(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    completions: Vec<Completion>,
+    twins: Vec<Twin>,
+}
 
 impl Handed {
     /// To be called together with handing out a body's last frame.
     pub fn push(&self, completion: Completion) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(completion);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).completions.push(completion);
     }
 
-    fn take(&self) -> Vec<Completion> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// To be called before a body hands out slices of this memory. Holding it keeps anything else from lying there.
+    pub fn announce(&self, twin: Twin) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).twins.push(twin);
     }
+
+    /// Everything that was handed out is written.
+    fn take(&self) -> Vec<Completion> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.twins.clear();
+        std::mem::take(&mut inner.completions)
+    }
+
+    /// Where a slice lies in a file, if it does.
+    fn find(&self, slice: &[u8]) -> Option<(Arc<File>, u64)> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.twins.iter().find_map(|twin| Some((twin.file.clone(), offset_within(&twin.bytes, slice)?)))
+    }
+}
+
+/// Where `slice` begins in `whole`, if it is a part of it.
+fn offset_within(whole: &[u8], slice: &[u8]) -> Option<u64> {
+    let (outer, inner): (Range<*const u8>, _) = (whole.as_ptr_range(), slice.as_ptr_range());
+    let inside = !slice.is_empty() && outer.start <= inner.start && inner.end <= outer.end;
+    inside.then(|| (inner.start.addr() - outer.start.addr()) as u64)
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Time that one write may wait for the client to read.
+    pub write: Duration,
+    /// Time that any response may take, however slow.
+    pub response: Duration,
+    /// Bytes a second that a response must go out with, on the whole, once that time is over.
+    pub rate: u64,
 }
 
 /// A TCP stream that gives up on a client that does not read, and tells when it has been flushed.
@@ -43,31 +92,80 @@ pub struct Outlet {
     stream: TcpStream,
     handed: Handed,
     tasks: TaskTracker,
-    patience: Duration,
+    patience: Patience,
+    meter: Arc<Meter>,
     /// Runs while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Outlet {
-    /// `patience` is how long one write may wait; `tasks` runs the completions.
-    pub fn new(stream: TcpStream, handed: Handed, tasks: TaskTracker, patience: Duration) -> Self {
-        Outlet { stream, handed, tasks, patience, deadline: None }
+    /// `tasks` runs the completions; `meter` is told what is read and written.
+    pub fn new(stream: TcpStream, handed: Handed, tasks: TaskTracker, patience: Patience, meter: Arc<Meter>) -> Self {
+        Outlet { stream, handed, tasks, patience, meter, deadline: None }
     }
 
-    /// Turns a write that has waited too long into an error.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+    /// Turns a write that has waited too long into an error, and a response that is too slow on the whole.
+    fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
             self.deadline = None;
+            self.meter.wrote(bytes);
+            let (bytes, took) = self.meter.response();
+            let slow = took > self.patience.response && bytes / took.as_secs().max(1) < self.patience.rate;
+            return if slow { Poll::Ready(Err(too_slow())) } else { written };
+        }
+        if written.is_ready() {
             return written;
         }
-        let patience = self.patience;
+        let patience = self.patience.write;
         let deadline =
             self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + patience)));
         match deadline.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
+            Poll::Ready(()) => Poll::Ready(Err(too_slow())),
             Poll::Pending => Poll::Pending,
         }
     }
+
+    /// Writes what comes first of some slices: from a file if it can, else from memory.
+    fn write_first(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let first = bufs.iter().position(|buf| !buf.is_empty()).unwrap_or(0);
+        let bufs = &bufs[first..];
+        let Some(slice) = bufs.first() else { return Poll::Ready(Ok(0)) };
+        if let Some((file, offset)) = self.handed.find(slice) {
+            let count = slice.len().min(SEND_AT_ONCE);
+            return self.when_writable(cx, || {
+                match rustix::fs::sendfile(&self.stream, &file, Some(&mut offset.clone()), count)? {
+                    // The file is sealed and as long as the memory.
+                    0 => Err(io::Error::other("a file ended before its time")),
+                    sent => Ok(sent),
+                }
+            });
+        }
+        let plain = bufs.iter().position(|buf| self.handed.find(buf).is_some()).unwrap_or(bufs.len());
+        // A head goes out with the beginning of the body, not in a packet of its own.
+        let flags = match plain < bufs.len() {
+            true => rustix::net::SendFlags::MORE,
+            false => rustix::net::SendFlags::empty(),
+        } | rustix::net::SendFlags::NOSIGNAL;
+        self.when_writable(cx, || {
+            let mut control = rustix::net::SendAncillaryBuffer::default();
+            Ok(rustix::net::sendmsg(&self.stream, &bufs[..plain], &mut control, flags)?)
+        })
+    }
+
+    fn when_writable<T>(&self, cx: &mut Context<'_>, mut write: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>> {
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_io(Interest::WRITABLE, &mut write) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+fn too_slow() -> io::Error {
+    metrics::counter!("meshd_http_slow_readers_total").increment(1);
+    io::Error::new(io::ErrorKind::TimedOut, "the client does not read, or too slowly")
 }
 
 impl AsyncRead for Outlet {
@@ -77,32 +175,30 @@ impl AsyncRead for Outlet {
 }
 
 impl AsyncWrite for Outlet {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(cx, written)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let written = self.write_first(cx, bufs);
         self.watch(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        if let Poll::Ready(Ok(())) = flushed {
-            for completion in self.handed.take() {
-                self.tasks.spawn(completion);
-            }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A TCP socket has no buffer of its own to flush.
+        self.meter.flushed();
+        for completion in self.handed.take() {
+            self.tasks.spawn(completion);
         }
-        flushed
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

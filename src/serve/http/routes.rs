@@ -4,6 +4,7 @@ use super::blob::{Selection, select};
 use super::body::tracked;
 use super::outlet::Handed;
 use super::plane::{BootPlane, Transfer};
+use super::twins::Twins;
 use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use crate::config::Delivery;
 use crate::id::Digest;
@@ -25,6 +26,8 @@ use std::net::Ipv4Addr;
 pub struct Client {
     /// The address that the connection comes from.
     pub from: Ipv4Addr,
+    /// Our own end of it: what scripts name.
+    pub at: Endpoint,
     /// Where bodies leave what happens when they are written.
     pub handed: Handed,
 }
@@ -33,7 +36,7 @@ pub struct Client {
 #[derive(Clone)]
 struct Shared<P> {
     plane: P,
-    endpoint: Endpoint,
+    twins: Twins,
 }
 
 /// Blobs never change under their name.
@@ -47,19 +50,19 @@ const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stre
 const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
 /// All routes. Requests must carry a [`Client`].
-pub fn router<P: BootPlane>(plane: P, endpoint: Endpoint) -> Router {
+pub fn router<P: BootPlane>(plane: P) -> Router {
     Router::new()
-        .route("/boot.ipxe", any(entry::<P>))
+        .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
-        .route("/boot/", any(no_script::<P>))
-        .route("/boot/{*rest}", any(no_script::<P>))
+        .route("/boot/", any(no_script))
+        .route("/boot/{*rest}", any(no_script))
         .route("/blob/{digest}/{part}", any(blob::<P>))
         .route("/overlay/{capability}/{file}", any(overlay::<P>))
         .route("/loader/{file}", any(loader::<P>))
         .route("/healthz", any(|| async { ([NO_STORE, TEXT], "ok\n") }))
         .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
         .layer(middleware::from_fn(guard))
-        .with_state(Shared { plane, endpoint })
+        .with_state(Shared { plane, twins: Twins::default() })
 }
 
 fn sentence(status: StatusCode, text: &str) -> Response {
@@ -106,8 +109,8 @@ fn route_name(path: &str) -> &'static str {
     }
 }
 
-async fn entry<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
-    ([NO_STORE, TEXT], entry_script(shared.endpoint)).into_response()
+async fn entry(Extension(client): Extension<Client>) -> Response {
+    ([NO_STORE, TEXT], entry_script(client.at)).into_response()
 }
 
 async fn script<P: BootPlane>(
@@ -121,13 +124,13 @@ async fn script<P: BootPlane>(
         return [NO_STORE, TEXT].into_response();
     }
     let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
-    let text = shared.plane.script(request, client.from, shared.endpoint).await;
+    let text = shared.plane.script(request, client.from, client.at).await;
     ([NO_STORE, TEXT], text).into_response()
 }
 
-async fn no_script<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
+async fn no_script(Extension(client): Extension<Client>) -> Response {
     let refusal = Refusal::BadRequest { detail: "there is no script of this name".to_owned() };
-    ([NO_STORE, TEXT], refusal_script(&refusal, shared.endpoint, None, "none")).into_response()
+    ([NO_STORE, TEXT], refusal_script(&refusal, client.at, None, "none")).into_response()
 }
 
 async fn blob<P: BootPlane>(
@@ -154,9 +157,12 @@ async fn blob<P: BootPlane>(
     let common = [FOR_EVER, BYTES, (header::ACCEPT_RANGES, "bytes")];
     let tag = [(header::ETAG, etag)];
     let range = |text: String| [(header::CONTENT_RANGE, text)];
-    let send = |bytes: Bytes, ends: bool| {
+    let send = |part: Bytes, ends: bool| {
         let (plane, from) = (shared.plane.clone(), client.from);
-        deliver(&method, &client.handed, bytes, async move {
+        if let Some(twin) = shared.twins.of(digest, &bytes, |digest| plane.blob(digest).is_some()) {
+            client.handed.announce(twin);
+        }
+        deliver(&method, &client.handed, part, async move {
             if ends {
                 plane.fetched(from, Fetched::Blob(digest)).await;
             }
@@ -165,9 +171,10 @@ async fn blob<P: BootPlane>(
     match selection {
         Selection::NotModified => (StatusCode::NOT_MODIFIED, [FOR_EVER], tag).into_response(),
         Selection::Unsatisfiable => {
-            (StatusCode::RANGE_NOT_SATISFIABLE, tag, range(format!("bytes */{len}")), Body::empty()).into_response()
+            (StatusCode::RANGE_NOT_SATISFIABLE, [NO_STORE], tag, range(format!("bytes */{len}")), Body::empty())
+                .into_response()
         }
-        Selection::Whole => (common, tag, send(bytes, true)).into_response(),
+        Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
         Selection::Part(first, last) => {
             let part = send(bytes.slice(first..=last), last + 1 == len);
             (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)

@@ -1,6 +1,7 @@
 //! Accepts connections and serves each within its limits. Every task that is started here is joined here.
 
-use super::outlet::{Handed, Outlet};
+use super::gate::{Gate, Place};
+use super::outlet::{Handed, Outlet, Patience};
 use super::plane::BootPlane;
 use super::routes::{Client, router};
 use crate::boot::Endpoint;
@@ -9,26 +10,23 @@ use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
+    net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
 /// What one server allows its clients. All of it is per connection but the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once; more wait in the system's backlog.
+    /// Connections at once; when one more comes, the one that makes least progress goes. Each takes some 20 KiB beside what it is
+    /// sent, and one file descriptor.
     pub connections: usize,
     /// Time for a request's head, and for a connection without a request.
     pub head: Duration,
-    /// Time that one write may wait for the client to read.
-    pub write: Duration,
+    /// How slowly a client may read.
+    pub patience: Patience,
     /// Time for running responses when the server shuts down.
     pub drain: Duration,
 }
@@ -36,9 +34,10 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            connections: 2048,
+            connections: 4096,
             head: Duration::from_secs(10),
-            write: Duration::from_secs(30),
+            // 256 machines that share 100 Mbit/s have 48 KB/s each; TCP does not share evenly.
+            patience: Patience { write: Duration::from_secs(30), response: Duration::from_secs(60), rate: 4 * 1024 },
             drain: Duration::from_secs(5),
         }
     }
@@ -51,17 +50,13 @@ const MAX_HEADERS: usize = 64;
 /// Pause after a failed accept: the usual cause, no free file descriptor, does not go away at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then lets running responses end. `endpoint` is what scripts name: the address of this listener's segment.
+/// Serves until `shutdown`, then lets running responses end. Scripts name the address that a connection came in on: that of the
+/// machine's own segment.
 ///
 /// # Errors
 /// None at present: an accept that fails is logged and tried again.
-pub async fn run<P: BootPlane>(
-    plane: P,
-    listener: TcpListener,
-    endpoint: Endpoint,
-    shutdown: CancellationToken,
-) -> io::Result<()> {
-    run_within(Limits::default(), plane, listener, endpoint, shutdown).await
+pub async fn run<P: BootPlane>(plane: P, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+    run_within(Limits::default(), plane, listener, shutdown).await
 }
 
 /// [`run`] with other limits, for tests.
@@ -69,26 +64,26 @@ pub async fn run_within<P: BootPlane>(
     limits: Limits,
     plane: P,
     listener: TcpListener,
-    endpoint: Endpoint,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let router = router(plane, endpoint);
-    let slots = Arc::new(Semaphore::new(limits.connections));
+    let router = router(plane);
+    let gate = Gate::new(limits.connections);
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, from, slot)) => {
+            Ok((stream, SocketAddr::V4(from))) => {
+                let entered = shutdown.run_until_cancelled(gate.enter(*from.ip())).await;
+                let Some(place) = entered else { break };
                 let connection =
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
-                tasks.spawn(async move {
-                    connection.serve(stream, from).await;
-                    drop(slot);
-                });
+                tasks.spawn(connection.serve(stream, *from.ip(), place));
             }
+            // The sockets that are listened on are IPv4's.
+            Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection; is the limit of open files too low?");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -101,14 +96,6 @@ pub async fn run_within<P: BootPlane>(
     Ok(())
 }
 
-type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
-
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> io::Result<Accepted> {
-    let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, from) = listener.accept().await?;
-    Ok((stream, from, slot))
-}
-
 struct Connection {
     limits: Limits,
     router: Router,
@@ -117,20 +104,22 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, from: SocketAddr) {
-        let IpAddr::V4(from) = from.ip() else { return };
+    async fn serve(self, stream: TcpStream, from: Ipv4Addr, place: Place) {
+        let Ok(SocketAddr::V4(at)) = stream.local_addr() else { return };
         // Small answers (scripts) are not to wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot turn off Nagle's algorithm");
         }
         let handed = Handed::default();
-        let client = Client { from, handed: handed.clone() };
-        let router = self.router;
+        let at = Endpoint { address: *at.ip(), http_port: at.port() };
+        let client = Client { from, at, handed: handed.clone() };
+        let (router, meter) = (self.router, place.meter.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
+            meter.asked();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
-        let outlet = Outlet::new(stream, handed, self.tasks, self.limits.write);
+        let outlet = Outlet::new(stream, handed, self.tasks, self.limits.patience, place.meter.clone());
         let mut connection = std::pin::pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -141,6 +130,10 @@ impl Connection {
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = place.leave.cancelled() => {
+                tracing::debug!(%from, "an HTTP connection gave its place to another one");
+                return;
+            }
             () = self.shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 match tokio::time::timeout(self.limits.drain, connection).await {

@@ -111,15 +111,73 @@ proptest! {
     ) {
         let Ok(uri) = format!("{path}?{query}").parse::<axum::http::Uri>() else { return Ok(()) };
         let (plane, _events) = Fake::new(BLOB.into(), "overlay".into());
-        let client = Client { from: Ipv4Addr::LOCALHOST, handed: Handed::default() };
+        let client = Client { from: Ipv4Addr::LOCALHOST, at: ENDPOINT, handed: Handed::default() };
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = uri;
         *request.method_mut() = if head { axum::http::Method::HEAD } else { axum::http::Method::GET };
         request.extensions_mut().insert(client);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let answer = runtime.block_on(router(plane, ENDPOINT).oneshot(request)).expect("infallible");
+        let answer = runtime.block_on(router(plane).oneshot(request)).expect("infallible");
         prop_assert!(matches!(answer.status().as_u16(), 200 | 404), "{}", answer.status());
         let script = path.starts_with("/boot/");
         prop_assert!(!script || answer.status() == 200, "{path}: {}", answer.status());
     }
+}
+
+/// Bytes that differ from place to place.
+fn large() -> Vec<u8> {
+    (0..5_000_000u32).flat_map(|number| number.to_le_bytes()).collect()
+}
+
+#[tokio::test]
+async fn a_large_blob_is_the_same_from_memory_and_from_its_file_whole_and_in_part() {
+    let blob = large();
+    let path = format!("/blob/{}/kernel", Digest::of(&blob));
+    let mut server = Server::start(Limits::default(), blob.clone(), "");
+    let fetched = format!("blob {}", Digest::of(&blob).short());
+    let mut stream = BufReader::new(server.connect().await);
+    // The first ones are answered from memory, the later ones from the file that was made meanwhile.
+    for round in 0..20 {
+        for (range, first, last) in [
+            ("", 0, blob.len() - 1),
+            ("range: bytes=1-70000\r\n", 1, 70_000),
+            ("range: bytes=4999999-\r\n", 4_999_999, blob.len() - 1),
+        ] {
+            send(stream.get_mut(), "GET", &path, range).await;
+            let answer = read_answer(&mut stream, "GET").await;
+            assert!(answer.body == blob[first..=last], "round {round}, {range:?}");
+            if last + 1 == blob.len() {
+                assert_eq!(server.event().await, fetched);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_that_come_before_the_answers_are_read_are_answered_in_order() {
+    let blob = large();
+    let path = format!("/blob/{}/kernel", Digest::of(&blob));
+    let server = Server::start(Limits::default(), blob.clone(), "");
+    let mut stream = BufReader::new(server.connect().await);
+    for _ in 0..3 {
+        for (path, range) in [(path.as_str(), "range: bytes=0-99999\r\n"), ("/healthz", ""), (path.as_str(), "")] {
+            send(stream.get_mut(), "GET", path, range).await;
+        }
+        assert!(read_answer(&mut stream, "GET").await.body == blob[..100_000]);
+        assert_eq!(read_answer(&mut stream, "GET").await.body, b"ok\n");
+        assert!(read_answer(&mut stream, "GET").await.body == blob);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_redirected_and_scripts_name_the_address_that_was_asked() {
+    let server = Server::start(Limits::default(), BLOB, "");
+    for path in
+        ["/boot.ipxe/", "//boot.ipxe", "/boot", "/blob/", "/loader", "/loader/", "/overlay", "/healthz/", "/x/../"]
+    {
+        let answer = server.ask("GET", path, "").await;
+        assert_eq!((answer.status, answer.header("location")), (404, None), "{path}");
+    }
+    let entry = String::from_utf8(server.ask("GET", "/boot.ipxe", "").await.body).expect("text");
+    assert!(entry.contains(&format!("http://{}/boot/script?", server.at)), "{entry}");
 }

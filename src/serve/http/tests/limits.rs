@@ -95,3 +95,46 @@ async fn the_server_ends_with_idle_connections_and_waits_for_running_ones_only_s
     assert!(TcpStream::connect(server.at).await.is_err(), "nobody listens any more");
     closed(idle).await;
 }
+
+#[tokio::test]
+async fn when_all_connections_are_taken_an_idle_one_gives_its_place() {
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let server = Server::start(limits, "", "");
+    let mut hoard = Vec::new();
+    for _ in 0..3 {
+        hoard.push(server.connect().await);
+    }
+    for _ in 0..3 {
+        assert_eq!(server.ask("GET", "/healthz", "").await.status, 200);
+    }
+    closed(hoard.remove(0)).await;
+}
+
+#[tokio::test]
+async fn a_response_that_is_too_slow_on_the_whole_is_cut_off_though_it_never_stops() {
+    const LARGE: usize = 64 << 20;
+    let patience = Patience { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().patience };
+    let mut server = Server::start(Limits { patience, ..Limits::default() }, "", vec![7; LARGE]);
+    let mut stream = server.connect().await;
+    send(&mut stream, "GET", &format!("/overlay/{CAPABILITY}/apkovl.tar.gz"), "").await;
+    assert!(closed(stream).await.len() < LARGE);
+    assert_eq!(server.event().await, "aborted");
+}
+
+#[tokio::test]
+async fn a_thousand_connections_are_served_at_once() {
+    let blob = vec![7; 100_000];
+    let path = format!("/blob/{}/kernel", Digest::of(&blob));
+    let server = Server::start(Limits::default(), blob, "");
+    let mut streams = Vec::new();
+    for _ in 0..1000 {
+        streams.push(BufReader::new(server.connect().await));
+    }
+    for stream in &mut streams {
+        send(stream.get_mut(), "GET", &path, "").await;
+    }
+    for stream in &mut streams {
+        let answer = read_answer(stream, "GET").await;
+        assert_eq!((answer.status, answer.body.len()), (200, 100_000));
+    }
+}
