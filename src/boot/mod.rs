@@ -2,8 +2,10 @@
 //!
 //! Everything here is pure: the same question has the same answer, byte for byte. [`ScriptRequest`] is what iPXE tells of its
 //! machine; [`decide`] makes a [`BootPlan`] or a [`Refusal`] of it; [`boot_script`] and [`refusal_script`] write them down. A
-//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word.
+//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`Line`] says
+//! whose turn it is when more machines come than can be loaded at once.
 
+mod line;
 mod plan;
 mod quote;
 mod refusal;
@@ -12,6 +14,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 
+pub use line::{Line, Turn};
 pub use plan::{Ask, BootPlan, Fetches, ImageParts, OverlayUrl, decide, effective_profile, kernel_args};
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};

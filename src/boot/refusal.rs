@@ -42,10 +42,12 @@ pub enum Refusal {
         /// Why.
         detail: String,
     },
-    /// Too much to do; the same request will be answered later.
+    /// As many boots are loaded as the network can bear; this machine stands in line.
     Busy {
         /// When to ask again.
         seconds: u32,
+        /// Its place in line; 1 is next.
+        place: usize,
     },
     /// A fault of the central node.
     Internal {
@@ -110,7 +112,9 @@ impl Refusal {
                 "this machine is {machine} and image {image} is for {built_for}. Assign a profile with an image for {machine}"
             ),
             Refusal::RenderFailed { detail } => format!("the boot of this node cannot be made: {detail}"),
-            Refusal::Busy { .. } => "the central node is busy, this machine is next in turn soon".to_owned(),
+            Refusal::Busy { place, .. } => {
+                format!("as many machines boot as this network can bear. This one has place {place} in line")
+            }
             Refusal::Internal { detail } => {
                 format!("the central node failed: {detail}. Its log has this correlation ID")
             }
@@ -128,7 +132,7 @@ impl Refusal {
             Refusal::Rejected => 60,
             // Who releases it stands beside it.
             Refusal::Quarantined { .. } => 20,
-            Refusal::Busy { seconds } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
+            Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
         }
     }
 }

@@ -55,6 +55,7 @@ fn site() -> Site {
             delivery: Delivery::Initrd,
             loaders_dir: "/usr/lib/ipxe".into(),
             consoles: vec!["tty0".into(), "ttyS0,115200".into()],
+            max_loading: 256,
         },
         default_profile: "discovery".parse().expect("a name"),
         profiles: profiles.into_iter().map(|profile| (profile.name.clone(), profile)).collect(),
@@ -125,7 +126,7 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
         Refusal::ArchMismatch { image, built_for: Arch::X86_64, machine: Arch::Aarch64 },
         Refusal::RenderFailed { detail: detail.clone() },
-        Refusal::Busy { seconds: u32::MAX },
+        Refusal::Busy { seconds: u32::MAX, place: 17 },
         Refusal::Internal { detail: detail.clone() },
         Refusal::BadRequest { detail },
     ]

@@ -22,6 +22,11 @@ const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::
 const MAX_SSH_KEYS: usize = 256;
 /// Most kernel consoles.
 const MAX_CONSOLES: usize = 4;
+/// Bounds of `[boot].max_loading`.
+const MAX_LOADING: RangeInclusive<i64> = 1..=100_000;
+/// `[boot].max_loading`: enough that ordinary network cards fill 25 Gbit/s together, and few enough that each one's share of
+/// 1 Gbit/s loads an image of 60 MB within two minutes, far below what any step of a boot waits for.
+const DEFAULT_MAX_LOADING: usize = 256;
 
 /// Reads the text of a `site.toml`. `file` is what faults name; paths in the text are relative to its folder.
 ///
@@ -193,6 +198,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
         delivery: Delivery::Initrd,
         loaders_dir: "/usr/lib/ipxe".into(),
         consoles: vec!["tty0".into(), "ttyS0,115200".into()],
+        max_loading: DEFAULT_MAX_LOADING,
     };
     let Some(boot) = root.table("boot") else { return (!root.has("boot")).then_some(default) };
     let transports = [("http", Transport::Http), ("tftp", Transport::Tftp)];
@@ -208,5 +214,9 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let consoles: Vec<String> =
         consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
     let consoles = if boot.has("consoles") { consoles } else { default.consoles };
-    Some(Boot { kernel_transport: kernel_transport?, delivery: delivery?, loaders_dir: loaders_dir?, consoles })
+    let max_loading = boot.integer("max_loading", MAX_LOADING);
+    let max_loading = max_loading.map(|limit| limit.map(|limit| usize::try_from(limit).unwrap_or(DEFAULT_MAX_LOADING)));
+    let max_loading = or(&boot, "max_loading", max_loading, default.max_loading);
+    let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
+    Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading: max_loading? })
 }

@@ -223,6 +223,8 @@ pub struct Boot {
     pub loaders_dir: PathBuf,
     /// Kernel consoles, the last one is /dev/console, such as `ttyS0,115200`.
     pub consoles: Vec<String>,
+    /// Boots that load kernel, initrds and overlay at once; more wait in line, in iPXE.
+    pub max_loading: usize,
 }
 
 /// How kernel and initrds travel.

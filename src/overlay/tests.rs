@@ -91,6 +91,7 @@ fn site() -> Site {
             delivery: Delivery::Initrd,
             loaders_dir: "/usr/lib/ipxe".into(),
             consoles: Vec::new(),
+            max_loading: 256,
         },
         default_profile: "compute".parse().expect("plain"),
         profiles: BTreeMap::new(),

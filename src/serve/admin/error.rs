@@ -8,6 +8,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use std::sync::Arc;
 
 /// Why a request is not done.
 #[derive(Debug)]
@@ -72,9 +73,9 @@ impl From<OperateError> for Refused {
     }
 }
 
-impl From<RenderError> for Refused {
-    fn from(error: RenderError) -> Self {
-        Refused::new(StatusCode::CONFLICT, "render_failed", whole(&error))
+impl From<Arc<RenderError>> for Refused {
+    fn from(error: Arc<RenderError>) -> Self {
+        Refused::new(StatusCode::CONFLICT, "render_failed", whole(&*error))
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     },
 };
 use crate::id::{NodeId, ProfileName};
-use crate::serve::central::{RenderError, Shared};
+use crate::serve::central::{Rendered, Shared};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Path, Request, State, rejection::JsonRejection},
@@ -125,17 +125,15 @@ async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
     shown(&central, id)
 }
 
-/// The public part of what a node would boot now. Rendering takes the processor for a while, so it is not done on a reactor.
+/// The public part of what a node would boot now.
 async fn overlay(State(plane): State<Plane>, Path(node): Path<String>) -> Result<Response, Refused> {
     let Plane { central, told, .. } = plane;
     let id = central.resolve(&node)?;
     let node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
-    let rendered = tokio::task::spawn_blocking(move || {
-        let rendered = central.render(&node, central.endpoint(told))?;
-        Ok::<_, RenderError>((rendered.generation, rendered.profile.clone(), rendered.overlay.to_targz()))
-    });
-    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "rendering was interrupted");
-    let (generation, profile, bytes) = rendered.await.map_err(interrupted)??;
+    let Rendered { generation, profile, overlay } = central.render(&node, central.endpoint(told)).await?;
+    let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
+    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");
+    let bytes = packed.await.map_err(interrupted)?;
     let headers = [
         (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
         (GENERATION_HEADER, generation.to_string()),

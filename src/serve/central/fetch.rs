@@ -22,15 +22,19 @@ impl Central {
         let marked = self
             .store
             .commit(|tx| {
-                let session = tx.before().session_at(from).map(|session| session.id);
-                if let Some(session) = session {
-                    reach(tx, session, stage, now);
-                }
-                Ok::<_, crate::store::StoreError>(())
+                let Some((id, mac)) = tx.before().session_at(from).map(|session| (session.id, session.mac)) else {
+                    return Ok(None);
+                };
+                reach(tx, id, stage, now);
+                Ok::<_, crate::store::StoreError>(Some(mac))
             })
             .await;
-        if let Err(error) = marked {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+        match marked {
+            Ok(Some(mac)) => self.loaded(mac, stage),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+            }
         }
     }
 

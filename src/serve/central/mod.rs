@@ -8,6 +8,7 @@
 //! | `dhcp` | a machine asked for an address: its boot session opens or goes on |
 //! | `fetch` | it fetched a loader, kernel, initramfs, packages or modloop |
 //! | `script` | it asked what to boot: identity, admission, rendering, capability, plan |
+//! | `loading` | whether it may load now, or has to wait for its turn |
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
@@ -21,6 +22,7 @@ mod dhcp;
 mod enrol;
 mod fetch;
 mod link;
+mod loading;
 mod operate;
 mod overlay;
 mod pending;
@@ -36,14 +38,16 @@ pub use dhcp::DhcpSeen;
 pub use enrol::PlaneError;
 pub use fetch::Fetched;
 pub use link::{LinkCommand, LinkId};
+pub use loading::LineState;
 pub use operate::OperateError;
 pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use pending::PendingTicket;
-pub use render::RenderError;
+pub use render::{RenderError, Rendered};
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use watch::WATCH_INTERVAL;
 
+use crate::boot::Line;
 use crate::catalog::Catalog;
 use crate::config::Site;
 use crate::fleet::Lease;
@@ -92,8 +96,10 @@ pub struct Central {
     entropy: Box<dyn Entropy>,
     capabilities: Mutex<Book>,
     /// What the script promised to each session: the overlay must be of the same generation.
-    promises: Mutex<BTreeMap<BootSessionId, render::Promise>>,
+    promises: Mutex<BTreeMap<BootSessionId, (Timestamp, render::Promise)>>,
     renders: render::Cache,
+    line: Mutex<Line>,
+    repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
     alarms: alarm::Limiter,
@@ -107,6 +113,7 @@ impl Central {
     /// Puts the parts together. Nothing runs yet.
     pub fn new(parts: Parts) -> Shared {
         let started = parts.clock.monotonic();
+        let line = Line::new(parts.site.boot.max_loading);
         Arc::new(Central {
             site: parts.site,
             catalog: RwLock::new(Arc::new(parts.catalog)),
@@ -119,6 +126,8 @@ impl Central {
             capabilities: Mutex::default(),
             promises: Mutex::default(),
             renders: render::Cache::default(),
+            line: Mutex::new(line),
+            repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
             alarms: alarm::Limiter::default(),

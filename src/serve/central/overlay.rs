@@ -9,14 +9,14 @@ use crate::overlay::{deliver, deliver_targz};
 use crate::store::StoreError;
 use crate::trust::{
     TokenRecord,
-    capability::{Denied, Grant, TransferId},
+    capability::{CAPABILITY_LIFE, Denied, Grant, TransferId},
     token,
 };
 use crate::wire::{self, BootPart};
 use bytes::Bytes;
 use std::net::Ipv4Addr;
 
-/// Promises kept; a session that is older than so many others will not fetch its overlay any more.
+/// Promises kept: machines between their script and their overlay. Watched over by [`Central::forget_promises`].
 const MAX_PROMISES: usize = 65_536;
 
 /// Why there is no overlay.
@@ -66,7 +66,8 @@ impl Central {
             done: false,
         };
         let grant = transfer.grant;
-        let Some(promise) = lock(&self.promises).get(&grant.session).cloned() else { return Err(OverlayDenied::Gone) };
+        let promise = lock(&self.promises).get(&grant.session).map(|(_, promise)| promise.clone());
+        let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
         let token = self.choose(&grant, &promise, now).await.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
             OverlayDenied::Busy
@@ -157,12 +158,18 @@ impl Central {
 
     /// Remembers what the script of a session promised.
     pub(super) fn promise(&self, session: BootSessionId, promise: Promise) {
+        let now = self.now();
         let mut promises = lock(&self.promises);
-        if promises.len() >= MAX_PROMISES {
-            self.store
-                .read(|model| promises.retain(|id, _| model.session(*id).is_some_and(|s| s.is_fresh(self.now()))));
+        if promises.len() < MAX_PROMISES || promises.contains_key(&session) {
+            promises.insert(session, (now, promise));
+        } else {
+            tracing::warn!("so many machines have a script and no overlay that one more has to ask again");
         }
-        promises.insert(session, promise);
+    }
+
+    /// Forgets what no capability asks for any more.
+    pub(super) fn forget_promises(&self, now: Timestamp) {
+        lock(&self.promises).retain(|_, (at, _)| now.since(*at) <= CAPABILITY_LIFE);
     }
 }
 
@@ -170,14 +177,20 @@ impl OverlayTransfer {
     /// The last byte was written: the capability is spent.
     pub async fn finished(mut self) {
         self.done = true;
-        lock(&self.central.capabilities).finish(self.id);
         let (now, grant) = (self.central.now(), self.grant);
+        if lock(&self.central.capabilities).finish(self.id) {
+            lock(&self.central.promises).remove(&grant.session);
+        }
         let marked = self.central.store.commit(|tx| {
             reach(tx, grant.session, Stage::Overlay, now);
-            Ok::<_, StoreError>(())
+            Ok::<_, StoreError>(tx.session(grant.session).map(|session| session.mac))
         });
-        if let Err(error) = marked.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+        match marked.await {
+            Ok(Some(mac)) => self.central.loaded(mac, Stage::Overlay),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
+            }
         }
     }
 }

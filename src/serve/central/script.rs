@@ -1,7 +1,7 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
 use super::{
-    Central,
+    Central, Shared,
     alarm::Alarm,
     lock,
     render::{RenderError, image_parts},
@@ -11,17 +11,17 @@ use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
 use crate::config::EnrollPolicy;
 use crate::fleet::{
     Actor, BootSession, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting, Stage,
-    identify,
+    Transition, identify,
 };
 use crate::id::{BootSessionId, DenyList, Digest, MacAddr, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
+use crate::store::{Model, StoreError, Tx};
 use crate::trust::capability::Grant;
 use std::{net::Ipv4Addr, time::Duration};
 
 impl Central {
     /// The script for a request: a boot, or a refusal that says why and asks again. Always something that iPXE can run.
     pub async fn script(
-        &self,
+        self: &Shared,
         request: Result<ScriptRequest, QueryError>,
         from: Ipv4Addr,
         endpoint: Endpoint,
@@ -45,7 +45,7 @@ impl Central {
     }
 
     async fn boot(
-        &self,
+        self: &Shared,
         request: &ScriptRequest,
         sighting: &Sighting,
         from: Ipv4Addr,
@@ -65,9 +65,11 @@ impl Central {
             self.impersonated(id, session.id, from, detail).await;
             return Err(Refusal::NoSession);
         }
-        let node = self.admit(known.as_ref(), sighting, session.id, link_is_live).await?;
+        let node = self.admit(known, sighting, session.id, link_is_live).await?;
         let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
-        let rendered = self.render(&node, endpoint).map_err(|error| render_refusal(&error, &node, self.site()))?;
+        let rendered = self.render(&node, endpoint).await;
+        let rendered = rendered.map_err(|error| render_refusal(&error, &node, self.site()))?;
+        self.take_turn(session.mac)?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = lock(&self.capabilities).grant(self.now(), self.random(), grant);
         let catalog = self.catalog();
@@ -81,7 +83,7 @@ impl Central {
             request,
             capability: &capability,
         };
-        let plan = boot::decide(&ask)?;
+        let plan = boot::decide(&ask).inspect_err(|_| self.give_up_turn(session.mac))?;
         self.promise(session.id, rendered);
         self.record_boot(id, session.id, from).await.map_err(|error| internal(&error))?;
         Ok(boot::boot_script(&plan))
@@ -126,14 +128,14 @@ impl Central {
     /// Who it is, and whether it may boot. Stores what was learnt.
     async fn admit(
         &self,
-        known: Option<&Node>,
+        known: Option<Node>,
         sighting: &Sighting,
         session: BootSessionId,
         link_is_live: bool,
     ) -> Result<Node, Refusal> {
         let now = self.now();
-        let claim = self.claim(known, sighting, link_is_live, now);
-        let identified = identify(known, sighting, claim);
+        let claim = self.claim(known.as_ref(), sighting, link_is_live, now);
+        let identified = identify(known.as_ref(), sighting, claim);
         if let Identified::Collision { detail } = &identified {
             let kind = ConditionKind::IdCollision;
             let cause = format!("collision of {}", sighting.mac);
@@ -142,6 +144,11 @@ impl Central {
             return Err(Refusal::Collision { detail: detail.clone() });
         }
         let policy = self.site.enroll.policy;
+        if let (Identified::Known, Some(node)) = (&identified, known)
+            && !teaches(&node, sighting, policy)
+        {
+            return Ok(node);
+        }
         let admitted = self.store.commit(|tx| Ok::<_, StoreError>(meet(tx, sighting, &identified, policy, now)));
         admitted.await.map_err(|error| internal(&error))
     }
@@ -160,9 +167,13 @@ impl Central {
         Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }
     }
 
-    /// The script goes out: the node boots, in this session.
+    /// The script goes out: the node boots, in this session. The same script again in the same session is only counted.
     async fn record_boot(&self, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> Result<(), StoreError> {
         let now = self.now();
+        if self.store.read(|model| is_recorded(model, id, session, from)) {
+            self.repeats.count(session, now);
+            return Ok(());
+        }
         self.store
             .commit(|tx| {
                 tx.edit_session(session, |session| {
@@ -175,16 +186,7 @@ impl Central {
                     node.boot = Some(session);
                     node.address = Some(from.into());
                     node.last_seen = now;
-                    // These speak of a boot that is over now.
-                    for past in [
-                        ConditionKind::BootImpersonated,
-                        ConditionKind::CapabilityReplayed,
-                        ConditionKind::OverlayMissing,
-                        ConditionKind::ImageMissing,
-                        ConditionKind::RenderFailed,
-                        ConditionKind::CheckFailed,
-                        ConditionKind::BootLoop,
-                    ] {
+                    for past in OF_ONE_BOOT {
                         node.clear(past);
                     }
                     change = node.change(PhaseChange::Boot).ok().flatten();
@@ -213,10 +215,14 @@ impl Central {
         };
         if news {
             let detail = format!("{code}: {} [{correlation}]", refusal.message());
-            tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
+            // A place in line is no fault, and a rack that powers on would fill the record with it.
+            let in_line = matches!(refusal, Refusal::Busy { .. });
+            if !in_line {
+                tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
+            }
             let told = self.store.commit(|tx| {
                 let again = session.and_then(|session| tx.edit_session(session, |boot| boot.told_to_wait(code, now)));
-                if again != Some(false) {
+                if again != Some(false) && !in_line {
                     let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);
                     tx.event(event.of_node(node).in_session(session));
                 }
@@ -246,6 +252,36 @@ struct Asker {
     node: Option<NodeId>,
     from: Ipv4Addr,
     endpoint: Endpoint,
+}
+
+/// Conditions that speak of one boot, and are over when another one begins.
+const OF_ONE_BOOT: [ConditionKind; 7] = [
+    ConditionKind::BootImpersonated,
+    ConditionKind::CapabilityReplayed,
+    ConditionKind::OverlayMissing,
+    ConditionKind::ImageMissing,
+    ConditionKind::RenderFailed,
+    ConditionKind::CheckFailed,
+    ConditionKind::BootLoop,
+];
+
+/// Whether the boot of a node in a session is in the store already, so that one more script of it changes nothing there.
+fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> bool {
+    let known = model.session(session).is_some_and(|session| {
+        session.node == Some(id) && session.address == Some(from) && session.reached(Stage::Script).is_some()
+    });
+    known
+        && model.node(id).is_some_and(|node| {
+            let settled = matches!(node.phase.on(PhaseChange::Boot), Ok(Transition::Stay));
+            let past = node.conditions.iter().any(|condition| OF_ONE_BOOT.contains(&condition.kind));
+            node.boot == Some(session) && node.address == Some(from.into()) && settled && !past
+        })
+}
+
+/// Whether a sighting of a known node tells anything that is not written down.
+fn teaches(node: &Node, sighting: &Sighting, policy: EnrollPolicy) -> bool {
+    let comes_back = node.phase == Phase::Removed || (node.phase == Phase::Discovered && policy == EnrollPolicy::Auto);
+    comes_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }
 
 /// How long a machine that has fetched its kernel may take to come online before it counts as off.

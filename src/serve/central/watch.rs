@@ -17,9 +17,10 @@ impl Central {
     /// One look at all nodes. Call it every [`WATCH_INTERVAL`].
     pub async fn watch(&self) {
         self.watch_silence().await;
+        self.record_repeats().await;
         if self.is_due() {
             self.watch_boots().await;
-            lock(&self.promises).retain(|session, _| self.store.read(|model| model.session(*session).is_some()));
+            self.forget_promises(self.now());
         }
     }
 

@@ -77,7 +77,7 @@ impl BootPlane for Shared {
     }
 
     async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
-        self.as_ref().script(request, from, endpoint).await
+        Central::script(self, request, from, endpoint).await
     }
 
     async fn open_overlay(
