@@ -8,13 +8,14 @@
 mod frame;
 
 mod dhcp;
+mod http;
 
 use frame::Table;
 
 type Rows = fn(&mut Table) -> anyhow::Result<()>;
 
 /// One protocol each: its rows, by the word that chooses them.
-const PROTOCOLS: &[(&str, Rows)] = &[("dhcp", dhcp::rows)];
+const PROTOCOLS: &[(&str, Rows)] = &[("dhcp", dhcp::rows), ("http", http::rows)];
 
 fn main() -> anyhow::Result<()> {
     // `cargo bench` adds `--bench`.

@@ -4,7 +4,9 @@
 
 mod agent_plane;
 mod chain;
+mod contract;
 mod house;
 mod parsers;
+mod http;
 mod stranger;
 mod world;

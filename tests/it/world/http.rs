@@ -11,10 +11,16 @@ use std::{
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// Status line and headers, in lower case.
+    pub head: String,
     pub body: Vec<u8>,
 }
 
 impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -40,9 +46,10 @@ pub fn request(method: &str, url: &str, from: Option<Ipv4Addr>) -> std::io::Resu
     let body = answer.split_off(end + 4);
     let head = String::from_utf8_lossy(&answer).to_lowercase();
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-    if method != "HEAD" && length.is_some_and(|length| length != body.len()) {
+    let answer = Answer { status, head, body };
+    let length = answer.header("content-length").and_then(|length| length.parse::<usize>().ok());
+    if method != "HEAD" && length.is_some_and(|length| length != answer.body.len()) {
         return Err(broken());
     }
-    Ok(Answer { status, body })
+    Ok(answer)
 }

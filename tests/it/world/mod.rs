@@ -2,9 +2,9 @@
 //! fake PXE node that walks the chain over real sockets on the other. Everything goes when it is dropped, also in a panic.
 
 pub mod dhcp;
-mod http;
+pub mod http;
 pub mod node;
-mod tftp;
+pub mod tftp;
 mod unpack;
 
 use meshd::{

@@ -1,4 +1,4 @@
-//! A TFTP client in lock step, from RFC 1350 and RFC 2348.
+//! A TFTP client in lock step, from RFC 1350, RFC 2348 and RFC 2349.
 
 use std::{
     io,
@@ -28,4 +28,22 @@ pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<V
             _ => return Err(io::Error::other(String::from_utf8_lossy(&buffer[4..length]).into_owned())),
         }
     }
+}
+
+/// Asks for a file's size and breaks off, as firmware does before it fetches.
+pub fn size(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<usize> {
+    let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0"].concat();
+    socket.send_to(&ask, (server, 69))?;
+    let mut buffer = [0; 2048];
+    let (length, from) = socket.recv_from(&mut buffer)?;
+    socket.send_to(b"\0\x05\0\x08probed\0", from)?;
+    let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
+    let size = answer.strip_prefix("\0\x06").and_then(|options| {
+        let mut words = options.split('\0');
+        words.find(|word| word.eq_ignore_ascii_case("tsize"))?;
+        words.next()?.parse().ok()
+    });
+    size.ok_or_else(|| io::Error::other(answer))
 }

@@ -1,0 +1,103 @@
+//! HTTP: a kernel to 32 connections at once, and boot scripts to 64, against nginx with sendfile. The load is `wrk`.
+//!
+//! Each of our scripts is another machine's: those whose boot sessions DHCP has opened ask in turn. nginx answers with one script that
+//! never changes.
+
+mod machines;
+mod nginx;
+mod wrk;
+
+use crate::frame::{Contender, Goal, Image, RUNS, SERVER, Server, Site, Table, Wire, medians};
+use std::cell::OnceCell;
+
+/// Where both servers listen.
+const PORT: u16 = 8080;
+/// Machines that ask for scripts: as many as may load at once by default, for the rest would have to wait.
+const MACHINES: u16 = 256;
+
+/// All rows of HTTP.
+pub fn rows(table: &mut Table) -> anyhow::Result<()> {
+    if !crate::frame::installed("wrk") {
+        table.skipped("wrk");
+        return Ok(());
+    }
+    let wire = Wire::new()?;
+    kernels(&wire, table)?;
+    scripts(&wire, table)
+}
+
+fn url(path: &str) -> String {
+    format!("http://{SERVER}:{PORT}/{path}")
+}
+
+/// Throughput in MB/s and what it costs in CPU seconds per GB.
+fn kernels(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
+    let load = |server: &Server, path: &str| {
+        // The first transfer makes of a file what it is worth to: not measured.
+        wrk::load(wire, &["-c1", "-t1", "-d1s", &url(path)], None)?;
+        let before = server.cpu();
+        let done = wrk::load(wire, &["-c32", "-t2", "-d5s", &url(path)], None)?;
+        Ok([done.bytes_a_second / 1e6, (server.cpu() - before).as_secs_f64() / (done.bytes / 1e9)])
+    };
+    let mut contenders = [
+        Contender {
+            name: "meshd",
+            program: None,
+            measure: Box::new(|| {
+                let (server, image) = Site::default().serve(wire)?;
+                let Image { kernel, .. } = image;
+                load(&server, &format!("blob/{kernel}/kernel"))
+            }),
+        },
+        Contender {
+            name: "nginx",
+            program: Some("nginx"),
+            measure: Box::new(|| {
+                let server = nginx::start(wire, "")?;
+                load(&server, "kernel")
+            }),
+        },
+    ];
+    let [ours, peer] = medians(RUNS, &mut contenders)[..] else { unreachable!("two contenders") };
+    if let (Some(ours), Some(peer)) = (ours, peer) {
+        let work = "HTTP 12.6 MB kernel, 32 connections";
+        table.compare(work, "MB/s", ours[0], ("nginx", peer[0]), Goal::AtLeast(1.0));
+        table.compare("the same", "CPU-s/GB", ours[1], ("nginx", peer[1]), Goal::None);
+    }
+    Ok(())
+}
+
+fn scripts(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
+    let script = OnceCell::new();
+    let lua = machines::lua(wire)?;
+    let mut contenders = [
+        Contender {
+            name: "meshd",
+            program: None,
+            measure: Box::new(|| {
+                // Another DHCP server's network: a machine's session belongs to the address that asks first, and wrk has one.
+                let dhcp = "mode = \"proxy\"".to_owned();
+                let (_server, _) = Site { dhcp, ..Site::default() }.serve(wire)?;
+                machines::power_on(wire, MACHINES)?;
+                let text = machines::script(wire, 0)?;
+                let _ = script.set(text);
+                // Each machine's first script is written to the disk and rendered; that is the storm's row.
+                wrk::load(wire, &["-c64", "-t1", "-d3s", &url("")], Some(&lua))?;
+                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("")], Some(&lua))?.requests_a_second])
+            }),
+        },
+        Contender {
+            name: "nginx",
+            program: Some("nginx"),
+            measure: Box::new(|| {
+                let _server = nginx::start(wire, script.get().map_or("", String::as_str))?;
+                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("script")], None)?.requests_a_second])
+            }),
+        },
+    ];
+    let [ours, peer] = medians(RUNS, &mut contenders)[..] else { unreachable!("two contenders") };
+    if let (Some([ours]), Some([peer])) = (ours, peer) {
+        table.compare("HTTP boot script per node, 64 connections", "/s", ours, ("nginx", peer), Goal::AtLeast(0.4));
+    }
+    Ok(())
+}
