@@ -8,5 +8,6 @@ mod contract;
 mod house;
 mod parsers;
 mod http;
+mod storm;
 mod stranger;
 mod world;
