@@ -49,6 +49,7 @@ fn site() -> Site {
             binary: None,
         },
         admin: Admin { socket: "/run/meshd/admin.sock".into() },
+        metrics: None,
         enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900) },
         boot: Boot {
             kernel_transport: Transport::Http,

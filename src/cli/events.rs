@@ -3,7 +3,7 @@
 use super::{
     Context, Failure,
     client::segment,
-    print::{Output, clean},
+    print::{Output, clean, wrapped},
     wait,
 };
 use crate::serve::admin::view::EventView;
@@ -54,5 +54,10 @@ fn line(event: &EventView) -> String {
     };
     let detail = clean(&event.detail);
     let more = [more, detail].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("  ");
-    format!("{}  {node:<8}  {:<20} {more}", event.at, event.kind).trim_end().to_owned()
+    let head = format!("{}  {node:<8}  {:<20}", event.at, event.kind);
+    match wrapped(&more, 4) {
+        // A long story goes below its line.
+        long if long.lines().count() > 1 => format!("{}\n{}", head.trim_end(), long.trim_end()),
+        _ => format!("{head} {more}").trim_end().to_owned(),
+    }
 }

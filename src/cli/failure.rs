@@ -32,6 +32,11 @@ impl Failure {
         Failure::new(whole, hint)
     }
 
+    /// The sentence alone.
+    pub(super) fn sentence(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
     }

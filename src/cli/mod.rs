@@ -6,6 +6,7 @@
 mod check;
 mod client;
 mod completions;
+mod doctor;
 mod events;
 mod failure;
 mod id;
@@ -18,6 +19,7 @@ mod profile;
 mod progress;
 mod render;
 mod serve;
+mod timeline;
 
 pub use failure::Failure;
 
@@ -61,7 +63,7 @@ enum Verb {
     Serve(serve::Serve),
     /// Validate site, overlays and images; needs no running meshd
     Check(check::Check),
-    /// Nodes: list, show, approve, assign-profile, reboot, timeline
+    /// Nodes: list, show, approve, assign-profile, reboot, release, timeline
     #[command(subcommand)]
     Node(node::Node),
     /// Profiles of the site
@@ -75,6 +77,8 @@ enum Verb {
     Image(image::Image),
     /// What happened, and with --follow what happens
     Events(events::Events),
+    /// Look for what keeps machines from booting, and say what to do
+    Doctor(doctor::Doctor),
     /// Compute the node ID of a machine
     Id(id::Id),
     /// A rack in a box: real firmware, real boot chain, no special hardware
@@ -118,6 +122,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),
         Verb::Events(events) => events.run(&context),
+        Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(),
         Verb::Lab(args) => lab::run(args, context.site.as_deref()).map_err(Failure::from),
         Verb::Completions(completions) => completions.run(),

@@ -3,14 +3,14 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
-    print::{Output, ago, fields, now, span, table},
+    print::{Output, ago, fields, now, table, wrapped},
+    timeline::timeline,
     wait,
 };
-use crate::id::Timestamp;
+use crate::id::{BootSessionId, Timestamp};
 use crate::serve::admin::view::{AssignProfile, NodeDetail, NodeView, TimelineView};
 use crate::wire::Facts;
 use clap::Subcommand;
-use std::time::Duration;
 
 /// A node is named by its ID or its name.
 #[derive(Debug, Subcommand)]
@@ -47,10 +47,18 @@ pub(super) enum Node {
         /// ID or name
         node: String,
     },
-    /// The stages of a node's newest boot, with the time that each took
+    /// Let a quarantined node boot again; it asks all the while and goes on by itself
+    Release {
+        /// ID or name
+        node: String,
+    },
+    /// The stages of a node's newest boot, with the time that each took, and its boots before
     Timeline {
         /// ID or name
         node: String,
+        /// Another boot than the newest: a boot session that the timeline lists
+        #[arg(long, value_name = "ID")]
+        session: Option<BootSessionId>,
         #[command(flatten)]
         output: Output,
     },
@@ -72,9 +80,15 @@ impl Node {
                     let detail: NodeDetail = client.get(&path(&node, "")).await?;
                     output.print(&detail, |detail| show(detail, now()))
                 }
-                Node::Timeline { node, output } => {
-                    let boot: TimelineView = client.get(&path(&node, "/timeline")).await?;
+                Node::Timeline { node, session, output } => {
+                    let which = session.map(|session| format!("?session={session}")).unwrap_or_default();
+                    let boot: TimelineView = client.get(&path(&node, &format!("/timeline{which}"))).await?;
                     output.print(&boot, timeline)
+                }
+                Node::Release { node } => {
+                    let node: NodeView = client.post(&path(&node, "/release"), &()).await?;
+                    eprintln!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
+                    Ok(())
                 }
                 Node::Approve { node } => {
                     let node: NodeView = client.post(&path(&node, "/approve"), &()).await?;
@@ -135,26 +149,6 @@ pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
     table(head, rows)
 }
 
-pub(super) fn timeline(boot: &TimelineView) -> String {
-    let millis = Duration::from_millis;
-    let rows = boot.stages.iter().map(|stage| {
-        [
-            stage.stage.as_str().to_owned(),
-            stage.at.to_string(),
-            span(millis(stage.duration_ms)),
-            span(millis(stage.elapsed_ms)),
-            if stage.count > 1 { stage.count.to_string() } else { String::new() },
-        ]
-    });
-    let head = fields([
-        ("node", format!("{} ({})", boot.node, boot.name)),
-        ("boot session", boot.session.to_string()),
-        ("address", text(boot.address)),
-    ]);
-    let stages = table(["stage", "at", "took", "after", "times"], rows);
-    format!("{head}\n{stages}\ntotal {}\n", span(millis(boot.total_ms)))
-}
-
 pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let node = &detail.node;
     let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
@@ -180,11 +174,14 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("discovered", seen(detail.discovered_at)),
     ];
     head.extend(detail.facts.iter().flat_map(facts));
-    let wrong = node.conditions.iter().map(|c| [c.kind.as_str().to_owned(), c.since.to_string(), c.detail.clone()]);
     let checks = detail.checks.iter().map(|check| [check.name.clone(), word(&check.status), check.detail.clone()]);
     let mut out = fields(head);
     if !node.conditions.is_empty() {
-        out += &format!("\n{}", table(["condition", "since", "detail"], wrong));
+        // Some say at length what to do: in lines of their own.
+        for condition in &node.conditions {
+            out += &format!("\n{} since {}\n", condition.kind.as_str(), seen(condition.since));
+            out += &wrapped(&condition.detail, 2);
+        }
     }
     if !detail.checks.is_empty() {
         out += &format!("\n{}", table(["check", "status", "detail"], checks));

@@ -83,6 +83,26 @@ pub(super) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) ->
     fields.iter().map(|(name, value)| format!("{name:<width$}{}\n", clean(value))).collect()
 }
 
+/// Columns that a line of text should not go beyond.
+const WIDTH: usize = 98;
+
+/// A text in lines that fit a terminal, each one indented.
+pub(super) fn wrapped(text: &str, indent: usize) -> String {
+    let (mut out, mut line) = (String::new(), String::new());
+    let clean = clean(text);
+    for word in clean.split_whitespace() {
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out += &format!("{:indent$}{line}\n", "");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if line.is_empty() { out } else { format!("{out}{:indent$}{line}\n", "") }
+}
+
 /// Texts from the network may hold anything; a terminal would obey control characters.
 pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

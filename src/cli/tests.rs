@@ -1,7 +1,7 @@
 //! The command line as operators type it, and the tables that they read.
 
-use super::{node, print, *};
-use crate::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage};
+use super::{node, print, timeline, *};
+use crate::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
 use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
 use crate::serve::admin::view::{NodeDetail, NodeView, TimelineView};
 use clap::{CommandFactory as _, error::ErrorKind};
@@ -47,6 +47,9 @@ fn every_verb_of_the_contract_is_understood() {
         "meshd node assign-profile n1 compute --reboot",
         "meshd node reboot n1",
         "meshd node timeline n1",
+        "meshd node timeline n1 --session 070707070707070707070707",
+        "meshd node release n1",
+        "meshd doctor -o json",
         "meshd profile list",
         "meshd profile show compute",
         "meshd overlay list",
@@ -115,25 +118,58 @@ fn a_table_shows_nodes_and_obeys_no_control_character() {
     last seen     1970-01-01T00:01:30.000Z (5s ago)
     discovered    1970-01-01T00:00:00.000Z (1m 35s ago)
 
-    CONDITION      SINCE                     DETAIL
-    weak_identity  1970-01-01T00:00:00.000Z  only a MAC
+    weak_identity since 1970-01-01T00:00:00.000Z (1m 35s ago)
+      only a MAC
     ");
 }
 
 #[test]
-fn a_timeline_shows_what_each_stage_took() {
-    let (node, boot) = machine();
-    insta::assert_snapshot!(node::timeline(&TimelineView::new(&node, &boot)), @r"
+fn a_timeline_shows_what_each_stage_took_and_what_held_it_up() {
+    let (node, mut boot) = machine();
+    let at = Timestamp::from_millis;
+    boot.told_to_wait("image_missing", at(2_000));
+    boot.told_to_wait("image_missing", at(4_000));
+    boot.stalls.push(Stall {
+        after: Stage::Script,
+        missing: Stage::Kernel,
+        since: at(9_000),
+        cause: "the script was given and no kernel was fetched whole: does HTTP from the node reach it at all?"
+            .to_owned(),
+        ended: Some(at(94_200)),
+    });
+    let older = BootSession::open(BootSessionId([6; 12]), boot.mac, Stage::Dhcp, at(0));
+    let view = TimelineView::new(&node, boot.id, &[&boot, &older]).expect("it is there");
+    let shown = timeline::timeline(&view);
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    insta::assert_snapshot!(shown, @r"
     node          bn18jpv9 (node-bn18jpv9)
     boot session  070707070707070707070707
+    mac           02:00:00:00:00:01
+    result        online
+    took          1m 34s
 
-    STAGE   AT                        TOOK    AFTER   TIMES
-    dhcp    1970-01-01T00:00:00.000Z  0.0s    0.0s    -
-    script  1970-01-01T00:00:04.200Z  4.2s    4.2s    2
-    online  1970-01-01T00:01:34.200Z  1m 30s  1m 34s  -
+    STAGE                  AT                        TOOK    AFTER   TIMES
+    dhcp                   1970-01-01T00:00:00.000Z  0.0s    0.0s    -
+    (wait: image_missing)  1970-01-01T00:00:02.000Z  2.0s    2.0s    -
+    script                 1970-01-01T00:00:04.200Z  4.2s    4.2s    2
+    online                 1970-01-01T00:01:34.200Z  1m 30s  1m 34s  -
 
-    total 1m 34s
+    stood still from 1970-01-01T00:00:09.000Z until 1970-01-01T00:01:34.200Z: kernel is missing
+      the script was given and no kernel was fetched whole: does HTTP from the node reach it at all?
+
+    BOOT SESSION               BEGAN                     RESULT   STAGE   TOOK
+    070707070707070707070707*  1970-01-01T00:00:00.000Z  online   online  1m 34s
+    060606060606060606060606   1970-01-01T00:00:00.000Z  stopped  dhcp    0.0s
     ");
+}
+
+#[test]
+fn a_long_text_is_wrapped_and_indented() {
+    let text = "word ".repeat(40);
+    let wrapped = print::wrapped(&text, 4);
+    assert!(wrapped.lines().all(|line| line.starts_with("    word") && line.len() <= 98), "{wrapped}");
+    assert_eq!(wrapped.split_whitespace().count(), 40);
+    assert_eq!(print::wrapped("", 4), "");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod check;
 mod dhcp;
 mod fault;
+mod metrics;
 mod parse;
 mod profiles;
 pub mod reader;
@@ -16,8 +17,8 @@ mod vfio;
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use parse::parse;
 pub use site::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, Pool, Profile, Reservation, Segment,
-    Site, Transport, Whom,
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, MetricsListener, Pool, Profile,
+    Reservation, Segment, Site, Transport, Whom,
 };
 pub use vfio::{ParseVfioError, VfioSelector};
 

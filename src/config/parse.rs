@@ -1,7 +1,7 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, profiles,
+    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, metrics, profiles,
     reader::{self, At, Document, Table, write_duration},
     reservation, segment,
 };
@@ -40,7 +40,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
 
 fn read(document: &Document, file: &Path) -> Option<Site> {
     let root = document.root();
-    for section in ["groups", "identity", "metrics", "store"] {
+    for section in ["groups", "identity", "store"] {
         root.reserved(section);
     }
     // Every section is read before any may end the reading: all faults at once.
@@ -49,10 +49,12 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let reservations = reservation::read(document, &root, &segments);
     let planes = planes(document, &root);
     let admin = admin(document, &root);
+    let metrics = metrics::read(document, &root);
     let enroll = enroll(&root);
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
     let (head, (http, agent)) = (head?, planes?);
+    metrics::check_port(document, &root, metrics.flatten(), &[("[http]", http.port), ("[agent]", agent.port)]);
     let (default_profile, profiles) = profiles?;
     Some(Site {
         name: head.name,
@@ -67,6 +69,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         http,
         agent,
         admin: admin?,
+        metrics: metrics?,
         enroll: enroll?,
         boot: boot?,
         default_profile,

@@ -32,6 +32,8 @@ pub struct Site {
     pub agent: AgentPlane,
     /// Admin plane.
     pub admin: Admin,
+    /// Where Prometheus may ask beside the admin socket; `None` without `[metrics]`.
+    pub metrics: Option<MetricsListener>,
     /// Who gets a certificate.
     pub enroll: Enroll,
     /// How machines are booted.
@@ -192,6 +194,15 @@ pub struct AgentPlane {
 pub struct Admin {
     /// Unix socket of the CLI.
     pub socket: PathBuf,
+}
+
+/// `[metrics]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsListener {
+    /// Address of this machine; 127.0.0.1 by default.
+    pub address: Ipv4Addr,
+    /// TCP port; 9109 by default.
+    pub port: u16,
 }
 
 /// `[enroll]`.

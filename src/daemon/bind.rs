@@ -6,7 +6,7 @@ use crate::serve::{
     admin, agent,
     bind::{self, Service},
     central::{Central, Shared},
-    dhcp, http, tftp,
+    dhcp, http, metrics, tftp,
 };
 use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,7 @@ pub enum DaemonError {
 pub(super) struct Bound {
     pub(super) segments: Vec<BoundSegment>,
     pub(super) admin: admin::Socket,
+    pub(super) metrics: Option<metrics::Listener>,
 }
 
 /// The sockets of one segment, in the order in which a node meets them.
@@ -73,7 +74,8 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
         })
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
-    Ok(Bound { segments, admin: admin::bind(&site.admin.socket)? })
+    let metrics = site.metrics.map(metrics::bind).transpose()?;
+    Ok(Bound { segments, admin: admin::bind(&site.admin.socket)?, metrics })
 }
 
 impl BoundSegment {

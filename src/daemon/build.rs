@@ -5,7 +5,7 @@ use crate::catalog::Catalog;
 use crate::config::Site;
 use crate::id::ImageName;
 use crate::serve::{
-    central::{Central, Clock as _, Parts, Shared, SystemClock, SystemEntropy},
+    central::{Central, Clock, Parts, Shared, SystemClock, SystemEntropy},
     dhcp,
 };
 use crate::store::Store;
@@ -18,12 +18,17 @@ use std::{
 };
 
 /// Loaders that must be there.
-const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
+pub const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
 /// Largest loader or agent binary, in bytes.
 const MAX_BINARY: u64 = 64 * 1024 * 1024;
 
 /// Reads what the central node is made of.
 pub fn build(site: Site) -> Result<Shared, DaemonError> {
+    build_with(site, Box::new(SystemClock))
+}
+
+/// The same with another clock.
+pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonError> {
     let loaders = loaders(&site.boot.loaders_dir)?;
     let agent_binary = agent_binary(&site)?;
     let catalog = load_catalog(&site)?;
@@ -31,7 +36,6 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
         tracing::warn!(%image, reason, "machines that want this image are told to wait");
     }
     let store = Store::open(&site.state_dir)?;
-    let clock = SystemClock;
     let authority = CertificateAuthority::load_or_create(&site.state_dir.join("ca"), &site.name, clock.now())?;
     Ok(Central::new(Parts {
         site: Arc::new(site),
@@ -40,7 +44,7 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
         agent_binary,
         store,
         authority,
-        clock: Box::new(clock),
+        clock,
         entropy: Box::new(SystemEntropy),
     }))
 }

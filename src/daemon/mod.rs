@@ -9,10 +9,13 @@ mod reload;
 mod tasks;
 
 pub use bind::DaemonError;
-pub use build::build;
+pub use build::{REQUIRED_LOADERS, agent_path, build, build_with};
 
 use crate::config::Site;
-use crate::serve::central::{Shared, WATCH_INTERVAL};
+use crate::serve::{
+    central::{Shared, WATCH_INTERVAL},
+    metrics::{self, Metrics},
+};
 use bind::Bound;
 use tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,7 +41,20 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);
     }
-    let admin = crate::serve::admin::run(central.clone(), bound.admin, told, stop.clone());
+    let recorder = Metrics::install();
+    let observer = metrics::observe(central.clone(), stop.clone());
+    tasks.spawn("metrics", async move {
+        observer.await;
+        Ok(())
+    });
+    if let Some(listener) = bound.metrics {
+        let metrics = metrics::serve(central.clone(), recorder.clone(), listener, stop.clone());
+        tasks.spawn("metrics listener", async move {
+            metrics.await;
+            Ok(())
+        });
+    }
+    let admin = crate::serve::admin::run(central.clone(), bound.admin, told, recorder.clone(), stop.clone());
     tasks.spawn("admin plane", async move {
         admin.await;
         Ok(())
@@ -49,6 +65,7 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stopped.run_until_cancelled(interval.tick()).await.is_some() {
             watched.watch().await;
+            recorder.upkeep();
         }
         Ok(())
     });

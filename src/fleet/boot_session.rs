@@ -238,7 +238,8 @@ impl BootSession {
     pub fn continues(&self, exchange: Exchange, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
         match exchange {
-            Exchange::Os => true,
+            // A machine that gave up and started from its disk asks as an operating system too; that is not this boot.
+            Exchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
             Exchange::Ipxe => !has_run && self.is_fresh(now),
             // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader it never asks again.
             Exchange::Firmware => {

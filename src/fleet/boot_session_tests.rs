@@ -14,6 +14,7 @@ fn session() -> BootSession {
 fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
     let mut session = session();
     assert!(session.continues(Exchange::Firmware, at(4)));
+    assert!(!session.continues(Exchange::Os, at(4)), "that is somebody's disk");
     session.mark(Stage::Loader, at(4));
     assert!(session.continues(Exchange::Ipxe, at(4)));
 }

@@ -85,6 +85,7 @@ fn site() -> Site {
         http: Http { port: 8080 },
         agent: AgentPlane { port: 8443, heartbeat: seconds(30), offline_after: seconds(60), binary: None },
         admin: Admin { socket: "admin.sock".into() },
+        metrics: None,
         enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: seconds(900) },
         boot: Boot {
             kernel_transport: Transport::Http,

@@ -24,6 +24,8 @@ pub enum Service {
     Http,
     /// TCP `[agent].port`.
     Agent,
+    /// TCP `[metrics].port`.
+    Metrics,
 }
 
 impl Service {
@@ -35,13 +37,14 @@ impl Service {
             Service::Tftp => "stop it (tftpd-hpa, atftpd, dnsmasq?)",
             Service::Http => "stop it, or change [http].port",
             Service::Agent => "stop it, or change [agent].port",
+            Service::Metrics => "stop it, or change [metrics].port",
         }
     }
 
     fn protocol(self) -> &'static str {
         match self {
             Service::Dhcp | Service::ProxyDhcp | Service::Tftp => "UDP",
-            Service::Http | Service::Agent => "TCP",
+            Service::Http | Service::Agent | Service::Metrics => "TCP",
         }
     }
 }
@@ -54,6 +57,7 @@ impl fmt::Display for Service {
             Service::Tftp => "TFTP",
             Service::Http => "the boot plane (HTTP)",
             Service::Agent => "the agent plane",
+            Service::Metrics => "metrics",
         })
     }
 }

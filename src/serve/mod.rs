@@ -3,6 +3,7 @@
 pub mod bind;
 mod log;
 pub mod central;
+pub mod metrics;
 pub mod dhcp;
 pub mod tftp;
 pub mod http;

@@ -39,6 +39,7 @@ use flush::Flusher;
 use std::{
     collections::VecDeque,
     sync::{Mutex, PoisonError, RwLock},
+    time::Instant,
 };
 use tokio::sync::broadcast;
 
@@ -124,9 +125,11 @@ impl Store {
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
+        let begun = Instant::now();
         let (result, ticket) = self.apply(change)?;
         if let Some(ticket) = ticket {
             self.flusher.wait(ticket).await.map_err(StoreError::Write)?;
+            metrics::histogram!("meshd_store_commit_seconds").record(begun.elapsed().as_secs_f64());
             self.publish(ticket);
         }
         Ok(result)

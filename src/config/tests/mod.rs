@@ -207,12 +207,27 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 
 #[test]
 fn a_later_release_s_section_is_refused_and_says_so() {
-    for section in
-        ["[groups.x]", "[[enroll.rule]]", "[identity]", "[metrics]"].into_iter().chain(["[admin.https]", "[store]"])
-    {
+    for section in ["[groups.x]", "[[enroll.rule]]", "[identity]", "[admin.https]", "[store]"] {
         let found = faults("[defaults]", &format!("{section}\n[defaults]"));
         assert_eq!(found.len(), 1, "{section}: {found:#?}");
         assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
+    }
+}
+
+#[test]
+fn prometheus_has_a_listener_of_its_own_only_where_the_site_says_so() {
+    let listener = |section: &str| {
+        let text = SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1);
+        parse(&text, Path::new("site.toml")).map(|site| site.metrics)
+    };
+    assert_eq!(listener("").expect("valid"), None);
+    let default = MetricsListener { address: [127, 0, 0, 1].into(), port: 9109 };
+    assert_eq!(listener("[metrics]").expect("valid"), Some(default));
+    let other = MetricsListener { address: [10, 1, 2, 3].into(), port: 9999 };
+    assert_eq!(listener("[metrics]\naddress = \"10.1.2.3\"\nport = 9999").expect("valid"), Some(other));
+    for wrong in ["port = 8080", "port = 0", "address = \"255.255.255.255\"", "adress = \"127.0.0.1\""] {
+        let faults = listener(&format!("[metrics]\n{wrong}")).expect_err(wrong);
+        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
     }
 }
 

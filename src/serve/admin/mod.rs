@@ -4,23 +4,26 @@
 //! | --- | --- |
 //! | `GET status` | the central node at a glance |
 //! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
-//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot` | the node afterwards |
-//! | `GET nodes/{node}/timeline` | its newest boot, stage by stage |
+//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
+//! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
+//! `GET /metrics`, beside `/v1`, is for Prometheus. `GET /v1/doctor` is what this process knows of its own health.
 //! Every answer that is no success is an [`view::ErrorView`].
 
+pub mod doctor;
 mod error;
 mod events;
 mod routes;
 mod socket;
+mod timeline;
 pub mod view;
 
 pub use socket::{Socket, SocketError, bind};
 
-use crate::serve::central::Shared;
+use crate::serve::{central::Shared, metrics::Metrics};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -42,13 +45,14 @@ struct Plane {
     central: Shared,
     /// The address that nodes of the first segment are told.
     told: Ipv4Addr,
+    metrics: Metrics,
     shutdown: CancellationToken,
 }
 
 /// Serves until told to stop, then lets answers that have begun end. `told` is the address that nodes of the first segment
 /// are told: overlays that an operator asks for are rendered with it.
-pub async fn run(central: Shared, socket: Socket, told: Ipv4Addr, shutdown: CancellationToken) {
-    let router = routes::router(Plane { central, told, shutdown: shutdown.clone() });
+pub async fn run(central: Shared, socket: Socket, told: Ipv4Addr, metrics: Metrics, shutdown: CancellationToken) {
+    let router = routes::router(Plane { central, told, metrics, shutdown: shutdown.clone() });
     let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {

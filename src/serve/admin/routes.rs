@@ -1,23 +1,31 @@
 //! The routes of the admin plane, version 1.
 
 use super::{
-    Plane,
+    Plane, doctor,
+    doctor::Finding,
     error::Refused,
     events,
     view::{
         AssignProfile, GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView,
     },
 };
-use crate::id::{NodeId, ProfileName};
-use crate::serve::central::{Rendered, Shared};
+use crate::id::{BootSessionId, NodeId, ProfileName};
+use crate::serve::{
+    central::{Rendered, Shared},
+    metrics,
+};
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, Path, Request, State, rejection::JsonRejection},
+    extract::{
+        DefaultBodyLimit, MatchedPath, Path, Query, Request, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
+use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Largest request body, in bytes.
@@ -35,12 +43,15 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes/{node}/approve", post(approve))
         .route("/nodes/{node}/assign-profile", post(assign_profile))
         .route("/nodes/{node}/reboot", post(reboot))
+        .route("/nodes/{node}/release", post(release))
         .route("/nodes/{node}/timeline", get(timeline))
         .route("/overlay/{node}", get(overlay))
         .route("/profiles", get(profiles))
-        .route("/events", get(events::events));
+        .route("/events", get(events::events))
+        .route("/doctor", get(doctor));
     Router::new()
         .nest("/v1", v1)
+        .route("/metrics", get(metrics))
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
         .method_not_allowed_fallback(async || {
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "not a verb of this route")
@@ -51,13 +62,16 @@ pub(super) fn router(plane: Plane) -> Router {
 }
 
 async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
+    let route = request.extensions().get::<MatchedPath>().map_or("none".into(), |path| path.as_str().to_owned());
+    let response = match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             let message = format!("took longer than {} s; look at the log of meshd", TIME_LIMIT.as_secs());
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message).into_response()
         }
-    }
+    };
+    metrics::count_request("admin", route, response.status().as_u16());
+    response
 }
 
 async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
@@ -74,7 +88,7 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
 async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>> {
     let site = central.site();
     Json(central.store().read(|model| {
-        let boot = |node: &crate::fleet::Node| node.boot.and_then(|id| model.session(id));
+        let boot = |node| model.boots_of(node).first().copied();
         model.nodes().map(|node| NodeView::new(node, boot(node), site, &central.link_state(node.id))).collect()
     }))
 }
@@ -84,21 +98,53 @@ async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<Strin
     let link = central.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        let boot = node.boot.and_then(|id| model.session(id));
+        let boot = model.boots_of(node).first().copied();
         Some(NodeDetail::new(node, boot, central.site(), &link))
     });
     detail.map(Json).ok_or_else(|| gone(id))
 }
 
-async fn timeline(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<TimelineView> {
+/// Which boot of a node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhichBoot {
+    session: Option<BootSessionId>,
+}
+
+async fn timeline(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    which: Result<Query<WhichBoot>, QueryRejection>,
+) -> Answer<TimelineView> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let id = central.resolve(&node)?;
     let timeline = central.store().read(|model| {
         let node = model.node(id)?;
-        let boot = node.boot.and_then(|id| model.session(id));
-        Some(boot.map(|boot| TimelineView::new(node, boot)))
+        let boots = model.boots_of(node);
+        let newest = boots.first().map(|boot| boot.id);
+        Some(which.session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
     });
-    let never = || Refused::not_found(format!("node {id} has no boot on record; power it on"));
+    let never = || match which.session {
+        Some(session) => Refused::not_found(format!(
+            "node {id} has no boot {session} on record; `meshd node timeline {id}` lists those that are kept"
+        )),
+        None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
+    };
     timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
+}
+
+async fn release(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.release(id).await?;
+    shown(&central, id)
+}
+
+async fn doctor(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Finding>> {
+    Json(doctor::findings(&central))
+}
+
+async fn metrics(State(plane): State<Plane>) -> Response {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
 }
 
 async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
@@ -150,7 +196,7 @@ async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Profil
 fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
-        let boot = node.boot.and_then(|id| model.session(id));
+        let boot = model.boots_of(node).first().copied();
         Some(NodeView::new(node, boot, central.site(), &central.link_state(id)))
     });
     view.map(Json).ok_or_else(|| gone(id))

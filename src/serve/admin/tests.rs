@@ -1,14 +1,19 @@
 //! The admin plane over a real socket: what an operator is answered, and what a broken client is.
 
 use super::{
-    Socket, bind, run,
+    Socket, bind,
+    doctor::Finding,
+    run,
     view::{ErrorView, EventView, NodeView, TimelineView},
 };
 use crate::catalog::Catalog;
 use crate::config;
 use crate::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
-use crate::serve::central::{Central, Parts, Shared, SystemClock, SystemEntropy};
+use crate::serve::{
+    central::{Central, Parts, Shared, SystemClock, SystemEntropy},
+    metrics::Metrics,
+};
 use crate::store::{Store, StoreError};
 use crate::trust::CertificateAuthority;
 use bytes::Bytes;
@@ -60,7 +65,8 @@ impl Fixture {
         let socket = folder.path().join("admin.sock");
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
-        let plane = tokio::spawn(run(central.clone(), bound, Ipv4Addr::new(10, 77, 0, 1), stop.clone()));
+        let told = Ipv4Addr::new(10, 77, 0, 1);
+        let plane = tokio::spawn(run(central.clone(), bound, told, Metrics::install(), stop.clone()));
         Fixture { central, node, socket, stop, plane, _folder: folder }
     }
 
@@ -124,7 +130,21 @@ async fn a_node_is_listed_approved_and_given_a_profile() {
     let (_, node) = fixture.get::<NodeView>("POST", &assign, r#"{"profile":"compute"}"#).await;
     assert_eq!((node.profile.as_str(), node.assigned), ("compute", true));
     let (_, boot) = fixture.get::<TimelineView>("GET", &format!("{path}/timeline"), "").await;
-    assert_eq!((boot.stages.len(), boot.total_ms), (2, 2_000));
+    assert_eq!((boot.stages.len(), boot.total_ms, boot.boots.len()), (2, 2_000, 1));
+    let named = format!("{path}/timeline?session={}", boot.session);
+    assert_eq!(fixture.get::<TimelineView>("GET", &named, "").await.1, boot);
+}
+
+#[tokio::test]
+async fn the_socket_answers_prometheus_and_the_doctor() {
+    let fixture = Fixture::start().await;
+    let response = fixture.ask("GET", "/metrics", "").await;
+    assert!(response.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/plain")));
+    let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+    let text = String::from_utf8_lossy(&body);
+    assert!(text.contains("meshd_nodes{phase=\"discovered\"} 1"), "{text}");
+    let (_, findings) = fixture.get::<Vec<Finding>>("GET", "/v1/doctor", "").await;
+    assert!(findings.iter().any(|finding| finding.check == "quarantine"), "{findings:?}");
 }
 
 #[tokio::test]
@@ -137,6 +157,9 @@ async fn each_refusal_says_what_and_what_to_do() {
         ("POST", format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"../x"}"#, 400, "bad_request"),
         ("POST", format!("/v1/nodes/{node}/assign-profile"), "{", 400, "bad_request"),
         ("POST", format!("/v1/nodes/{node}/reboot"), "null", 409, "not_linked"),
+        ("POST", format!("/v1/nodes/{node}/release"), "null", 409, "unlawful"),
+        ("GET", format!("/v1/nodes/{node}/timeline?session={}", "0".repeat(24)), "", 404, "not_found"),
+        ("GET", format!("/v1/nodes/{node}/timeline?session=x"), "", 400, "bad_request"),
         ("GET", format!("/v1/overlay/{node}"), "", 409, "render_failed"),
         ("GET", "/v1/events?limit=many".to_owned(), "", 400, "bad_request"),
         ("GET", "/v1/events?since=3".to_owned(), "", 400, "bad_request"),

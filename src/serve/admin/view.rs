@@ -1,5 +1,6 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
+pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
     BootSession, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node, Phase,
@@ -8,10 +9,7 @@ use crate::fleet::{
 use crate::id::{Basis, BootSessionId, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp};
 use crate::wire::{Check, Facts};
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// Header of a rendered overlay: the generation that it belongs to.
 pub const GENERATION_HEADER: &str = "x-meshd-generation";
@@ -101,46 +99,15 @@ pub struct NodeDetail {
     pub discovered_at: Timestamp,
     /// Since when its link is up.
     pub link_since: Option<Timestamp>,
+    /// When an operator last released it from quarantine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
     /// Serial numbers of the certificates that are honoured, newest last.
     pub certificates: Vec<String>,
     /// Its last readiness checks.
     pub checks: Vec<Check>,
     /// What it last told of itself.
     pub facts: Option<Facts>,
-}
-
-/// One boot, stage by stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TimelineView {
-    /// Which node.
-    pub node: NodeId,
-    /// Its name.
-    pub name: String,
-    /// Which boot.
-    pub session: BootSessionId,
-    /// The NIC that booted.
-    pub mac: MacAddr,
-    /// Its address.
-    pub address: Option<Ipv4Addr>,
-    /// In the order in which they were reached.
-    pub stages: Vec<StageView>,
-    /// From the first stage to the last one so far, in milliseconds.
-    pub total_ms: u64,
-}
-
-/// One stage of a boot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StageView {
-    /// Which.
-    pub stage: Stage,
-    /// When it was reached first.
-    pub at: Timestamp,
-    /// From the stage before to this one, in milliseconds.
-    pub duration_ms: u64,
-    /// From the first stage to this one, in milliseconds.
-    pub elapsed_ms: u64,
-    /// How often it was seen; more than once when the machine tried again.
-    pub count: u32,
 }
 
 /// A profile with everything inherited in it.
@@ -244,36 +211,10 @@ impl NodeDetail {
             fingerprint: node.fingerprint.clone(),
             discovered_at: node.discovered_at,
             link_since: link.since,
+            released_at: node.released_at,
             certificates: node.certificates.clone(),
             checks: node.checks.clone(),
             facts: node.facts.clone(),
-        }
-    }
-}
-
-impl TimelineView {
-    /// One boot of a node.
-    pub fn new(node: &Node, session: &BootSession) -> Self {
-        let millis = |from: Timestamp, to: Timestamp| u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX);
-        let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
-        let mut before = first;
-        let stages: Vec<StageView> = session
-            .stages
-            .iter()
-            .map(|mark| {
-                let (duration_ms, elapsed_ms) = (millis(before, mark.at), millis(first, mark.at));
-                before = mark.at;
-                StageView { stage: mark.stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count }
-            })
-            .collect();
-        TimelineView {
-            node: node.id,
-            name: node.name.clone(),
-            session: session.id,
-            mac: session.mac,
-            address: session.address,
-            total_ms: stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0),
-            stages,
         }
     }
 }
@@ -317,24 +258,5 @@ impl EventView {
             _ => {}
         }
         view
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_timeline_adds_up_and_survives_a_clock_that_went_back() {
-        let at = Timestamp::from_millis;
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(1_000));
-        session.mark(Stage::Script, at(3_500));
-        session.mark(Stage::Kernel, at(3_000));
-        session.mark(Stage::Online, at(61_000));
-        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
-        let timeline = TimelineView::new(&node, &session);
-        let durations: Vec<u64> = timeline.stages.iter().map(|stage| stage.duration_ms).collect();
-        assert_eq!((durations, timeline.total_ms), (vec![0, 2_500, 0, 58_000], 60_000));
     }
 }

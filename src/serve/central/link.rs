@@ -250,6 +250,11 @@ impl Central {
         lock(&self.links.0).live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
     }
 
+    /// How many nodes are linked.
+    pub fn link_count(&self) -> usize {
+        lock(&self.links.0).live.len()
+    }
+
     /// How long nothing was heard of a node. What was before the start of this process does not count (LC-6).
     pub(super) fn silence(&self, node: NodeId) -> Duration {
         let heard = lock(&self.links.0).heard.get(&node).copied().unwrap_or(self.started);

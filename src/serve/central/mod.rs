@@ -172,6 +172,11 @@ impl Central {
         self.store.read(|model| model.leases().cloned().collect())
     }
 
+    /// How many capabilities are remembered: of overlays to come, and of those given.
+    pub fn capability_count(&self) -> usize {
+        lock(&self.capabilities).len()
+    }
+
     /// A loader by its file name.
     pub fn loader(&self, name: &str) -> Option<Bytes> {
         self.loaders.get(name).cloned()

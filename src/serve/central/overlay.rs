@@ -137,6 +137,14 @@ impl Central {
     }
 
     async fn denied(&self, denied: Denied, from: Ipv4Addr) -> OverlayDenied {
+        let reason = match denied {
+            Denied::Unknown => "unknown",
+            Denied::Expired => "expired",
+            Denied::Foreign(_) => "foreign",
+            Denied::Busy(_) => "busy",
+            Denied::Spent(_) => "spent",
+        };
+        metrics::counter!("meshd_overlay_refusals_total", "reason" => reason).increment(1);
         let (grant, answer) = match denied {
             Denied::Unknown => return OverlayDenied::NotFound,
             Denied::Expired => return OverlayDenied::Gone,
@@ -177,6 +185,7 @@ impl OverlayTransfer {
     /// The last byte was written: the capability is spent.
     pub async fn finished(mut self) {
         self.done = true;
+        metrics::counter!("meshd_overlays_total").increment(1);
         let (now, grant) = (self.central.now(), self.grant);
         if lock(&self.central.capabilities).finish(self.id) {
             lock(&self.central.promises).remove(&grant.session);

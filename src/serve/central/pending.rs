@@ -105,6 +105,11 @@ impl Central {
         self.pending.decided.send_modify(|count| *count += 1);
     }
 
+    /// How many agents wait.
+    pub fn pending_count(&self) -> usize {
+        lock(&self.pending.entries).len()
+    }
+
     /// True while a node waits.
     pub fn is_waiting(&self, node: NodeId) -> bool {
         lock(&self.pending.entries).values().any(|entry| entry.node == node)

@@ -109,6 +109,7 @@ impl Central {
         let key = key(&catalog, &facts, profile, node, endpoint);
         let slot = self.renders.slot(key);
         if let Some(Ok(rendered)) = slot.get() {
+            count("cached");
             return Ok(rendered.clone());
         }
         let job = Job {
@@ -119,10 +120,17 @@ impl Central {
             endpoint,
             catalog,
         };
+        let begun = self.clock.monotonic();
         let outcome = slot.get_or_init(|| self.renders.make(job)).await;
-        if outcome.is_err() {
-            self.renders.forget(key, &slot);
+        match outcome {
+            Ok(_) => count("rendered"),
+            Err(_) => {
+                count("failed");
+                self.renders.forget(key, &slot);
+            }
         }
+        let took = self.clock.monotonic().saturating_sub(begun);
+        metrics::histogram!("meshd_render_seconds").record(took.as_secs_f64());
         outcome.clone()
     }
 
@@ -130,6 +138,11 @@ impl Central {
     pub fn renders_made(&self) -> u64 {
         self.renders.made.load(Ordering::Relaxed)
     }
+}
+
+/// What became of a wish for a render.
+fn count(result: &'static str) {
+    metrics::counter!("meshd_renders_total", "result" => result).increment(1);
 }
 
 fn key(catalog: &Catalog, facts: &ImageFacts, profile: &Profile, node: &Node, endpoint: Endpoint) -> Digest {

@@ -1,0 +1,282 @@
+//! What the running central node knows of its own health: one finding a line, with what to do next.
+//!
+//! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
+
+use crate::config::{DhcpMode, Segment, Site};
+use crate::fleet::{BootSession, Phase, Standing};
+use crate::id::Timestamp;
+use crate::serve::{
+    bind::{self, BindError},
+    central::{Central, OtherServer, SegmentHealth},
+};
+use crate::store::{MAX_UNKNOWN_NODES, Model};
+use serde::{Deserialize, Serialize};
+use std::{net::UdpSocket, time::Duration};
+
+/// A pool of which this much is taken will be full soon, in per cent.
+const POOL_WARNING: u32 = 80;
+/// Other servers are spoken of so long after they were heard.
+const OTHERS_REMEMBERED: Duration = Duration::from_secs(60 * 60);
+/// Machines that one finding names; it counts the rest.
+const NAMED: usize = 8;
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Machines boot, and somebody should look.
+    Warn,
+    /// Machines do not boot, or soon will not.
+    Fail,
+}
+
+/// One check and what it found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What was looked at, in a word or two.
+    pub check: String,
+    /// How grave.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do next; empty when nothing is to be done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub next: String,
+}
+
+impl Finding {
+    /// All is well.
+    pub fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
+        Finding { check: check.into(), status: Status::Ok, found: found.into(), next: String::new() }
+    }
+
+    /// Somebody should look.
+    pub fn warn(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
+        Finding { check: check.into(), status: Status::Warn, found: found.into(), next: next.into() }
+    }
+
+    /// Machines do not boot.
+    pub fn fail(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
+        Finding { check: check.into(), status: Status::Fail, found: found.into(), next: next.into() }
+    }
+
+    /// A sentence of this program reads "what is wrong; what to do".
+    pub fn fail_of(check: impl Into<String>, error: &dyn std::error::Error) -> Self {
+        let text = error.to_string();
+        let (found, next) = text.split_once("; ").unwrap_or((&text, "see the log of meshd"));
+        Finding::fail(check, found, next)
+    }
+}
+
+/// Everything that the central node can say of itself.
+pub(super) fn findings(central: &Central) -> Vec<Finding> {
+    let now = central.now();
+    let mut findings = interfaces(central.site());
+    let segments = central.segments();
+    findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
+    findings.extend(central.store().read(|model| machines(model)));
+    let waiting = central.pending_count();
+    if waiting > 0 {
+        let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
+        findings.push(Finding::warn("approval", format!("{waiting} agents wait to be let in"), next));
+    }
+    findings
+}
+
+/// Each segment's interface: is it there, has it the address that nodes are told, does it have a link?
+pub fn interfaces(site: &Site) -> Vec<Finding> {
+    let heard = site.segments.iter().filter_map(|segment| Some((segment.interface()?, segment)));
+    heard.map(|(name, segment)| interface(name, segment)).collect()
+}
+
+fn interface(name: &str, segment: &Segment) -> Finding {
+    let check = format!("interface {name}");
+    let first = match bind::first_address(name) {
+        Ok(first) => first,
+        Err(error @ (BindError::NoSuchInterface { .. } | BindError::NoAddress { .. })) => {
+            return Finding::fail_of(check, &error);
+        }
+        Err(error) => return Finding::warn(check, error.to_string(), "ask again as root"),
+    };
+    let told = segment.address.unwrap_or(first);
+    // Port 0 and nothing is sent: the kernel says whether the address is one of ours.
+    if UdpSocket::bind((told, 0)).is_err() {
+        let found = format!("nodes are told {told}, which is no address of this machine; {name} has {first}");
+        return Finding::fail(check, found, "correct `address` beside the interface in site.toml");
+    }
+    let carrier = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();
+    if carrier.trim() == "0" {
+        let found = format!("nodes are told {told}; the interface has no link");
+        return Finding::warn(check, found, "look at its cable or switch port");
+    }
+    Finding::ok(check, format!("nodes are told {told}"))
+}
+
+fn segment_findings(segment: &SegmentHealth, now: Timestamp) -> Vec<Finding> {
+    let mode = match segment.mode {
+        DhcpMode::Authoritative => "authoritative",
+        DhcpMode::Proxy => "proxy",
+        DhcpMode::Off => "off",
+    };
+    let mut findings = vec![Finding::ok(format!("segment {}", segment.name), format!("DHCP is {mode}"))];
+    findings.extend(pool(segment));
+    let recent = |other: &&OtherServer| now.since(other.last) <= OTHERS_REMEMBERED;
+    let others: Vec<&OtherServer> = segment.other_servers.iter().filter(recent).collect();
+    findings.extend(other_servers(segment, &others));
+    findings
+}
+
+fn pool(segment: &SegmentHealth) -> Option<Finding> {
+    let pool = segment.pool;
+    if pool.size == 0 {
+        return None;
+    }
+    let taken = pool.leased.saturating_add(pool.offered).saturating_add(pool.declined);
+    let check = format!("pool {}", segment.name);
+    let mut found = format!("{taken} of {} addresses are taken", pool.size);
+    if pool.declined > 0 {
+        found += &format!(", {} of them by machines that meshd does not know", pool.declined);
+    }
+    let next = "widen [dhcp].range, or shorten [dhcp].lease";
+    Some(match () {
+        () if taken >= pool.size => Finding::fail(check, found, next),
+        () if u64::from(taken) * 100 >= u64::from(pool.size) * u64::from(POOL_WARNING) => {
+            Finding::warn(check, found, next)
+        }
+        () => Finding::ok(check, found),
+    })
+}
+
+fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Finding> {
+    let check = format!("other servers {}", segment.name);
+    let list = |others: &[&OtherServer]| {
+        let addresses: Vec<String> = others.iter().take(NAMED).map(|other| other.address.to_string()).collect();
+        addresses.join(", ")
+    };
+    let (proxies, leasing): (Vec<&OtherServer>, Vec<&OtherServer>) = others.iter().partition(|other| other.proxy);
+    match segment.mode {
+        DhcpMode::Off => None,
+        _ if !proxies.is_empty() => {
+            let found = format!("other PXE servers answer there: {}", list(&proxies));
+            Some(Finding::warn(check, found, "machines boot from whoever is first; turn it off there"))
+        }
+        DhcpMode::Authoritative if !leasing.is_empty() => {
+            let found = format!("other DHCP servers answer there: {}", list(&leasing));
+            let next = "two servers that lease give machines wrong answers: stop one, or set [dhcp].mode = \"proxy\"";
+            Some(Finding::fail(check, found, next))
+        }
+        DhcpMode::Proxy if leasing.is_empty() => {
+            let next = "power a machine on and ask again; without one, set [dhcp].mode = \"authoritative\"";
+            Some(Finding::warn(check, "no DHCP server was heard that could lease addresses", next))
+        }
+        DhcpMode::Authoritative => Some(Finding::ok(check, "none was heard")),
+        DhcpMode::Proxy => Some(Finding::ok(check, format!("addresses come from {}", list(&leasing)))),
+    }
+}
+
+fn machines(model: &Model) -> Vec<Finding> {
+    let named = |names: Vec<String>| {
+        let more = names.len().saturating_sub(NAMED);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{rest}", names.into_iter().take(NAMED).collect::<Vec<_>>().join(", "))
+    };
+    let mut findings = Vec::new();
+    let boots = model.newest_sessions();
+    let stalled: Vec<String> =
+        boots.filter(|boot| boot.standing(false) == Standing::Stalled).map(|boot| stopped(model, boot)).collect();
+    let looping: Vec<String> = model
+        .newest_sessions()
+        .filter(|boot| boot.looping && boot.standing(false) != Standing::Online)
+        .map(|boot| name(model, boot))
+        .collect();
+    let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(|node| node.id.to_string());
+    let held: Vec<String> = of_phase(Phase::Quarantined).collect();
+    let offline: Vec<String> = of_phase(Phase::Offline).collect();
+    let mut tell = |check: &str, what: &str, names: Vec<String>, next: &str| {
+        findings.push(if names.is_empty() {
+            Finding::ok(check, format!("no {what}"))
+        } else {
+            Finding::warn(check, format!("{} {what}: {}", names.len(), named(names)), next)
+        });
+    };
+    tell("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
+    tell("boot loops", "machines boot in circles", looping, "`meshd node timeline NODE` shows where each boot stopped");
+    tell("quarantine", "nodes are held", held, "repair what stops them, then `meshd node release NODE`");
+    tell("offline", "nodes are offline", offline, "look at their power and cables");
+    let unknown = model.unknown_count();
+    if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
+        let found = format!("{unknown} machines that nobody let in are kept, at most {MAX_UNKNOWN_NODES}");
+        findings.push(Finding::warn(
+            "unknown machines",
+            found,
+            "does somebody invent machines? `meshd events` names them",
+        ));
+    }
+    findings
+}
+
+fn name(model: &Model, boot: &BootSession) -> String {
+    let node = boot.node.or_else(|| model.node_of_mac(boot.mac).map(|node| node.id));
+    node.map_or_else(|| format!("MAC {}", boot.mac), |node| node.to_string())
+}
+
+fn stopped(model: &Model, boot: &BootSession) -> String {
+    let missing = boot.stalled().map_or("a stage", |stall| stall.missing.as_str());
+    format!("{} ({missing} is missing)", name(model, boot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::central::PoolUse;
+    use std::net::Ipv4Addr;
+
+    fn segment(mode: DhcpMode, leased: u32, others: &[(u8, bool)]) -> SegmentHealth {
+        let now = Timestamp::from_millis(0);
+        let other = |(host, proxy): &(u8, bool)| OtherServer {
+            address: Ipv4Addr::new(10, 77, 0, *host),
+            proxy: *proxy,
+            last: now,
+        };
+        SegmentHealth {
+            name: "br0".to_owned(),
+            mode,
+            pool: PoolUse { size: 10, leased, ..PoolUse::default() },
+            other_servers: others.iter().map(other).collect(),
+        }
+    }
+
+    fn worst(segment: &SegmentHealth, after: u64) -> Status {
+        let now = Timestamp::from_millis(0).after(Duration::from_secs(after));
+        let findings = segment_findings(segment, now);
+        for finding in &findings {
+            assert_eq!(finding.next.is_empty(), finding.status == Status::Ok, "{finding:?}: what to do, if anything");
+        }
+        findings.iter().map(|finding| finding.status).max().expect("something was found")
+    }
+
+    #[test]
+    fn a_pool_warns_before_it_is_full() {
+        for (leased, status) in [(0, Status::Ok), (7, Status::Ok), (8, Status::Warn), (10, Status::Fail)] {
+            assert_eq!(worst(&segment(DhcpMode::Authoritative, leased, &[]), 0), status, "{leased} of 10");
+        }
+    }
+
+    #[test]
+    fn who_else_answers_is_a_fault_a_warning_or_what_is_needed() {
+        use DhcpMode::*;
+        for (mode, others, status) in [
+            (Authoritative, &[(2, false)][..], Status::Fail),
+            (Authoritative, &[(2, true)], Status::Warn),
+            (Proxy, &[(2, false)], Status::Ok),
+            (Proxy, &[], Status::Warn),
+            (Proxy, &[(2, false), (3, true)], Status::Warn),
+        ] {
+            assert_eq!(worst(&segment(mode, 0, others), 0), status, "{mode:?} {others:?}");
+        }
+        let gone = segment(Authoritative, 0, &[(2, false)]);
+        assert_eq!(worst(&gone, 3601), Status::Ok, "it was turned off an hour ago");
+    }
+}

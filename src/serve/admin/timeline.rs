@@ -1,0 +1,144 @@
+//! A node's boots as the admin plane shows them: one stage by stage, the others in a line each.
+
+use crate::fleet::{BootSession, Node, Stage, Stall, Standing, Wait};
+use crate::id::{BootSessionId, MacAddr, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// One boot, stage by stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineView {
+    /// Which node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Which boot.
+    pub session: BootSessionId,
+    /// The NIC that booted.
+    pub mac: MacAddr,
+    /// Its address.
+    pub address: Option<Ipv4Addr>,
+    /// First DHCP exchange.
+    pub opened_at: Timestamp,
+    /// How it stands, or ended.
+    pub result: Standing,
+    /// In the order in which they were reached.
+    pub stages: Vec<StageView>,
+    /// What the machine was told to wait for.
+    pub waits: Vec<Wait>,
+    /// The times that the boot stood still.
+    pub stalls: Vec<Stall>,
+    /// From the first stage to the last one so far, in milliseconds.
+    pub total_ms: u64,
+    /// All boots of the node that are kept, newest first, this one too.
+    pub boots: Vec<BootSummary>,
+}
+
+/// One stage of a boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageView {
+    /// Which.
+    pub stage: Stage,
+    /// When it was reached first.
+    pub at: Timestamp,
+    /// From the stage before to this one, in milliseconds.
+    pub duration_ms: u64,
+    /// From the first stage to this one, in milliseconds.
+    pub elapsed_ms: u64,
+    /// How often it was seen; more than once when the machine tried again.
+    pub count: u32,
+}
+
+/// One boot in a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootSummary {
+    /// Which boot.
+    pub session: BootSessionId,
+    /// First DHCP exchange.
+    pub opened_at: Timestamp,
+    /// How it stands, or ended.
+    pub result: Standing,
+    /// The stage farthest along the chain.
+    pub stage: Option<Stage>,
+    /// From the first stage to the last one, in milliseconds.
+    pub total_ms: u64,
+}
+
+fn millis(from: Timestamp, to: Timestamp) -> u64 {
+    u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Stages with what each took. A clock that went back takes nothing.
+fn stages(session: &BootSession) -> Vec<StageView> {
+    let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
+    let mut before = first;
+    let view = session.stages.iter().map(|mark| {
+        let (duration_ms, elapsed_ms) = (millis(before, mark.at), millis(first, mark.at));
+        before = mark.at;
+        StageView { stage: mark.stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count }
+    });
+    view.collect()
+}
+
+fn total(stages: &[StageView]) -> u64 {
+    stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0)
+}
+
+impl TimelineView {
+    /// One boot of a node, among all of its boots, newest first. `None` if the boot is not among them.
+    pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession]) -> Option<Self> {
+        let place = boots.iter().position(|boot| boot.id == session)?;
+        let boot = boots.get(place)?;
+        let stages = stages(boot);
+        Some(TimelineView {
+            node: node.id,
+            name: node.name.clone(),
+            session: boot.id,
+            mac: boot.mac,
+            address: boot.address,
+            opened_at: boot.opened_at,
+            result: boot.standing(place > 0),
+            total_ms: total(&stages),
+            stages,
+            waits: boot.waits.clone(),
+            stalls: boot.stalls.clone(),
+            boots: boots.iter().enumerate().map(|(place, boot)| BootSummary::new(boot, place > 0)).collect(),
+        })
+    }
+}
+
+impl BootSummary {
+    fn new(boot: &BootSession, over: bool) -> Self {
+        BootSummary {
+            session: boot.id,
+            opened_at: boot.opened_at,
+            result: boot.standing(over),
+            stage: boot.furthest(),
+            total_ms: total(&stages(boot)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fleet::Fingerprint, id::Basis};
+
+    #[test]
+    fn a_timeline_adds_up_and_survives_a_clock_that_went_back() {
+        let at = Timestamp::from_millis;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(1_000));
+        session.mark(Stage::Script, at(3_500));
+        session.mark(Stage::Kernel, at(3_000));
+        session.mark(Stage::Online, at(61_000));
+        let older = BootSession::open(BootSessionId([2; 12]), mac, Stage::Dhcp, at(0));
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+        let timeline = TimelineView::new(&node, session.id, &[&session, &older]).expect("it is there");
+        let durations: Vec<u64> = timeline.stages.iter().map(|stage| stage.duration_ms).collect();
+        assert_eq!((durations, timeline.total_ms), (vec![0, 2_500, 0, 58_000], 60_000));
+        let results: Vec<_> = timeline.boots.iter().map(|boot| boot.result.as_str()).collect();
+        assert_eq!(results, ["online", "stopped"]);
+        assert_eq!(TimelineView::new(&node, BootSessionId([3; 12]), &[&session]), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! What Prometheus is told: counters and histograms that the servers keep as things happen, and gauges that are read from the
+//! state when somebody asks.
+//!
+//! The servers use the macros of the `metrics` facade and know nothing of Prometheus. [`Metrics`] is the one recorder of the
+//! process; [`Metrics::page`] is the whole answer. It is given on the admin socket, and on a listener of its own where
+//! `[metrics]` says so; never on the boot plane. Names begin with `meshd_` and end with their unit; labels are few and closed,
+//! never a MAC address, an address or a path.
+
+mod describe;
+mod gauges;
+mod listen;
+mod observe;
+mod page;
+mod process;
+#[cfg(test)]
+mod tests;
+
+pub use listen::{Listener, bind, serve};
+pub use observe::observe;
+
+use crate::serve::central::Central;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use std::sync::OnceLock;
+
+/// Prometheus' text format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Upper bounds of histograms of seconds, where nothing else is said: from a look-up in memory to a slow disk.
+const QUICK: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+/// Upper bounds for stages of a boot, in seconds since power-on.
+const BOOT: [f64; 13] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0];
+
+/// The recorder of this process, as those hold it who answer with it.
+#[derive(Clone)]
+pub struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    /// Installs the recorder, once in a process; later calls give the same one.
+    pub fn install() -> Self {
+        static INSTALLED: OnceLock<PrometheusHandle> = OnceLock::new();
+        let handle = INSTALLED.get_or_init(|| {
+            let recorder = recorder();
+            let handle = recorder.handle();
+            if metrics::set_global_recorder(recorder).is_err() {
+                tracing::error!("another metrics recorder is installed: counters will stay at zero");
+            }
+            describe::describe();
+            handle
+        });
+        Metrics(handle.clone())
+    }
+
+    /// Everything, in Prometheus' text format.
+    pub fn page(&self, central: &Central) -> String {
+        let mut page = self.0.render();
+        page.push_str(&gauges::gauges(central));
+        page.push_str(&process::process());
+        page
+    }
+
+    /// Folds what was recorded since the last time; without it memory grows until somebody asks.
+    pub fn upkeep(&self) {
+        self.0.run_upkeep();
+    }
+}
+
+fn recorder() -> PrometheusRecorder {
+    let stages = Matcher::Full(observe::STAGE_SECONDS.to_owned());
+    PrometheusBuilder::new()
+        .set_buckets(&QUICK)
+        .and_then(|builder| builder.set_buckets_for_metric(stages, &BOOT))
+        .expect("the bounds are not empty")
+        .build_recorder()
+}
+
+/// Counts a request of a plane. `route` is one of the router's own words, never what a client wrote.
+pub fn count_request(plane: &'static str, route: impl Into<metrics::SharedString>, status: u16) {
+    let labels =
+        [("plane", plane.into()), ("route", route.into()), ("status", metrics::SharedString::from(status.to_string()))];
+    metrics::counter!("meshd_http_requests_total", &labels).increment(1);
+}

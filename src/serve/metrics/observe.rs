@@ -1,0 +1,92 @@
+//! Counts what happens, from the record of events: what was not made durable is not counted, and nobody else has to count.
+
+use crate::fleet::{BootSession, ConditionKind, Event, EventKind, EventSeq, Stage, Standing};
+use crate::serve::central::Shared;
+use crate::store::EventFilter;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio_util::sync::CancellationToken;
+
+/// Histogram: power-on to each stage.
+pub(super) const STAGE_SECONDS: &str = "meshd_boot_stage_seconds";
+/// Counter: boots begun.
+pub(super) const STARTED: &str = "meshd_boots_started_total";
+/// Counter: boots that came online or ended.
+pub(super) const BOOTS: &str = "meshd_boots_total";
+/// Counter: stalls by missing stage.
+pub(super) const STALLS: &str = "meshd_boot_stalls_total";
+/// Counter: loops.
+pub(super) const LOOPS: &str = "meshd_boot_loops_total";
+
+/// Events that are read from the disk at a time when this task fell behind.
+const CATCH_UP: usize = 10_000;
+
+/// Counts until it is told to stop.
+pub async fn observe(central: Shared, stop: CancellationToken) {
+    let mut receiver = central.store().subscribe();
+    let mut last = None;
+    while let Some(received) = stop.run_until_cancelled(receiver.recv()).await {
+        match received {
+            Ok((seq, event)) => count_new(&central, &mut last, seq, &event),
+            Err(RecvError::Lagged(_)) => catch_up(&central, &mut receiver, &mut last).await,
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: EventSeq, event: &Event) {
+    if last.is_none_or(|last| seq > last) {
+        *last = Some(seq);
+        count(central, event);
+    }
+}
+
+/// Reads from the disk what the channel has dropped.
+async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, last: &mut Option<EventSeq>) {
+    *receiver = receiver.resubscribe();
+    let (reader, filter) = (central.clone(), EventFilter { after: *last, node: None, limit: CATCH_UP });
+    let missed = tokio::task::spawn_blocking(move || reader.store().events(filter)).await;
+    match missed {
+        Ok(Ok(missed)) => missed.iter().for_each(|(seq, event)| count_new(central, last, *seq, event)),
+        Ok(Err(error)) => tracing::error!(error = &error as &dyn std::error::Error, "events are not counted"),
+        Err(error) => tracing::error!(%error, "events are not counted"),
+    }
+}
+
+pub(super) fn count(central: &Shared, event: &Event) {
+    metrics::counter!("meshd_events_total", "kind" => event.kind.word()).increment(1);
+    let Some(id) = event.session else { return };
+    central.store().read(|model| {
+        let Some(boot) = model.session(id) else { return };
+        match event.kind {
+            EventKind::Stage { stage } => reached(boot, stage, event),
+            EventKind::BootStarted => {
+                metrics::counter!(STARTED).increment(1);
+                let before = model.sessions_of(boot.mac).skip_while(|other| other.id != id).nth(1);
+                before.into_iter().for_each(ended);
+            }
+            EventKind::Raised { condition: ConditionKind::BootStalled } => {
+                let missing = boot.stalls.last().map_or("none", |stall| stall.missing.as_str());
+                metrics::counter!(STALLS, "missing" => missing).increment(1);
+            }
+            EventKind::Raised { condition: ConditionKind::BootLoop } => metrics::counter!(LOOPS).increment(1),
+            _ => {}
+        }
+    });
+}
+
+fn reached(boot: &BootSession, stage: Stage, event: &Event) {
+    let seconds = event.at.since(boot.opened_at).as_secs_f64();
+    metrics::histogram!(STAGE_SECONDS, "stage" => stage.as_str()).record(seconds);
+    if stage == Stage::Online {
+        metrics::counter!(BOOTS, "result" => "online", "stage" => stage.as_str()).increment(1);
+    }
+}
+
+/// A boot was followed by another one of its machine. What came online was counted then.
+fn ended(boot: &BootSession) {
+    let standing = boot.standing(true);
+    if standing != Standing::Online {
+        let stage = boot.furthest().map_or("none", Stage::as_str);
+        metrics::counter!(BOOTS, "result" => standing.as_str(), "stage" => stage).increment(1);
+    }
+}

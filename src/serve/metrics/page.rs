@@ -1,0 +1,55 @@
+//! Writes gauges in Prometheus' text format.
+
+use std::fmt::{Display, Write as _};
+
+/// Text that grows family by family.
+#[derive(Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// A gauge without labels.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family("gauge", name, help, [([("", ""); 0], value)]);
+    }
+
+    /// A counter without labels that is read, not kept.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family("counter", name, help, [([("", ""); 0], value)]);
+    }
+
+    /// A family of gauges, told apart by labels.
+    pub(super) fn gauges<'a, const N: usize, V: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
+    ) {
+        self.family("gauge", name, help, samples);
+    }
+
+    fn family<'a, const N: usize, V: Display>(
+        &mut self,
+        kind: &str,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = ([(&'static str, &'a str); N], V)>,
+    ) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let labels: Vec<String> =
+                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _ = writeln!(self.0, "{name}{labels} {value}");
+        }
+        self.0.push('\n');
+    }
+
+    pub(super) fn text(self) -> String {
+        self.0
+    }
+}
+
+/// A label's value as the format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,36 @@
+//! What the process itself takes, read from /proc when somebody asks.
+
+use super::page::Page;
+
+/// Kernel pages and clock ticks, as Linux counts them in /proc on every architecture that meshd runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Memory, file descriptors, processor time. What cannot be read is left out.
+pub(super) fn process() -> String {
+    let mut page = Page::default();
+    if let Some(bytes) = resident_bytes() {
+        page.gauge("meshd_process_resident_memory_bytes", "Memory of this process that is in RAM.", bytes);
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        page.gauge("meshd_process_open_fds", "Open file descriptors.", open.count());
+    }
+    if let Some(seconds) = cpu_seconds() {
+        page.counter("meshd_process_cpu_seconds_total", "Processor time, user and system.", seconds);
+    }
+    page.text()
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The program's name may hold anything; the fields are counted after its bracket.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
+}
