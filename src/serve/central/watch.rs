@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Time between two looks.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// A machine that fetched its kernel fetches its overlay within this time, or boots without one.
+/// A machine that runs Linux has fetched its overlay within this time since its kernel, or boots without one.
 const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 
 impl Central {
@@ -54,7 +54,7 @@ impl Central {
                 phase_event(tx, *id, session, change, Actor::Central, now);
             }
             for id in &bare {
-                let detail = "the kernel was fetched, the overlay was not";
+                let detail = "Linux runs, and its overlay was not fetched";
                 let raised = tx.edit_node(*id, |node| node.raise(ConditionKind::OverlayMissing, detail, now));
                 if raised == Some(true) {
                     let kind = EventKind::Raised { condition: ConditionKind::OverlayMissing };
@@ -79,8 +79,10 @@ impl Central {
         self.store.read(|model| {
             let bare = model.nodes().filter(|node| {
                 let Some(session) = node.boot.and_then(|id| model.session(id)) else { return false };
+                // One that does not come so far stands still: that is another condition.
+                let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
                 let kernel = session.reached(Stage::Kernel);
-                kernel.is_some_and(|at| now.since(at) > OVERLAY_GRACE)
+                runs && kernel.is_some_and(|at| now.since(at) > OVERLAY_GRACE)
                     && session.reached(Stage::Overlay).is_none()
                     && !node.conditions.iter().any(|condition| condition.kind == ConditionKind::OverlayMissing)
             });

@@ -5,7 +5,7 @@ pub mod dhcp;
 pub mod http;
 pub mod node;
 pub mod tftp;
-mod unpack;
+pub mod unpack;
 
 use meshd::{
     catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
