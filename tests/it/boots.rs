@@ -525,3 +525,31 @@ fn the_doctor_finds_no_fault_in_a_sound_site_and_says_how_to_start_one_that_is_d
     let findings: Value = serde_json::from_slice(&missing.stdout).unwrap();
     assert_eq!(finding(&findings, "image small")["next"], "meshd image build small");
 }
+
+/// What udhcpc does on a node at each change of its lease, with a `/run` and programs of its own; gives the programs' log.
+fn lease_script(changes: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for program in ["ntpd", "killall", "ip"] {
+        let path = bin.join(program);
+        std::fs::write(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n").unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
+    // Alpine's own script, which comes last, is not here.
+    let work = format!("mount -t tmpfs none /run\nchange() {{ sh {script} \"$@\" 2>/dev/null; }}\n{changes}\ntrue");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &work]).env("LOG", dir.path().join("log")).env("interface", "eth0");
+    command.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
+    assert!(command.status().unwrap().success());
+    std::fs::read_to_string(dir.path().join("log")).unwrap_or_default()
+}
+
+#[test]
+fn a_node_follows_the_time_servers_of_its_lease_and_no_others() {
+    assert_eq!(lease_script("change deconfig; change bound; change renew"), "ip link set dev eth0 up\n");
+    let log =
+        lease_script("export ntpsrv='10.77.0.1 10.77.0.2'\nchange bound; change renew\nntpsrv=10.77.0.3 change renew");
+    assert_eq!(log, "ntpd -p 10.77.0.1 -p 10.77.0.2\nkillall ntpd\nntpd -p 10.77.0.3\n");
+}
