@@ -22,6 +22,7 @@ mod report;
 mod tally;
 mod tftp;
 
+use anyhow::Context as _;
 use arguments::Arguments;
 use frame::{Site, Wire};
 use machine::Machine;
@@ -40,8 +41,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks at how far the machines are.
 const LOOK: Duration = Duration::from_millis(500);
-/// Files that are open at once for each machine: its link at both ends, and what it fetches.
-const FILES_PER_NODE: u64 = 6;
+/// Files that are open at once beside one for each machine: its link, or what it fetches before there is one.
+const SPARE_FILES: u64 = 4096;
 
 /// What all machines share.
 pub struct Storm {
@@ -58,7 +59,7 @@ pub struct Storm {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::read(std::env::args().skip(1))?;
     frame::begin()?;
-    raise_file_limit(u64::from(arguments.nodes) * FILES_PER_NODE + 1024)?;
+    raise_file_limit(arguments.nodes)?;
     let wire = Wire::new()?;
     fabric::attach(&wire)?;
     let (server, _) = site(&arguments).serve(&wire)?;
@@ -89,14 +90,17 @@ fn site(arguments: &Arguments) -> Site {
 }
 
 /// Both ends inherit it.
-fn raise_file_limit(wanted: u64) -> anyhow::Result<()> {
+fn raise_file_limit(nodes: u32) -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let now = getrlimit(Resource::Nofile);
-    if now.current.is_some_and(|current| current < wanted) {
-        let maximum = now.maximum.map(|maximum| maximum.max(wanted));
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })?;
+    let wanted = u64::from(nodes) + SPARE_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return Ok(());
     }
-    Ok(())
+    let least = maximum.map_or(wanted, |maximum| maximum.max(wanted));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(least) }).with_context(|| {
+        format!("{nodes} machines need {wanted} open files; raise the hard limit (ulimit -Hn), or take fewer machines")
+    })
 }
 
 async fn weather(arguments: &Arguments, wire: &Wire, server: &frame::Server) -> anyhow::Result<report::Report> {
