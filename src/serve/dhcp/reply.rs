@@ -5,7 +5,10 @@ use super::{
     request::{Request, Vendor},
 };
 use crate::config::Pool;
-use dhcproto::v4::{DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode};
+use crate::fleet::Exchange;
+use dhcproto::v4::{
+    DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
+};
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
@@ -17,6 +20,9 @@ const MIN_REPLY: usize = 300;
 const MAX_FILE: usize = 127;
 /// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
 const PXE_TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
+/// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
+const IPXE_OPTIONS: u8 = 175;
+const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
 /// Ports of RFC 2131.
 pub const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
@@ -82,6 +88,13 @@ impl Answerer<'_> {
                 message.set_yiaddr(address);
                 if matches!(answer, Answer::Ack(_)) {
                     message.set_ciaddr(request.ciaddr);
+                }
+                if request.exchange == Exchange::Ipxe {
+                    // Else iPXE asks again and waits 3 to 5 seconds for the offer of a proxy (seen with its build of 2019).
+                    message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(
+                        OptionCode::Unknown(IPXE_OPTIONS),
+                        IPXE_NO_PROXY_DHCP.to_vec(),
+                    )));
                 }
                 if let Some(pool) = self.pool {
                     lease_times(message.opts_mut(), pool.lease);
