@@ -4,6 +4,7 @@
 
 mod agent_plane;
 mod boots;
+mod captures;
 mod chain;
 mod contract;
 mod house;

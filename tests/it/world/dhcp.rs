@@ -27,11 +27,12 @@ pub struct Granted {
     pub file: String,
 }
 
-struct Answer {
-    kind: u8,
-    address: Ipv4Addr,
-    options: BTreeMap<u8, Vec<u8>>,
-    file: String,
+/// An answer as a client reads it.
+pub struct Answer {
+    pub kind: u8,
+    pub address: Ipv4Addr,
+    pub options: BTreeMap<u8, Vec<u8>>,
+    pub file: String,
 }
 
 /// DISCOVER to ACK; asks again until it is answered, as every client does.
@@ -100,7 +101,8 @@ fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8
     packet
 }
 
-fn parse(packet: &[u8]) -> Answer {
+/// Reads an answer.
+pub fn parse(packet: &[u8]) -> Answer {
     let address = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]);
     let file = packet[108..236].iter().take_while(|byte| **byte != 0).copied().collect();
     let mut options = BTreeMap::new();

@@ -1,0 +1,169 @@
+//! What real clients sent, and what meshd makes of it: `tests/golden/packets/*.hex`, captured in the lab, and `ANSWERS` beside
+//! them, which says for each packet who meshd takes the client for and how it answers in each mode.
+//!
+//! After a change that is meant: `MESHD_UPDATE_GOLDEN=1 cargo test captures`, then read the difference.
+
+use crate::world::dhcp::parse;
+use meshd::{
+    config::{DhcpMode, Pool},
+    id::Timestamp,
+    serve::{
+        central::DhcpSeen,
+        dhcp::{Effect, Engine, Origin, Sources},
+    },
+};
+use std::{
+    fmt::Write as _,
+    fs,
+    net::{Ipv4Addr, SocketAddrV4},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const FOLDER: &str = "tests/golden/packets";
+const ANSWERS: &str = "ANSWERS";
+const UPDATE: &str = "MESHD_UPDATE_GOLDEN";
+const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const TFTP_PORT: u16 = 69;
+
+/// A packet with its way through the network.
+struct Capture {
+    name: String,
+    /// Client, version, message.
+    what: String,
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    bytes: Vec<u8>,
+}
+
+/// The first line says who sent it, the second from where to where; the rest is the UDP payload.
+fn read(path: &Path) -> Capture {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let mut comment = || lines.next().and_then(|line| line.strip_prefix("# ")).unwrap().to_owned();
+    let (what, way) = (comment(), comment());
+    let (from, to) = way.split_once(" > ").unwrap();
+    let digits: String = lines.collect();
+    let bytes =
+        digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
+    let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+    Capture { name, what, from: from.parse().unwrap(), to: to.parse().unwrap(), bytes: bytes.collect() }
+}
+
+fn captures() -> Vec<Capture> {
+    let entries = fs::read_dir(FOLDER).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "hex")).collect();
+    paths.sort();
+    paths.iter().map(|path| read(path)).collect()
+}
+
+/// A site as it is on its first day, at the address where the lab's meshd was.
+fn engine(mode: DhcpMode) -> Engine {
+    let pool = Pool {
+        first: Ipv4Addr::new(10, 77, 0, 100),
+        last: Ipv4Addr::new(10, 77, 0, 200),
+        prefix_len: 24,
+        lease: Duration::from_secs(3600),
+        router: None,
+        dns: Vec::new(),
+        ntp: Vec::new(),
+        domain: None,
+    };
+    let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
+    Engine::new(mode, Some(pool), Sources { address: CENTRAL, http_port: 8080, loaders }, Vec::new())
+}
+
+fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
+    let origin = Origin { source: capture.from, local_port: capture.to.port() };
+    let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin);
+    effects.iter().map(told).collect()
+}
+
+fn told(effect: &Effect) -> String {
+    match effect {
+        Effect::Seen(seen) => who(seen),
+        Effect::Reply { packet, to } => answer(packet, *to),
+        other => format!("{other:?}"),
+    }
+}
+
+fn who(DhcpSeen { mac, exchange, uuid, arch, address, lease }: &DhcpSeen) -> String {
+    let mut text = format!("{exchange:?} of {mac}");
+    let mut more = |what: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = write!(text, ", {what} {value}");
+        }
+    };
+    more("arch", arch.map(|arch| arch.0.to_string()));
+    more("UUID", uuid.map(|uuid| uuid.to_string()));
+    more("address", address.map(|address| address.to_string()));
+    more("leased", lease.as_ref().map(|lease| lease.address.to_string()));
+    text
+}
+
+fn answer(packet: &[u8], to: SocketAddrV4) -> String {
+    let answer = parse(packet);
+    let kind = match answer.kind {
+        2 => "OFFER",
+        5 => "ACK",
+        6 => "NAK",
+        _ => "?",
+    };
+    let text = |data: &Vec<u8>| String::from_utf8_lossy(data).into_owned();
+    let hex = |data: &Vec<u8>| data.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let mut line = format!("{kind} {} to {to}", answer.address);
+    let file = answer.options.get(&67).map(text);
+    assert_eq!(file.as_deref().unwrap_or_default(), answer.file, "header and option 67 agree");
+    let options = [("file", file), ("class", answer.options.get(&60).map(text))];
+    let raw = [("43:", answer.options.get(&43).map(hex)), ("175:", answer.options.get(&175).map(hex))];
+    for (name, value) in options.into_iter().chain(raw) {
+        if let Some(value) = value {
+            let _ = write!(line, ", {name} {value}");
+        }
+    }
+    line
+}
+
+fn rendered(captures: &[Capture]) -> String {
+    let mut text = String::new();
+    for capture in captures.iter().filter(|capture| capture.to.port() != TFTP_PORT) {
+        let _ = writeln!(text, "{}: {}\n  from {} to {}", capture.name, capture.what, capture.from, capture.to);
+        for (name, mode) in [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy)] {
+            let effects = effects(capture, mode);
+            let silent = if effects.is_empty() { vec!["nothing".to_owned()] } else { effects };
+            for effect in silent {
+                let _ = writeln!(text, "  {name:13}  {effect}");
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn each_captured_client_is_taken_for_what_it_is_and_answered_as_it_needs() {
+    let text = rendered(&captures());
+    let path = Path::new(FOLDER).join(ANSWERS);
+    if std::env::var_os(UPDATE).is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "{} differs; if it is meant, set {UPDATE}=1", path.display());
+}
+
+#[test]
+fn nobody_but_a_loader_is_ever_given_a_boot_file_and_off_answers_nobody() {
+    let captures = captures();
+    assert!(captures.len() >= 20, "{}", captures.len());
+    for capture in &captures {
+        let loader = capture.name.starts_with("ipxe-") || capture.name.starts_with("ovmf-");
+        for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
+            let file = effects(capture, mode).iter().any(|effect| effect.contains(", file "));
+            assert!(loader || !file, "{} is an operating system", capture.name);
+            let served = capture.name.ends_with("-discover") && loader;
+            assert!(!served || file, "{} is told what to boot", capture.name);
+        }
+        assert!(effects(capture, DhcpMode::Off).is_empty(), "{}", capture.name);
+    }
+}
