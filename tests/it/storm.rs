@@ -40,7 +40,9 @@ fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_wh
         let all = storm.await;
         assert_eq!(central.renders_made(), 2);
         let first = all[0].as_ref().unwrap().generation;
-        assert!(first != made.generation && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first)));
+        assert!(
+            first != made.generation && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first))
+        );
     });
 }
 

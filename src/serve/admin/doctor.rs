@@ -76,7 +76,7 @@ pub(super) fn findings(central: &Central) -> Vec<Finding> {
     let mut findings = interfaces(central.site());
     let segments = central.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
-    findings.extend(central.store().read(|model| machines(model)));
+    findings.extend(central.store().read(machines));
     let waiting = central.pending_count();
     if waiting > 0 {
         let next = "look at them with `meshd node list`, then `meshd node approve NODE`";

@@ -120,17 +120,10 @@ impl Central {
             endpoint,
             catalog,
         };
-        let begun = self.clock.monotonic();
         let outcome = slot.get_or_init(|| self.renders.make(job)).await;
-        match outcome {
-            Ok(_) => count("rendered"),
-            Err(_) => {
-                count("failed");
-                self.renders.forget(key, &slot);
-            }
+        if outcome.is_err() {
+            self.renders.forget(key, &slot);
         }
-        let took = self.clock.monotonic().saturating_sub(begun);
-        metrics::histogram!("meshd_render_seconds").record(took.as_secs_f64());
         outcome.clone()
     }
 
@@ -158,6 +151,15 @@ fn key(catalog: &Catalog, facts: &ImageFacts, profile: &Profile, node: &Node, en
 
 impl Job {
     fn run(&self) -> Result<Rendered, RenderError> {
+        let begun = self.central.clock.monotonic();
+        let outcome = self.render();
+        let took = self.central.clock.monotonic().saturating_sub(begun);
+        metrics::histogram!("meshd_render_seconds").record(took.as_secs_f64());
+        count(if outcome.is_ok() { "rendered" } else { "failed" });
+        outcome
+    }
+
+    fn render(&self) -> Result<Rendered, RenderError> {
         let Job { central, catalog, node, profile, facts, endpoint } = self;
         let site = &central.site;
         let no_profile = || RenderError::NoProfile { profile: profile.to_string() };
