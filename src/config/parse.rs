@@ -49,12 +49,12 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let reservations = reservation::read(document, &root, &segments);
     let planes = planes(document, &root);
     let admin = admin(document, &root);
-    let metrics = metrics::read(document, &root);
+    let taken = planes.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
+    let metrics = metrics::read(document, &root, taken.as_ref().map_or(&[], |taken| taken));
     let enroll = enroll(&root);
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
     let (head, (http, agent)) = (head?, planes?);
-    metrics::check_port(document, &root, metrics.flatten(), &[("[http]", http.port), ("[agent]", agent.port)]);
     let (default_profile, profiles) = profiles?;
     Some(Site {
         name: head.name,

@@ -1,14 +1,17 @@
 //! The four routes, and what a refusal looks like.
 
 use super::{AgentPlane, Client, Connection, MAX_PENDING, PlaneError, Service, link, pending};
+use crate::serve::metrics::count_request;
 use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest};
 use axum::{
     Extension, Json, Router,
     body::Bytes,
     extract::{
-        DefaultBodyLimit, State, WebSocketUpgrade, rejection::BytesRejection, ws::rejection::WebSocketUpgradeRejection,
+        DefaultBodyLimit, Request, State, WebSocketUpgrade, rejection::BytesRejection,
+        ws::rejection::WebSocketUpgradeRejection,
     },
     http::StatusCode,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -30,7 +33,21 @@ pub(super) fn router<P: AgentPlane>(service: Arc<Service<P>>) -> Router {
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { not_found() })
         .layer(DefaultBodyLimit::max(wire::MAX_MESSAGE))
+        .layer(middleware::from_fn(counted))
         .with_state(service)
+}
+
+async fn counted(request: Request, next: Next) -> Response {
+    let route = match request.uri().path() {
+        wire::ENROL_PATH => "enrol",
+        wire::RENEW_PATH => "renew",
+        wire::PENDING_PATH => "pending",
+        wire::LINK_PATH => "link",
+        _ => "none",
+    };
+    let response = next.run(request).await;
+    count_request("agent", route, response.status().as_u16());
+    response
 }
 
 async fn enrol<P: AgentPlane>(

@@ -17,6 +17,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::available_parallelism,
+    time::Instant,
 };
 use tokio::sync::{OnceCell, Semaphore};
 

@@ -8,7 +8,10 @@ use super::twins::Twins;
 use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use crate::config::Delivery;
 use crate::id::Digest;
-use crate::serve::central::{Fetched, OverlayDenied};
+use crate::serve::{
+    central::{Fetched, OverlayDenied},
+    metrics::count_request,
+};
 use axum::{
     Extension, Router,
     body::Body,
@@ -78,6 +81,7 @@ async fn guard(request: Request, next: Next) -> Response {
         None => next.run(request).await,
     };
     tracing::debug!(route, ?from, status = response.status().as_u16(), "answered");
+    count_request("boot", route, response.status().as_u16());
     response
 }
 
