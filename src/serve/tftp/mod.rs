@@ -1,23 +1,26 @@
 //! TFTP: firmware fetches iPXE, and where nothing else is let through the kernel too.
 //!
-//! [`table`] says what can be had and under which name; [`handler`] hands it to async-tftp, which speaks the protocol
-//! (RFC 1350, 2347 to 2349, 7440) and opens a socket for each transfer; [`run`] drives. There are no paths here: a name is in
-//! the table, or it is nothing.
+//! The engine is pure: [`packet`] reads and writes bytes, [`terms`] are what a client and we agree on, [`transfer`] is one
+//! transfer, [`engine`] all of one worker; what it wants done are [`effect`]s. The rest drives it: [`run`] binds and hands
+//! requests to [`worker`]s, one thread a core, each with one [`socket`] that its transfers share. [`table`] says what can be
+//! had and under which name. There are no paths here: a name is in the table, or it is nothing.
 //!
-//! Limits of async-tftp 0.4, which an engine of our own will lift:
-//! - a client's ERROR is not heard. One that aborts after its size probe, as firmware does, keeps its transfer until
-//!   [`run::MAX_RETRIES`] timeouts have passed; it holds one socket, one of [`handler::MAX_TRANSFERS`], and one block;
-//! - sockets of transfers are bound to the segment's address, not to its device; the listening one is bound to both;
-//! - answers to write requests and unknown names are sent from a fresh port, once;
-//! - the mode `netascii` is taken for `octet`.
+//! RFC 1350, 2347, 2348, 2349, 7440. Only reading, only octets.
 
-mod handler;
+mod effect;
+mod engine;
+mod notes;
+mod packet;
 mod run;
+mod socket;
 mod table;
+mod terms;
+mod transfer;
+mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use handler::MAX_TRANSFERS;
-pub use run::{Bound, MAX_BLOCK, MAX_WINDOW, TftpError, bind, run};
+pub use run::{Bound, TftpError, bind, run};
 pub use table::Table;
+pub use terms::{MAX_BLOCK, MAX_WINDOW};

@@ -1,46 +1,52 @@
-//! Binds the port of TFTP and drives async-tftp on it.
+//! Binds the port of TFTP, hands requests to the workers, and records what was fetched.
 
 use super::{
-    handler::{Done, Files, MAX_TRANSFERS},
+    notes::Notes,
+    packet::MAX_REQUEST,
+    socket,
     table::Table,
+    worker::{Done, Hand, worker},
 };
 use crate::serve::bind::{self, BindError, Service};
-use async_tftp::server::TftpServerBuilder;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use std::{
+    hash::{BuildHasher, RandomState},
     io,
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// The largest block, in bytes: with its headers it fills an Ethernet frame, so that nothing is ever fragmented.
-pub const MAX_BLOCK: u16 = 1468;
-/// The largest window, in blocks (RFC 7440). Firmware asks for 4.
-pub const MAX_WINDOW: u16 = 16;
-/// Silence after which a window is sent again, unless the client asks for another time (RFC 2349).
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a window is sent again before a transfer is given up.
-pub const MAX_RETRIES: u32 = 5;
+/// Workers of a segment, at most: one a core. Eight fill any network that boots a rack.
+const MAX_WORKERS: usize = 8;
 /// Finished transfers whose stage is not recorded yet.
-const DONE_BACKLOG: usize = 1024;
+const DONE_BACKLOG: usize = 8192;
+/// Stages recorded at one time: they share flushes of the disk.
+const RECORDED_AT_ONCE: usize = 256;
+/// A socket that fails at every read is not asked in a tight loop.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// The well-known port (RFC 1350).
 const TFTP_PORT: u16 = 69;
 
 /// A TFTP service that can hear its network.
 #[derive(Debug)]
-pub struct Bound(UdpSocket);
-
+pub struct Bound {
+    requests: UdpSocket,
+    /// One for each worker; answers leave from here (RFC 1350: a port of their own).
+    transfers: Vec<UdpSocket>,
+}
 /// The service ended though nobody asked it to.
 #[derive(Debug, thiserror::Error)]
 #[error("the TFTP service ended")]
-pub struct TftpError(#[from] async_tftp::Error);
+pub struct TftpError(#[from] io::Error);
 
 impl Bound {
     /// The address that it listens on.
-    pub fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
-        self.0.local_addr()
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.requests.local_addr()
     }
 }
 
@@ -50,34 +56,78 @@ pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Bound, BindError> {
 }
 
 pub(super) fn open(interface: &str, address: SocketAddrV4) -> Result<Bound, BindError> {
-    bind::udp(Service::Tftp, Some(interface), address).map(|socket| Bound(socket.into()))
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
+    let ports = (0..workers).map(|_| open_socket(interface, SocketAddrV4::new(*address.ip(), 0)));
+    Ok(Bound { requests: open_socket(interface, address)?, transfers: ports.collect::<Result<_, _>>()? })
 }
 
-/// Serves until `shutdown`. Transfers under way are cut off then: firmware starts again by itself, and nothing is kept of them.
-///
-/// async-tftp brings its own executor and timers, and needs no runtime but somebody who polls it: this task does.
+fn open_socket(interface: &str, address: SocketAddrV4) -> Result<UdpSocket, BindError> {
+    let socket = UdpSocket::from(bind::udp(Service::Tftp, Some(interface), address)?);
+    socket::enlarge(&socket);
+    Ok(socket)
+}
+
+/// Serves until `shutdown`; then transfers may finish for a while, and what is left is told to ask again.
 pub async fn run<T: Table>(table: Arc<T>, bound: Bound, shutdown: CancellationToken) -> Result<(), TftpError> {
+    let notes = Arc::new(Notes::default());
+    let requests = tokio::net::UdpSocket::from_std(bound.requests)?;
     let (done, finished) = mpsc::channel(DONE_BACKLOG);
-    let slots = Arc::new(Semaphore::new(MAX_TRANSFERS));
-    let files = Files { table: Arc::clone(&table), slots, done };
-    let server = TftpServerBuilder::with_handler(files)
-        .std_socket(bound.0)?
-        .block_size_limit(MAX_BLOCK)
-        .window_size_limit(MAX_WINDOW)
-        .timeout(TIMEOUT)
-        .max_send_retries(MAX_RETRIES)
-        .build()
-        .await?;
-    tokio::select! {
-        ended = server.serve() => Ok(ended?),
-        () = record(table.as_ref(), finished) => Ok(()),
-        () = shutdown.cancelled() => Ok(()),
+    let (mut hands, mut threads) = (Vec::new(), JoinSet::new());
+    for socket in bound.transfers {
+        let (hand, work) = worker(socket, Arc::clone(&table), done.clone(), Arc::clone(&notes))?;
+        hands.push(hand);
+        threads.spawn_blocking(work);
+    }
+    drop(done);
+    let serving = async {
+        let ended = tokio::select! {
+            () = listen(&requests, &hands, &notes) => None,
+            ended = threads.join_next() => ended,
+            () = shutdown.cancelled() => None,
+        };
+        drop(hands);
+        let mut outcome = ended.map_or(Ok(()), joined);
+        while let Some(ended) = threads.join_next().await {
+            outcome = outcome.and(joined(ended));
+        }
+        outcome
+    };
+    let (outcome, ()) = tokio::join!(serving, record(table.as_ref(), finished));
+    Ok(outcome?)
+}
+
+/// A worker's panic is this task's: whoever joins it sees it.
+fn joined(ended: Result<io::Result<()>, tokio::task::JoinError>) -> io::Result<()> {
+    ended.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(cancelled) => Err(io::Error::other(cancelled)),
+    })
+}
+
+/// Reads requests, and gives all of one client to the same worker.
+async fn listen(requests: &tokio::net::UdpSocket, hands: &[Hand], notes: &Notes) {
+    let hasher = RandomState::new();
+    // One byte more: a longer request is seen to be too long.
+    let mut buffer = [0; MAX_REQUEST + 1];
+    loop {
+        match requests.recv_from(&mut buffer).await {
+            Ok((length, SocketAddr::V4(client))) => {
+                let hand = &hands[hasher.hash_one(client) as usize % hands.len()];
+                if !hand.give((client, Bytes::copy_from_slice(&buffer[..length]))) {
+                    notes.busy();
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                notes.failed("receive", &error);
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+        }
     }
 }
 
 /// Stages are recorded beside the transfers, which never wait for the disk.
-async fn record<T: Table>(table: &T, mut finished: mpsc::Receiver<Done>) {
-    while let Some((from, what)) = finished.recv().await {
-        table.fetched(from, what).await;
-    }
+async fn record<T: Table>(table: &T, finished: mpsc::Receiver<Done>) {
+    let finished = stream::unfold(finished, async |mut finished| Some((finished.recv().await?, finished)));
+    finished.for_each_concurrent(RECORDED_AT_ONCE, async |(from, what)| table.fetched(from, what).await).await;
 }

@@ -1,4 +1,4 @@
-//! Over loopback, with a client of a few lines: real sockets, real async-tftp.
+//! Over loopback, with a client of a few lines: real sockets, the real service.
 
 use super::{run::open, table::Name, *};
 use crate::id::Digest;
@@ -105,7 +105,7 @@ async fn a_loader_arrives_whole_within_the_bounds_and_its_stage_is_reported() {
     let client = Client::ask(world.server, 1, "undionly.kpxe", &options).await;
     let (opcode, body, from) = client.answer().await;
     let text = String::from_utf8_lossy(&body).replace('\0', " ");
-    assert_eq!((opcode, text.trim()), (6, "blksize 1468 timeout 2 tsize 5872 windowsize 16"));
+    assert_eq!((opcode, text.trim()), (6, "blksize 1468 timeout 2 tsize 5872 windowsize 64"));
     client.ack(from, 0).await;
     assert_eq!(client.read(usize::from(MAX_BLOCK)).await, vec![42; 5872]);
     let fetched = timeout(DEADLINE, world.fetched.recv()).await.expect("a report");
