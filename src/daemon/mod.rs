@@ -5,6 +5,7 @@
 
 mod bind;
 mod build;
+mod files;
 mod reload;
 mod tasks;
 
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Runs the central node until SIGINT or SIGTERM.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {
+    files::raise_limit();
     let central = build(site)?;
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();

@@ -20,6 +20,7 @@ use crate::{
     id::{Digest, ImageName, OverlayName, SafePath},
     wire::{BOOT_FILE, BootPart},
 };
+use archive::Member;
 use bytes::Bytes;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -75,7 +76,7 @@ impl ImageFacts {
 pub struct AgentBinary {
     digest: Digest,
     size: u64,
-    member: Bytes,
+    member: Member,
 }
 
 impl AgentBinary {
@@ -100,8 +101,8 @@ fn agent_path() -> SafePath {
 /// The public part of one node's overlay.
 #[derive(Debug, Clone)]
 pub struct PublicOverlay {
-    /// Gzip members of tar entries, none of which ends the archive.
-    pub members: Vec<Bytes>,
+    /// None of them ends the archive.
+    members: Vec<Member>,
     /// What is in them, in the order of paths.
     pub files: Vec<RenderedFile>,
     /// Over paths, modes, owners and contents, not over how they are compressed.
@@ -111,7 +112,7 @@ pub struct PublicOverlay {
 impl PublicOverlay {
     /// A complete archive of the public part alone: to look at, never to boot from, for mesh-init refuses it.
     pub fn to_targz(&self) -> Bytes {
-        concat(&self.members, &archive::last_member([]))
+        Bytes::from(plain(&self.members, archive::last_member([])).concat())
     }
 }
 
@@ -144,19 +145,19 @@ fn digest(files: &[RenderedFile]) -> Digest {
     Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
 }
 
-/// The overlay of one boot as an initrd that holds [`APKOVL_PATH`]. Not to be cached: it holds the boot's token.
-pub fn deliver(public: &PublicOverlay, boot: &BootPart) -> Bytes {
+/// The overlay of one boot as an initrd that holds [`APKOVL_PATH`], in pieces, of which the large ones are shared by all boots.
+/// Not to be cached: it holds the boot's token.
+pub fn deliver(public: &PublicOverlay, boot: &BootPart) -> Vec<Bytes> {
     archive::initrd(&public.members, &boot_member(boot))
 }
 
-/// The overlay of one boot as a plain apkovl, for `delivery = "url"`. Not to be cached: it holds the boot's token.
-pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart) -> Bytes {
-    concat(&public.members, &boot_member(boot))
+/// The overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Not to be cached either.
+pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart) -> Vec<Bytes> {
+    plain(&public.members, boot_member(boot))
 }
 
-fn concat(members: &[Bytes], last: &Bytes) -> Bytes {
-    let all: Vec<&[u8]> = members.iter().chain([last]).map(AsRef::as_ref).collect();
-    Bytes::from(all.concat())
+fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
+    members.iter().map(|member| member.bytes.clone()).chain([last]).collect()
 }
 
 /// The member that ends an archive and makes it the overlay of one boot.

@@ -35,8 +35,8 @@ pub enum OverlayDenied {
 
 /// An overlay on its way. Dropped before [`OverlayTransfer::finished`], it may be fetched again.
 pub struct OverlayTransfer {
-    /// What to send.
-    pub bytes: Bytes,
+    /// What to send, in order. The large pieces are shared by all boots.
+    pub pieces: Vec<Bytes>,
     central: Shared,
     id: TransferId,
     grant: Grant,
@@ -59,7 +59,7 @@ impl Central {
         };
         // From here on a return without a transfer must free the capability; the transfer's drop does.
         let mut transfer = OverlayTransfer {
-            bytes: Bytes::new(),
+            pieces: Vec::new(),
             central: self.clone(),
             id: transfer.id,
             grant: transfer.grant,
@@ -80,11 +80,10 @@ impl Central {
             issued_at: now,
             token,
         };
-        let packed = tokio::task::spawn_blocking(move || match form {
+        transfer.pieces = match form {
             Delivery::Initrd => deliver(&promise.overlay, &part),
             Delivery::Url => deliver_targz(&promise.overlay, &part),
-        });
-        transfer.bytes = packed.await.map_err(|_| OverlayDenied::Busy)?;
+        };
         Ok(transfer)
     }
 

@@ -17,7 +17,7 @@ use std::{
     io::{self, IoSlice},
     ops::Range,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -42,30 +42,48 @@ pub struct Handed(Arc<Mutex<Inner>>);
 struct Inner {
     completions: Vec<Completion>,
     twins: Vec<Twin>,
+    /// A body has begun and has more to hand out.
+    under_way: bool,
 }
 
 impl Handed {
+    /// A body begins.
+    pub fn begin(&self) {
+        self.lock().under_way = true;
+    }
+
     /// To be called together with handing out a body's last frame.
-    pub fn push(&self, completion: Completion) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).completions.push(completion);
+    pub fn end(&self, completion: Completion) {
+        let mut inner = self.lock();
+        inner.under_way = false;
+        inner.completions.push(completion);
     }
 
     /// To be called before a body hands out slices of this memory. Holding it keeps anything else from lying there.
     pub fn announce(&self, twin: Twin) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).twins.push(twin);
+        self.lock().twins.push(twin);
     }
 
-    /// Everything that was handed out is written.
-    fn take(&self) -> Vec<Completion> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Everything that was handed out is written: what has to happen now; `None` while a body has more to hand out.
+    fn take(&self) -> Option<Vec<Completion>> {
+        let mut inner = self.lock();
+        if inner.under_way {
+            return None;
+        }
         inner.twins.clear();
-        std::mem::take(&mut inner.completions)
+        Some(std::mem::take(&mut inner.completions))
     }
 
     /// Where a slice lies in a file, if it does.
     fn find(&self, slice: &[u8]) -> Option<(Arc<File>, u64)> {
-        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.lock();
         inner.twins.iter().find_map(|twin| Some((twin.file.clone(), offset_within(&twin.bytes, slice)?)))
+    }
+}
+
+impl Handed {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -194,9 +212,11 @@ impl AsyncWrite for Outlet {
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A TCP socket has no buffer of its own to flush.
-        self.meter.flushed();
-        for completion in self.handed.take() {
-            self.tasks.spawn(completion);
+        if let Some(completions) = self.handed.take() {
+            self.meter.flushed();
+            for completion in completions {
+                self.tasks.spawn(completion);
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -9,8 +9,8 @@ use std::{future::Future, net::Ipv4Addr};
 
 /// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
 pub trait Transfer: Send + 'static {
-    /// The whole overlay.
-    fn bytes(&self) -> Bytes;
+    /// The whole overlay, in pieces.
+    fn pieces(&self) -> Vec<Bytes>;
 
     /// Spends the capability. Called once the last byte is in the socket.
     fn finished(self) -> impl Future<Output = ()> + Send;
@@ -52,8 +52,8 @@ pub trait BootPlane: Clone + Send + Sync + 'static {
 }
 
 impl Transfer for OverlayTransfer {
-    fn bytes(&self) -> Bytes {
-        self.bytes.clone()
+    fn pieces(&self) -> Vec<Bytes> {
+        self.pieces.clone()
     }
 
     fn finished(self) -> impl Future<Output = ()> + Send {

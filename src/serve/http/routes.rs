@@ -166,7 +166,7 @@ async fn blob<P: BootPlane>(
         if let Some(twin) = shared.twins.of(digest, &bytes, |digest| plane.blob(digest).is_some()) {
             client.handed.announce(twin);
         }
-        deliver(&method, &client.handed, part, async move {
+        deliver(&method, &client.handed, vec![part], async move {
             if ends {
                 plane.fetched(from, Fetched::Blob(digest)).await;
             }
@@ -191,13 +191,14 @@ async fn blob<P: BootPlane>(
 fn deliver(
     method: &Method,
     handed: &Handed,
-    bytes: Bytes,
+    pieces: Vec<Bytes>,
     completion: impl Future<Output = ()> + Send + 'static,
 ) -> Response {
-    let length = [(header::CONTENT_LENGTH, bytes.len().to_string())];
+    let length = pieces.iter().map(Bytes::len).sum::<usize>();
+    let length = [(header::CONTENT_LENGTH, length.to_string())];
     let body = match *method {
         Method::HEAD => Body::empty(),
-        _ => tracked(bytes, handed.clone(), Box::pin(completion)),
+        _ => tracked(pieces, handed.clone(), Box::pin(completion)),
     };
     (length, body).into_response()
 }
@@ -223,8 +224,8 @@ async fn overlay<P: BootPlane>(
     // Range is not read: an overlay is taken whole, or it was not taken.
     match shared.plane.open_overlay(&capability, form, client.from).await {
         Ok(transfer) => {
-            let bytes = transfer.bytes();
-            let body = deliver(&method, &client.handed, bytes, transfer.finished());
+            let pieces = transfer.pieces();
+            let body = deliver(&method, &client.handed, pieces, transfer.finished());
             ([NO_STORE, BYTES], body).into_response()
         }
         Err(error) => denied(error),
@@ -252,7 +253,7 @@ async fn loader<P: BootPlane>(
         Some(bytes) => {
             let (plane, from) = (shared.plane.clone(), client.from);
             let fetched = async move { plane.fetched(from, Fetched::Loader).await };
-            ([NO_STORE, BYTES], deliver(&method, &client.handed, bytes, fetched)).into_response()
+            ([NO_STORE, BYTES], deliver(&method, &client.handed, vec![bytes], fetched)).into_response()
         }
         None => sentence(
             StatusCode::NOT_FOUND,

@@ -63,8 +63,10 @@ impl Drop for FakeTransfer {
 }
 
 impl Transfer for FakeTransfer {
-    fn bytes(&self) -> Bytes {
-        self.bytes.clone()
+    fn pieces(&self) -> Vec<Bytes> {
+        let (head, tail) = (self.bytes.clone(), self.bytes.clone());
+        let middle = self.bytes.len() / 3;
+        vec![head.slice(..middle), Bytes::new(), tail.slice(middle..)]
     }
 
     async fn finished(self) {
