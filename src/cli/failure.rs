@@ -1,6 +1,9 @@
 //! Why a verb did not do what it was asked: what, where, and what to do next.
 
-use crate::config::Faults;
+use crate::{
+    config::Faults,
+    lab::{LabError, demo::DemoError},
+};
 use std::{fmt, io};
 
 /// Ends a verb with exit code 1.
@@ -51,6 +54,18 @@ impl From<Faults> for Failure {
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Failure::of(error.as_ref())
+    }
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        Failure::of(&error)
+    }
+}
+
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        Failure::of(&error)
     }
 }
 

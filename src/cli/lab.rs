@@ -1,11 +1,12 @@
 //! `meshd lab`: a rack in a box, to try a profile or an overlay before a real rack sees it.
 
-use crate::{
-    config,
-    lab::{Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines},
+use super::{
+    Context, Failure,
+    print::{Output, fields, table},
 };
-use anyhow::{Context, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use crate::lab::{Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines};
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
 use std::{
     env, fs,
     io::{self, IsTerminal, Read, Seek, Write},
@@ -51,8 +52,7 @@ enum Verb {
     Status {
         #[command(flatten)]
         at: At,
-        /// How to print it.
-        #[arg(short, long, value_enum, default_value_t)]
+        #[command(flatten)]
         output: Output,
     },
     /// End the rack: nodes, meshd, networks, state. Built images and logs stay.
@@ -123,61 +123,59 @@ struct RackArgs {
     blobs: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
-    Yaml,
-}
-
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write it as KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Runs a lab verb; it blocks, so call it where that is allowed.
-pub fn run(args: LabArgs, site: Option<&Path>) -> Result<()> {
-    let interrupt = interruptible()?;
-    match args.verb {
-        Verb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
-            let mut options = rack.options(site, interrupt)?.set("enroll.policy", &policy);
-            if let Some(profile) = profile {
-                options = options.set("defaults.profile", &profile);
+impl LabArgs {
+    /// Runs a lab verb; it blocks, so call it where that is allowed.
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let interrupt = interruptible()?;
+        match self.verb {
+            Verb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
+                let mut options = rack.options(context, interrupt)?.set("enroll.policy", &policy);
+                if let Some(profile) = profile {
+                    options = options.set("defaults.profile", &profile);
+                }
+                (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
+                up(&options)
             }
-            (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
-            up(&options)
-        }
-        Verb::Image { rack } => Ok(Rack::prepare(&rack.options(site, interrupt)?, &mut |word| eprintln!("{word}"))?),
-        Verb::Status { at, output } => status(&Rack::attach(&at.dir)?.status(), output),
-        Verb::Down { at } => down(&at.dir),
-        Verb::Power { at, node, button } => {
-            let mut rack = Rack::attach(&at.dir)?;
-            let place = rack.place(&node)?;
-            Ok(rack.power(place, button)?)
-        }
-        Verb::Console { at, node, lines, follow } => console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt),
-        Verb::Demo { rack, profile, keep } => {
-            let mut options = rack.options(site, interrupt)?.set("enroll.policy", "auto");
-            options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
-            let terminal = io::stdout().is_terminal();
-            let demo = demo::Demo { options, profile, keep, terminal };
-            Ok(demo.run(&mut io::stdout())?)
+            Verb::Image { rack } => {
+                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |word| eprintln!("{word}"))?)
+            }
+            Verb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
+            Verb::Down { at } => down(&at.dir),
+            Verb::Power { at, node, button } => {
+                let mut rack = Rack::attach(&at.dir)?;
+                let place = rack.place(&node)?;
+                Ok(rack.power(place, button)?)
+            }
+            Verb::Console { at, node, lines, follow } => {
+                Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
+            }
+            Verb::Demo { rack, profile, keep } => {
+                let mut options = rack.options(context, interrupt)?.set("enroll.policy", "auto");
+                options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
+                let terminal = io::stdout().is_terminal();
+                let demo = demo::Demo { options, profile, keep, terminal };
+                Ok(demo.run(&mut io::stdout())?)
+            }
         }
     }
 }
 
 impl RackArgs {
-    fn options(self, site: Option<&Path>, interrupt: Interrupt) -> Result<Options> {
+    fn options(self, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
         let program = env::current_exe().context("cannot find the path of this program")?;
-        let mut options = Options::new(self.at.dir, config::find(site)?, program);
+        let mut options = Options::new(self.at.dir, context.site_file()?, program);
         options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
         (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
         Ok(options)
     }
 }
 
-fn up(options: &Options) -> Result<()> {
+fn up(options: &Options) -> Result<(), Failure> {
     let rack = Rack::up(options, &mut |word| eprintln!("{word}"))?;
     let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
     rack.leave();
@@ -187,7 +185,7 @@ fn up(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn down(dir: &Path) -> Result<()> {
+fn down(dir: &Path) -> Result<(), Failure> {
     if end(dir)? {
         eprintln!("the rack in {} is down", dir.display());
         Ok(())
@@ -196,28 +194,22 @@ fn down(dir: &Path) -> Result<()> {
     }
 }
 
-fn status(status: &Status, output: Output) -> Result<()> {
-    let mut out = io::stdout().lock();
-    match output {
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(status)?)?,
-        Output::Yaml => write!(out, "{}", serde_norway::to_string(status)?)?,
-        Output::Table => {
-            let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
-            writeln!(out, "meshd {meshd} in {}, log {}", status.namespace, status.log.display())?;
-            for node in &status.nodes {
-                let serial = node.serial.display();
-                writeln!(
-                    out,
-                    "{}  {}  {:<9}  {}  {:<3}  {serial}",
-                    node.name, node.id, node.firmware, node.mac, node.power
-                )?;
-            }
-        }
-    }
-    Ok(())
+fn shown(status: &Status) -> String {
+    let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
+    let rack = fields([
+        ("meshd", meshd),
+        ("namespace", status.namespace.clone()),
+        ("site", super::shown(&status.site)),
+        ("log", super::shown(&status.log)),
+    ]);
+    let nodes = status.nodes.iter().map(|node| {
+        let (firmware, mac) = (node.firmware.to_string(), node.mac.to_string());
+        [node.name.clone(), node.id.to_string(), firmware, mac, node.power.to_owned(), super::shown(&node.serial)]
+    });
+    format!("{rack}\n{}", table(["name", "id", "firmware", "mac", "power", "serial"], nodes))
 }
 
-fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> Result<()> {
+fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> anyhow::Result<()> {
     let place = rack.place(node)?;
     let path = rack.serial_file(place);
     eprintln!("{}", path.display());
@@ -239,7 +231,7 @@ fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Inte
 }
 
 /// Ctrl-C, SIGTERM and SIGHUP end every wait, and so the rack is taken down in order.
-fn interruptible() -> Result<Interrupt> {
+fn interruptible() -> anyhow::Result<Interrupt> {
     use tokio::signal::unix::{SignalKind, signal};
     let interrupt = Interrupt::default();
     let raise = interrupt.clone();

@@ -124,7 +124,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Events(events) => events.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(),
-        Verb::Lab(args) => lab::run(args, context.site.as_deref()).map_err(Failure::from),
+        Verb::Lab(lab) => lab.run(&context),
         Verb::Completions(completions) => completions.run(),
     };
     match done {

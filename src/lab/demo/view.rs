@@ -8,6 +8,9 @@ use std::{
     time::Duration,
 };
 
+/// A terminal that nobody made wider, in columns.
+const WIDTH: usize = 80;
+
 /// What was shown so far.
 pub struct View {
     terminal: bool,
@@ -55,15 +58,14 @@ impl View {
             write!(out, "\x1b[{}A", self.drawn)?;
         }
         writeln!(out, "\x1b[K{:>4} s", elapsed.as_secs())?;
+        let firmware = nodes.iter().map(|node| node.firmware.to_string().len()).max().unwrap_or_default();
         for (node, progress) in nodes.iter().zip(progress) {
-            let stages = progress.as_ref().map(trail).unwrap_or_default();
             let phase = progress.as_ref().map_or("power on", |progress| progress.phase.as_str());
-            // A line that wraps could not be drawn again in place: the terminal cuts it.
-            writeln!(
-                out,
-                "\x1b[K\x1b[?7l  {} {} {:<9} {phase:<10} {stages}\x1b[?7h",
-                node.name, node.id, node.firmware
-            )?;
+            let who = format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
+            let room = WIDTH.saturating_sub(who.chars().count());
+            let stages = progress.as_ref().map(|progress| trail(progress, room)).unwrap_or_default();
+            // A line that wraps could not be drawn again in place: a terminal that is narrower cuts it.
+            writeln!(out, "\x1b[K\x1b[?7l{who}{stages}\x1b[?7h")?;
         }
         self.drawn = nodes.len() + 1;
         Ok(())
@@ -89,8 +91,11 @@ impl View {
     }
 }
 
-/// `dhcp 0.0 · script +2.1 · kernel +0.4`: each stage with its distance from the one before, in seconds.
-fn trail(progress: &Progress) -> String {
+/// `dhcp · script +2.1 · kernel +0.4`: each stage with its distance from the one before, in seconds. Where there is no room for
+/// all of them, `…` stands for the first ones.
+fn trail(progress: &Progress, room: usize) -> String {
+    const BETWEEN: &str = " · ";
+    const LEFT_OUT: &str = "… ";
     let mut before = None;
     let mut parts = Vec::new();
     for (stage, at) in &progress.stages {
@@ -100,7 +105,14 @@ fn trail(progress: &Progress) -> String {
         before = at.or(before);
         parts.push(format!("{stage}{}", span.unwrap_or_default()));
     }
-    parts.join(" · ")
+    for from in 0..parts.len() {
+        let text = parts[from..].join(BETWEEN);
+        let text = if from == 0 { text } else { format!("{LEFT_OUT}{text}") };
+        if text.chars().count() <= room {
+            return text;
+        }
+    }
+    LEFT_OUT.trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -144,6 +156,22 @@ mod tests {
         assert!(!shown(&mut view, &[("dhcp", 0)]).contains("\x1b[2A"));
         let again = shown(&mut view, &[("dhcp", 0), ("script", 2_100)]);
         assert!(again.starts_with("\x1b[2A") && again.contains("dhcp · script +2.1"), "{again}");
+    }
+
+    #[test]
+    fn a_line_fits_into_80_columns_and_ends_with_the_newest_stage() {
+        let chain = ["dhcp", "loader", "ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp"];
+        let at = |count: usize| {
+            let stages: Vec<_> = chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
+            let drawn = shown(&mut View::new(true), &stages);
+            crate::lab::plain(drawn.as_bytes()).lines().nth(1).expect("a line for the node").to_owned()
+        };
+        for count in 1..=chain.len() {
+            let line = at(count);
+            assert!(line.chars().count() <= WIDTH, "{} columns: {line}", line.chars().count());
+            assert!(line.contains(chain[count - 1]), "{line}");
+        }
+        assert!(!at(3).contains('…') && at(9).contains("… "), "{}", at(9));
     }
 
     #[test]
