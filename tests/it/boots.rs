@@ -162,7 +162,7 @@ impl<'a> Machine<'a> {
     async fn overlay(&mut self) {
         let opened = self.rig.central.open_overlay(self.capability(), Delivery::Initrd, self.address).await;
         let transfer = opened.unwrap();
-        let files = unpack::overlay(&transfer.bytes);
+        let files = unpack::overlay(&transfer.pieces.concat());
         let boot: Value = serde_json::from_slice(&files["etc/meshd/boot.json"].1).unwrap();
         self.token = boot["token"].as_str().map(str::to_owned);
         transfer.finished().await;

@@ -17,7 +17,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::available_parallelism,
-    time::Instant,
 };
 use tokio::sync::{OnceCell, Semaphore};
 

@@ -34,18 +34,31 @@ pub(super) enum Payload {
 pub(super) enum Happened {
     Began,
     /// The last block was acknowledged.
-    Fetched { from: Ipv4Addr, what: Fetched },
+    Fetched {
+        from: Ipv4Addr,
+        what: Fetched,
+    },
     /// The client sent an ERROR: most often after its size probe.
     Aborted,
     /// The client fell silent after so many blocks.
-    Silent { client: SocketAddrV4, acked: u64, blocks: u64 },
+    Silent {
+        client: SocketAddrV4,
+        acked: u64,
+        blocks: u64,
+    },
     /// The client began again from the same port.
     Restarted,
     /// A transfer that was never acknowledged made room for another.
     Displaced,
     /// No room; nothing was answered, the client asks again.
-    Full { client: SocketAddrV4, cause: &'static str },
-    Refused { client: SocketAddrV4, cause: Refusal },
+    Full {
+        client: SocketAddrV4,
+        cause: &'static str,
+    },
+    Refused {
+        client: SocketAddrV4,
+        cause: Refusal,
+    },
     /// Not a packet that a client sends here.
     Malformed,
     /// The server stopped under it.

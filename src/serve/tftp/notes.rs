@@ -76,7 +76,9 @@ impl Notes {
                 format!("{client} fell silent after block {acked} of {blocks} of its TFTP transfer")
             }),
             Happened::Full { client, cause } => {
-                self.log.warn(cause, || format!("{cause}: a TFTP request of {client} is not answered, until it asks again"));
+                self.log.warn(cause, || {
+                    format!("{cause}: a TFTP request of {client} is not answered, until it asks again")
+                });
             }
             Happened::Displaced => self.log.warn("displaced", || {
                 "more TFTP requests than transfers; those that were never acknowledged make room".to_owned()
@@ -101,7 +103,9 @@ impl Notes {
     }
 
     pub(super) fn queue_full(&self) {
-        self.log.warn("queue", || "the network takes no more TFTP packets; what was left out is sent again later".to_owned());
+        self.log.warn("queue", || {
+            "the network takes no more TFTP packets; what was left out is sent again later".to_owned()
+        });
     }
 
     pub(super) fn busy(&self) {

@@ -9,9 +9,7 @@ use super::{
     packet::{self, HEADER},
     terms::{MAX_BLOCK, MAX_WINDOW},
 };
-use nix::sys::socket::{
-    MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt, sockopt::UdpGsoSegment,
-};
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt, sockopt::UdpGsoSegment};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -230,7 +228,12 @@ pub(super) fn messages_of<'a>(sends: &'a [Send], headers: &'a [[u8; HEADER]], cu
     for Send { to, what } in sends {
         match what {
             Payload::Packet(bytes) => {
-                messages.push(Message { to: *to, parts: vec![IoSlice::new(bytes)], datagrams: 1, segment: bytes.len() });
+                messages.push(Message {
+                    to: *to,
+                    parts: vec![IoSlice::new(bytes)],
+                    datagrams: 1,
+                    segment: bytes.len(),
+                });
             }
             Payload::Blocks { file, block, first, count, .. } => {
                 let segment = HEADER + usize::from(*block);
