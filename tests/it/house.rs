@@ -201,3 +201,19 @@ fn each_file_says_what_it_is_for_and_is_one_room() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn each_metric_says_what_it_is() {
+    let described = fs::read_to_string("src/serve/metrics/describe.rs").unwrap();
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let flat: String = code(&text).collect();
+        for (at, _) in flat.match_indices("!(\"meshd_") {
+            let name = word(&flat[at + 3..]);
+            if !described.contains(&format!("\"{name}\"")) {
+                faults.push(format!("{} counts {name}, which has no help", path.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

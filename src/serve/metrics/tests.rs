@@ -120,7 +120,7 @@ async fn the_page_is_sound_and_bounded_and_names_no_machine() {
         assert!(value.is_finite(), "{name} {value}");
         for (label, value) in labels {
             let known = ["le", "kind", "stage", "state", "phase", "condition", "segment", "result", "reason", "code"];
-            let known = known.iter().chain(&["missing", "plane", "route", "status", "version", "commit"]);
+            let known = known.iter().chain(&["missing", "cause", "plane", "route", "status", "version", "commit"]);
             assert!(known.clone().any(|known| known == label), "{name} has the label {label}={value}");
         }
     }
