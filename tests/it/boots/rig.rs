@@ -1,0 +1,224 @@
+//! The central node in this process, with a clock that is turned by hand, and machines without a network.
+
+use crate::world::{World, unpack};
+use meshd::{
+    boot::{Endpoint, ScriptRequest},
+    config::{self, Delivery},
+    daemon,
+    fleet::{ConditionKind, Event, Exchange, Lease, Node, Stage},
+    id::{BootSessionId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
+    serve::central::{Clock, DhcpSeen, Fetched, LinkId, Shared},
+    store::EventFilter,
+    trust::Peer,
+    wire::{EnrolRequest, Facts, FromAgent, Hello, VERSION},
+};
+use rcgen::{CertificateParams, KeyPair};
+use serde_json::Value;
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+use tokio::sync::mpsc;
+
+const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+/// Longer than any stage may take.
+pub const LONG: Duration = Duration::from_secs(25 * 60);
+
+/// A clock that is turned by hand, in milliseconds.
+#[derive(Clone)]
+pub struct HandClock(Arc<AtomicI64>);
+
+impl HandClock {
+    /// It begins three hours ago, so that what happens by it is past for the real daemon.
+    pub fn new() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)))
+    }
+
+    pub fn turn(&self, by: Duration) {
+        self.0.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.load(Ordering::SeqCst)).unwrap())
+    }
+}
+
+/// The central node of a world's site, in this process.
+pub struct Rig {
+    pub central: Shared,
+    pub clock: HandClock,
+}
+
+impl Rig {
+    pub fn new(world: &World) -> Self {
+        let site = config::load(&world.path("site.toml")).unwrap();
+        let clock = HandClock::new();
+        let central = daemon::build_with(site, Box::new(clock.clone())).unwrap();
+        Rig { central, clock }
+    }
+
+    /// Time passes, and the watch looks as often as it does.
+    pub async fn pass(&self, time: Duration) {
+        self.clock.turn(time);
+        self.central.watch().await;
+    }
+
+    pub fn events(&self, kind: &str) -> Vec<Event> {
+        let all = self.central.store().events(EventFilter { limit: 10_000, ..EventFilter::default() }).unwrap();
+        all.into_iter().map(|(_, event)| event).filter(|event| event.kind.word() == kind).collect()
+    }
+
+    pub fn node(&self, id: NodeId) -> Node {
+        self.central.store().read(|model| model.node(id).cloned()).expect("the node is known")
+    }
+
+    pub fn condition(&self, id: NodeId, kind: ConditionKind) -> Option<String> {
+        self.node(id).conditions.into_iter().find(|condition| condition.kind == kind).map(|condition| condition.detail)
+    }
+}
+
+/// A machine that takes each step of the chain when it is told to, without a network.
+pub struct Machine<'a> {
+    pub rig: &'a Rig,
+    pub mac: MacAddr,
+    pub uuid: SystemUuid,
+    pub serial: String,
+    pub address: Ipv4Addr,
+    /// What the last script said.
+    pub script: String,
+    pub token: Option<String>,
+    pub link: Option<LinkId>,
+}
+
+impl<'a> Machine<'a> {
+    /// The same machine as [`PxeNode`] makes of this number.
+    pub fn new(rig: &'a Rig, number: u8) -> Self {
+        Machine {
+            rig,
+            mac: MacAddr([0x52, 0x54, 0, 0, 0, number]),
+            uuid: SystemUuid([0x4c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]),
+            serial: format!("SN-{number}"),
+            address: Ipv4Addr::new(10, 77, 0, 99 + number),
+            script: String::new(),
+            token: None,
+            link: None,
+        }
+    }
+
+    pub async fn dhcp(&self, exchange: Exchange) {
+        let expires_at = self.rig.central.now().after(Duration::from_secs(86_400));
+        let lease = Lease { mac: self.mac, address: self.address, expires_at };
+        let seen = DhcpSeen {
+            mac: self.mac,
+            exchange,
+            uuid: None,
+            arch: None,
+            address: Some(self.address),
+            lease: Some(lease),
+        };
+        self.rig.central.dhcp_seen(seen).await.unwrap();
+    }
+
+    pub async fn ask_script(&mut self) {
+        let (mac, uuid, serial) = (self.mac, self.uuid, &self.serial);
+        let query = format!("mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64");
+        self.script = self.rig.central.script(ScriptRequest::parse(&query), self.address, ENDPOINT).await;
+    }
+
+    pub fn session(&self) -> BootSessionId {
+        self.rig.central.store().read(|model| model.newest_session(self.mac).map(|boot| boot.id)).expect("it boots")
+    }
+
+    pub fn id(&self) -> NodeId {
+        self.rig
+            .central
+            .store()
+            .read(|model| model.node_of_mac(self.mac).map(|node| node.id))
+            .expect("it asked its script")
+    }
+
+    pub fn capability(&self) -> &str {
+        let (_, rest) = self.script.split_once("/overlay/").unwrap_or_else(|| panic!("a refusal: {}", self.script));
+        rest.split_once('/').unwrap().0
+    }
+
+    pub async fn fetch(&self, part: impl FnOnce(&meshd::catalog::image::Parts) -> Digest) {
+        let digest = part(&self.rig.central.catalog().images().next().expect("an image").manifest.parts);
+        self.rig.central.fetched(self.address, Fetched::Blob(digest)).await;
+    }
+
+    pub async fn overlay(&mut self) {
+        let opened = self.rig.central.open_overlay(self.capability(), Delivery::Initrd, self.address).await;
+        let transfer = opened.unwrap();
+        let files = unpack::overlay(&transfer.pieces.concat());
+        let boot: Value = serde_json::from_slice(&files["etc/meshd/boot.json"].1).unwrap();
+        self.token = boot["token"].as_str().map(str::to_owned);
+        transfer.finished().await;
+    }
+
+    pub async fn enrol(&self) {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+        let token = Secret::new(self.token.clone().expect("policy auto gives a token"));
+        let request = EnrolRequest { version: VERSION, node: self.id(), session: self.session(), token, csr_pem };
+        self.rig.central.enrol(request, self.address.into()).await.unwrap();
+    }
+
+    pub async fn link_up(&mut self) {
+        let node = self.id();
+        let serial = self.rig.node(node).certificates.last().cloned().expect("a certificate");
+        let peer = Peer { node, serial, expired: false };
+        let hello = Hello { version: VERSION, node, session: self.session(), facts: Facts::default() };
+        let (commands, mut inbox) = mpsc::channel(8);
+        // The link is there as long as somebody reads it.
+        tokio::spawn(async move { while inbox.recv().await.is_some() {} });
+        self.link = Some(self.rig.central.link_up(&peer, hello, self.address.into(), commands).await.unwrap().0);
+    }
+
+    pub async fn step(&mut self, stage: Stage) {
+        match stage {
+            Stage::Dhcp => self.dhcp(Exchange::Firmware).await,
+            Stage::Loader => self.rig.central.fetched(self.address, Fetched::Loader).await,
+            Stage::IpxeDhcp => self.dhcp(Exchange::Ipxe).await,
+            Stage::Script => self.ask_script().await,
+            Stage::Kernel => self.fetch(|parts| parts.kernel.digest).await,
+            Stage::Initramfs => self.fetch(|parts| parts.initramfs.digest).await,
+            Stage::Packages => self.fetch(|parts| parts.packages.digest).await,
+            Stage::Overlay => self.overlay().await,
+            Stage::OsDhcp => self.dhcp(Exchange::Os).await,
+            Stage::Modloop => self.fetch(|parts| parts.modloop.digest).await,
+            Stage::Enrolled => self.enrol().await,
+            Stage::Link => self.link_up().await,
+            Stage::Online => {
+                let checks = FromAgent::Checks { checks: Vec::new() };
+                self.rig.central.link_message(self.link.expect("a link"), checks).await.unwrap();
+            }
+        }
+    }
+
+    /// Powers on and goes on to a stage, a second for each.
+    pub async fn boot(&mut self, furthest: Stage) {
+        for stage in Stage::ALL.into_iter().filter(|stage| *stage <= furthest) {
+            self.rig.clock.turn(Duration::from_secs(1));
+            self.step(stage).await;
+        }
+    }
+
+    /// Loses power; its link with it.
+    pub async fn power_off(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.rig.central.link_down(link).await;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Who is told what: Prometheus, the doctor, a node about the time, an operator about a capability in foreign hands.
+
+use super::{
+    doctor, finding,
+    rig::{Machine, Rig},
+};
+use crate::world::{World, eventually, node::PxeNode};
+use meshd::fleet::Stage;
+use serde_json::Value;
+use std::net::Ipv4Addr;
+
+#[tokio::test]
+async fn a_capability_in_foreign_hands_is_an_alarm_by_head_too() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Script).await;
+    let own = rig.central.probe_overlay(machine.capability(), machine.address).await;
+    assert!(own.is_ok() && rig.events("capability_replayed").is_empty());
+    let foreign = rig.central.probe_overlay(machine.capability(), Ipv4Addr::new(10, 77, 0, 66)).await;
+    assert!(foreign.is_err());
+    assert_eq!(rig.events("capability_replayed").len(), 1);
+    machine.overlay().await;
+}
+
+#[test]
+fn metrics_have_a_listener_of_their_own_and_none_on_the_boot_plane() {
+    let mut world = World::prepared("auto");
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    let site = site.replace("[enroll]", "[metrics]\naddress = \"10.77.0.1\"\n[enroll]");
+    std::fs::write(world.path("site.toml"), site).unwrap();
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let _agent = machine.start_agent(&overlay);
+    world.wait_for_phase("online");
+    let page = eventually("the boot is counted", || {
+        let page = machine.get("http://10.77.0.1:9109/metrics").map_err(|error| error.to_string())?.text();
+        let online = "meshd_boots_total{result=\"online\",stage=\"online\"} 1";
+        if page.contains(online) { Ok(page) } else { Err(page) }
+    });
+    for word in
+        ["meshd_nodes{phase=\"online\"} 1", "meshd_agent_links 1", "meshd_boot_stage_seconds_bucket{stage=\"overlay\""]
+    {
+        assert!(page.contains(word), "{word} in {page}");
+    }
+    for hidden in [machine.mac.to_string(), machine.uuid.to_string()] {
+        assert!(!page.contains(&hidden), "{hidden} in {page}");
+    }
+    assert_eq!(machine.get("http://10.77.0.1:9109/").unwrap().status, 404);
+    assert_eq!(machine.get("http://10.77.0.1:8080/metrics").unwrap().status, 404, "not on the boot plane");
+}
+
+#[test]
+fn the_doctor_finds_no_fault_in_a_sound_site_and_says_how_to_start_one_that_is_down() {
+    let mut world = World::prepared("auto");
+    let down = world.meshd(&["doctor"]);
+    let text = String::from_utf8_lossy(&down.stdout).into_owned();
+    assert_eq!(down.status.code(), Some(1), "{text}");
+    assert!(text.contains("FAIL  meshd") && text.contains("meshd serve --site"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100 || line.contains('/')), "{text}");
+    world.start();
+    let findings = doctor(&world);
+    for check in ["site", "meshd", "interface br0", "loaders", "agent", "overlays", "image small", "disk", "quarantine"]
+    {
+        assert_eq!(finding(&findings, check)["status"], "ok", "{findings}");
+    }
+    assert!(world.meshd(&["doctor"]).status.success());
+    std::fs::remove_dir_all(world.path("state/blobs")).unwrap();
+    let missing = world.meshd(&["doctor", "-o", "json"]);
+    assert_eq!(missing.status.code(), Some(1));
+    let findings: Value = serde_json::from_slice(&missing.stdout).unwrap();
+    assert_eq!(finding(&findings, "image small")["next"], "meshd image build small");
+}
+
+/// What udhcpc does on a node at each change of its lease, with a `/run` and programs of its own; gives the programs' log.
+fn lease_script(changes: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for program in ["ntpd", "killall", "ip"] {
+        let path = bin.join(program);
+        std::fs::write(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n").unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
+    // Alpine's own script, which comes last, is not here.
+    let work = format!("mount -t tmpfs none /run\nchange() {{ sh {script} \"$@\" 2>/dev/null; }}\n{changes}\ntrue");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &work]).env("LOG", dir.path().join("log")).env("interface", "eth0");
+    command.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
+    assert!(command.status().unwrap().success());
+    std::fs::read_to_string(dir.path().join("log")).unwrap_or_default()
+}
+
+#[test]
+fn a_node_follows_the_time_servers_of_its_lease_and_no_others() {
+    assert_eq!(lease_script("change deconfig; change bound; change renew"), "ip link set dev eth0 up\n");
+    let log =
+        lease_script("export ntpsrv='10.77.0.1 10.77.0.2'\nchange bound; change renew\nntpsrv=10.77.0.3 change renew");
+    assert_eq!(log, "ntpd -p 10.77.0.1 -p 10.77.0.2\nkillall ntpd\nntpd -p 10.77.0.3\n");
+}
