@@ -1,10 +1,9 @@
-//! What each counter and histogram means: its HELP text. Gauges that are read off when somebody asks
-//! describe themselves in `gauges`.
+//! What each counter and histogram means: its HELP text. Gauges describe themselves in `gauges`.
 
 use super::observe;
 
 /// Every counter, with what it counts.
-const COUNTERS: &[(&str, &str)] = &[
+pub(super) const COUNTERS: [(&str, &str); 20] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
@@ -15,39 +14,43 @@ const COUNTERS: &[(&str, &str)] = &[
     ("meshd_overlay_refusals_total", "Overlays refused, by reason."),
     ("meshd_renders_total", "Overlays rendered or found rendered, by result."),
     ("meshd_http_requests_total", "HTTP requests answered, by plane, route and status."),
-    ("meshd_http_evicted_total", "Connections that lost their place to a newcomer, because they made least progress."),
-    ("meshd_http_slow_readers_total", "Answers cut off because the client read too slowly."),
-    ("meshd_tftp_bytes_total", "Bytes sent by TFTP."),
-    ("meshd_tftp_resent_blocks_total", "Blocks sent by TFTP again, because they were not acknowledged."),
-    ("meshd_tftp_transfers_total", "TFTP transfers, by result."),
+    ("meshd_dhcp_received_total", "Packets received on the DHCP ports."),
+    ("meshd_dhcp_requests_total", "DHCP requests understood, by kind."),
+    ("meshd_dhcp_answers_total", "DHCP answers sent, by kind."),
+    ("meshd_dhcp_dropped_total", "Packets on the DHCP ports that were not answered, by reason."),
+    ("meshd_tftp_bytes_total", "Bytes of files sent by TFTP."),
+    ("meshd_tftp_resent_blocks_total", "TFTP blocks sent again because no acknowledgement came."),
+    ("meshd_tftp_transfers_total", "TFTP transfers that are over, by result."),
     ("meshd_tftp_refused_total", "TFTP requests refused, by cause."),
-    ("meshd_dhcp_packets_total", "DHCP packets, by what they were and what became of them."),
+    ("meshd_http_evicted_total", "Boot plane connections ended to make room for others."),
+    ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),
+];
+
+/// Every gauge that a server keeps, with what it shows.
+pub(super) const GAUGES: [(&str, &str); 4] = [
+    ("meshd_tftp_transfers", "TFTP transfers under way."),
+    ("meshd_http_connections", "Boot plane connections that are open."),
+    ("meshd_boot_loading", "Machines that fetch their files now."),
+    ("meshd_boot_waiting", "Machines that wait in line for their turn to fetch their files."),
 ];
 
 /// Every histogram, with what it measures.
-const HISTOGRAMS: &[(&str, &str)] = &[
+pub(super) const HISTOGRAMS: [(&str, &str); 4] = [
+    ("meshd_dhcp_ack_seconds", "Time from a DHCP request to its acknowledgement, with the flush of its lease."),
     (observe::STAGE_SECONDS, "Time from the first DHCP exchange of a boot to each of its stages."),
     ("meshd_store_commit_seconds", "Time from a change to its being on the disk."),
     ("meshd_render_seconds", "Time that rendering an overlay took, where it was not cached."),
 ];
 
-/// Gauges that change where things happen, not when somebody asks.
-const GAUGES: &[(&str, &str)] = &[
-    ("meshd_boot_loading", "Machines that load their kernel, initramfs, packages or overlay."),
-    ("meshd_boot_waiting", "Machines that wait in line for others to have loaded."),
-    ("meshd_http_connections", "Open connections of the boot plane over HTTP."),
-    ("meshd_tftp_transfers", "TFTP transfers under way."),
-];
-
 /// Tells the recorder.
 pub(super) fn describe() {
-    for (name, help) in COUNTERS.iter().copied() {
+    for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);
     }
-    for (name, help) in GAUGES.iter().copied() {
+    for (name, help) in GAUGES {
         metrics::describe_gauge!(name, help);
     }
-    for (name, help) in HISTOGRAMS.iter().copied() {
+    for (name, help) in HISTOGRAMS {
         metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
     }
 }

@@ -120,7 +120,7 @@ async fn the_page_is_sound_and_bounded_and_names_no_machine() {
         assert!(value.is_finite(), "{name} {value}");
         for (label, value) in labels {
             let known = ["le", "kind", "stage", "state", "phase", "condition", "segment", "result", "reason", "code"];
-            let known = known.iter().chain(&["missing", "cause", "plane", "route", "status", "version", "commit"]);
+            let known = known.iter().chain(&["missing", "plane", "route", "status", "version", "commit", "cause"]);
             assert!(known.clone().any(|known| known == label), "{name} has the label {label}={value}");
         }
     }
@@ -167,4 +167,32 @@ async fn what_happened_is_counted_once_also_by_one_who_falls_behind() {
         .map(|(.., value)| *value)
         .collect();
     assert_eq!(stages, [1.0]);
+}
+
+#[test]
+fn every_name_that_is_counted_under_is_described() {
+    let described = describe::COUNTERS.iter().chain(&describe::GAUGES).chain(&describe::HISTOGRAMS);
+    let described: BTreeSet<&str> = described.map(|(name, _)| *name).collect();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut named = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            for kind in ["counter", "gauge", "histogram"] {
+                let opens = format!("metrics::{kind}!(");
+                for (at, _) in text.match_indices(&opens) {
+                    let rest = text[at + opens.len()..].trim_start();
+                    let Some(name) = rest.strip_prefix('"').and_then(|rest| rest.split('"').next()) else { continue };
+                    named += 1;
+                    assert!(described.contains(name), "{name} of {} has no line in describe.rs", path.display());
+                }
+            }
+        }
+    }
+    assert!(named > 5, "the sources were read");
 }
