@@ -2,15 +2,17 @@
 //!
 //! The engine is pure: [`packet`] reads and writes bytes, [`terms`] are what a client and we agree on, [`transfer`] is one
 //! transfer, [`engine`] all of one worker; what it wants done are [`effect`]s. The rest drives it: [`run`] binds and hands
-//! requests to [`worker`]s, one thread a core, each with one [`socket`] that its transfers share. [`table`] says what can be
+//! requests to [`worker`]s, a thread each, with one [`socket`] that its transfers share. [`table`] says what can be
 //! had and under which name. There are no paths here: a name is in the table, or it is nothing.
 //!
 //! RFC 1350, 2347, 2348, 2349, 7440. Only reading, only octets.
 
 mod effect;
 mod engine;
+mod fuzz;
 mod notes;
 mod packet;
+mod patience;
 mod run;
 mod socket;
 mod table;
@@ -21,6 +23,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use fuzz::fuzz;
 pub use run::{Bound, TftpError, bind, run};
 pub use table::Table;
 pub use terms::{MAX_BLOCK, MAX_WINDOW};

@@ -6,6 +6,7 @@ use super::{
     effect::{Effects, Happened},
     engine::{Engine, Limits, Lookup},
     notes::Notes,
+    patience::Patience,
     socket::{BATCH, Message, Sent, Shared, headers_of, messages_of},
     table::{Name, Table},
 };
@@ -98,8 +99,8 @@ pub(super) fn worker<T: Table>(
     let (sender, requests) = sync_channel(MAX_REQUESTS);
     let hand = Hand { requests: sender, bell: Arc::clone(&bell) };
     let work = move || {
-        let engine = Engine::new(LIMITS);
-        Worker { socket: Shared::new(socket), engine, requests, bell, table, done, notes }.work()
+        let (socket, engine, patience) = (Shared::new(socket), Engine::new(LIMITS), Patience::new());
+        Worker { socket, engine, requests, bell, table, done, notes, patience }.work()
     };
     Ok((hand, work))
 }
@@ -113,6 +114,7 @@ struct Worker<T> {
     table: Arc<T>,
     done: mpsc::Sender<Done>,
     notes: Arc<Notes>,
+    patience: Patience,
 }
 
 impl<T: Table> Worker<T> {
@@ -126,14 +128,16 @@ impl<T: Table> Worker<T> {
             let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
             self.engine.tick(now, &mut out);
             self.flush(&mut out)?;
-            if until.is_none() && self.bell.stop.load(Ordering::Acquire) && taken == 0 {
+            if until.is_none() && taken == 0 && self.bell.stop.load(Ordering::Acquire) {
                 until = Some(now + DRAIN);
             }
             if until.is_some_and(|until| self.engine.len() == 0 || until <= now) {
                 self.engine.close(&mut out);
                 return self.flush(&mut out);
             }
-            if received < BATCH && taken < BATCH {
+            if received + taken > 0 {
+                self.patience.paid();
+            } else if self.engine.len() == 0 || !self.patience.again(now) {
                 self.wait(now, until)?;
             }
         }

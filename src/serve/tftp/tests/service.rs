@@ -1,10 +1,9 @@
 //! Over loopback, with a client of a few lines: real sockets, the real service.
 
-use super::{run::open, table::Name, *};
+use super::super::{run::open, *};
 use crate::id::Digest;
 use crate::serve::central::Fetched;
 use bytes::Bytes;
-use proptest::prelude::*;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::Arc,
@@ -14,7 +13,7 @@ use tokio::{net::UdpSocket, sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(10);
-static KERNEL: [u8; 5000] = [7; 5000];
+pub(super) static KERNEL: [u8; 5000] = [7; 5000];
 
 struct Shelf {
     fetched: mpsc::UnboundedSender<(Ipv4Addr, Fetched)>,
@@ -34,14 +33,14 @@ impl Table for Shelf {
     }
 }
 
-struct World {
-    server: SocketAddr,
-    fetched: mpsc::UnboundedReceiver<(Ipv4Addr, Fetched)>,
+pub(super) struct World {
+    pub(super) server: SocketAddr,
+    pub(super) fetched: mpsc::UnboundedReceiver<(Ipv4Addr, Fetched)>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), TftpError>>,
 }
 
-fn world() -> World {
+pub(super) fn world() -> World {
     let (sender, fetched) = mpsc::unbounded_channel();
     let bound = open("lo", SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
     let server = bound.local_addr().expect("it is bound");
@@ -153,15 +152,4 @@ async fn it_ends_when_it_is_told_to_even_in_the_middle_of_a_transfer() {
     world.shutdown.cancel();
     let ended = timeout(DEADLINE, world.task).await.expect("it ends").expect("it does not panic");
     assert!(ended.is_ok());
-}
-
-proptest! {
-    #[test]
-    fn a_name_is_a_loader_or_a_blob_or_nothing(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {
-        match Name::parse(&name) {
-            Some(Name::Loader(loader)) => prop_assert!(!loader.contains('/') && name.ends_with(loader)),
-            Some(Name::Blob { part, .. }) => prop_assert!(!part.contains('/')),
-            None => {}
-        }
-    }
 }

@@ -1,0 +1,66 @@
+//! The entry of the fuzz target and of its tests: any packets, in any order, from a few clients, while time passes.
+
+use super::{
+    effect::{Effects, Happened, Payload},
+    engine::{Engine, Limits},
+    terms::MAX_WINDOW,
+};
+use crate::serve::central::Fetched;
+use bytes::Bytes;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::{Duration, Instant},
+};
+
+const LIMITS: Limits = Limits { transfers: 3, per_address: 2, window_bytes: 4000 };
+/// More blocks than numbers, if the blocks are small.
+const LENGTH: usize = 70_000 * 8;
+
+/// Plays `bytes` to an engine and checks what must always hold. Panics if it does not.
+///
+/// One step is: who (a byte), what (a byte: pass time, or send a packet of so many bytes to one of the two ports), and the
+/// packet.
+pub fn fuzz(bytes: &[u8]) {
+    let file = Bytes::from(vec![7; LENGTH]);
+    let mut engine = Engine::new(LIMITS);
+    let mut now = Instant::now();
+    let mut rest = bytes;
+    while let [who, what, more @ ..] = rest {
+        let client = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, who % 3), 1000 + u16::from(who / 3 % 3));
+        let length = usize::from(what & 0x3f).min(more.len());
+        let (packet, after) = more.split_at(length);
+        let mut out = Effects::default();
+        match what >> 6 {
+            0 => now += Duration::from_millis(u64::from(what & 0x3f).pow(3)),
+            1 => engine.request(now, client, packet, &|_| Some((file.clone(), Fetched::Loader)), &mut out),
+            _ => engine.receive(now, client, packet, &mut out),
+        }
+        engine.tick(now, &mut out);
+        check(&engine, now, &out);
+        rest = if what >> 6 == 0 { more } else { after };
+    }
+    let mut out = Effects::default();
+    engine.close(&mut out);
+    assert_eq!(engine.len(), 0);
+    assert_eq!(engine.next_deadline(), None, "nobody is waited for");
+}
+
+fn check(engine: &Engine, now: Instant, out: &Effects) {
+    assert!(engine.len() <= LIMITS.transfers);
+    assert_eq!(engine.next_deadline().is_some(), engine.len() > 0, "a transfer is always looked after");
+    assert!(engine.next_deadline().is_none_or(|at| at > now), "a deadline that has passed was met");
+    for send in &out.sends {
+        match &send.what {
+            Payload::Packet(packet) => assert!(packet.len() <= 512),
+            Payload::Blocks { block, first, count, .. } => {
+                assert!(*first >= 1 && (1..=MAX_WINDOW).contains(count) && *block >= 8);
+                let last = first + u64::from(*count) - 1;
+                assert!((last - 1) * u64::from(*block) <= LENGTH as u64, "no block beyond the last");
+            }
+        }
+    }
+    // A step concerns one client; time passing, at most all of them.
+    assert!(out.sends.len() <= 1 + LIMITS.transfers);
+    let ended = out.happened.iter().filter(|what| matches!(what, Happened::Silent { .. })).count();
+    assert!(ended <= LIMITS.transfers);
+}

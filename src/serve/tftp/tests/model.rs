@@ -1,0 +1,260 @@
+//! One transfer against a model of a client, over a network that loses, doubles and reorders. All in one thread, in its own time.
+
+use super::super::{
+    effect::{Effects, Happened, Payload, block_of},
+    engine::{Engine, Limits},
+    fuzz::fuzz,
+    packet,
+};
+use crate::serve::central::Fetched;
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::{Duration, Instant},
+};
+
+pub(super) const LIMITS: Limits = Limits { transfers: 8, per_address: 8, window_bytes: 1 << 20 };
+pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 7), 2070);
+/// One way through the network.
+const TRIP: Duration = Duration::from_micros(100);
+/// A client that hears nothing asks or acknowledges again.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// What happens to the packets, one after the other: the fates repeat.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Arrives,
+    Lost,
+    Doubled,
+    Late,
+}
+
+/// A reader as RFC 1350 and 7440 describe it. It answers old blocks too, as the sorcerer's apprentice did.
+struct Reader {
+    request: Vec<u8>,
+    block: usize,
+    window: u64,
+    got: Vec<u8>,
+    have: u64,
+    in_window: u64,
+    started: bool,
+    finished: bool,
+}
+
+impl Reader {
+    fn hear(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let number = u16::from_be_bytes([packet[2], packet[3]]);
+        match packet[1] {
+            6 if !self.started => {
+                self.started = true;
+                Some(ack(0))
+            }
+            3 if number == (self.have + 1) as u16 && !self.finished => {
+                self.started = true;
+                self.got.extend_from_slice(&packet[4..]);
+                self.have += 1;
+                self.in_window += 1;
+                self.finished = packet.len() - 4 < self.block;
+                let full = self.finished || self.in_window == self.window;
+                full.then(|| self.answer())
+            }
+            3 => Some(self.answer()),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self) -> Vec<u8> {
+        self.in_window = 0;
+        ack(self.have)
+    }
+
+    fn nag(&mut self) -> Vec<u8> {
+        if self.started { self.answer() } else { self.request.clone() }
+    }
+}
+
+pub(super) fn ack(number: u64) -> Vec<u8> {
+    [[0, 4], (number as u16).to_be_bytes()].concat()
+}
+
+pub(super) fn request(options: &str) -> Vec<u8> {
+    [b"\0\x01file\0octet\0".as_slice(), options.replace(' ', "\0").as_bytes()].concat()
+}
+
+/// The datagrams of some effects.
+pub(super) fn datagrams(out: &mut Effects) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    for send in out.sends.drain(..) {
+        match send.what {
+            Payload::Packet(bytes) => packets.push(bytes.to_vec()),
+            Payload::Blocks { file, block, first, count, .. } => {
+                for number in first..first + u64::from(count) {
+                    packets.push([&packet::data_header(number as u16), block_of(&file, block, number)].concat());
+                }
+            }
+        }
+    }
+    packets
+}
+
+struct Outcome {
+    got: Vec<u8>,
+    finished: bool,
+    sent: usize,
+    happened: Vec<Happened>,
+    took: Duration,
+}
+
+/// Plays a transfer to its end. Packets on their way are ordered by the time at which they arrive.
+fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
+    let options = format!("blksize {block} windowsize {window} ");
+    let request = request(&options);
+    let mut reader = Reader {
+        request: request.clone(),
+        block,
+        window,
+        got: Vec::new(),
+        have: 0,
+        in_window: 0,
+        started: false,
+        finished: false,
+    };
+    let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+    let mut flying: BTreeMap<(Instant, usize), (bool, Vec<u8>)> = BTreeMap::new();
+    let (mut count, mut sent, mut now) = (0, 0, begin);
+    let mut launch = |flying: &mut BTreeMap<_, _>, now: Instant, to_server: bool, packet: Vec<u8>| {
+        let fate = fates[count % fates.len()];
+        let delays: &[u32] = match fate {
+            Fate::Arrives => &[1],
+            Fate::Lost => &[],
+            Fate::Doubled => &[1, 2],
+            Fate::Late => &[40],
+        };
+        for (copy, trips) in delays.iter().enumerate() {
+            flying.insert((now + TRIP * *trips, 2 * count + copy), (to_server, packet.clone()));
+        }
+        count += 1;
+    };
+    launch(&mut flying, now, true, request);
+    let mut nag_at = now + PATIENCE;
+    loop {
+        let next = [flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
+        now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
+        if now - begin > Duration::from_secs(3600) {
+            break;
+        }
+        while let Some(entry) = flying.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (to_server, packet) = entry.remove();
+            if !to_server {
+                nag_at = now + PATIENCE;
+                if let Some(answer) = reader.hear(&packet) {
+                    launch(&mut flying, now, true, answer);
+                }
+            } else if packet[1] == 1 {
+                engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), Fetched::Loader)), &mut out);
+            } else {
+                engine.receive(now, CLIENT, &packet, &mut out);
+            }
+        }
+        engine.tick(now, &mut out);
+        for packet in datagrams(&mut out) {
+            sent += usize::from(packet[1] == 3);
+            launch(&mut flying, now, false, packet);
+        }
+        if reader.finished && engine.len() == 0 {
+            break;
+        }
+        if now >= nag_at {
+            nag_at = now + PATIENCE;
+            let nag = reader.nag();
+            launch(&mut flying, now, true, nag);
+        }
+    }
+    Outcome { got: reader.got, finished: reader.finished, sent, happened: out.happened, took: now - begin }
+}
+
+fn file_of(length: usize) -> Bytes {
+    (0..length).map(|at| (at % 251) as u8).collect()
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![12 => Just(Fate::Arrives), 1 => Just(Fate::Lost), 1 => Just(Fate::Doubled), 1 => Just(Fate::Late)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_transfer_survives_loss_copies_and_disorder_with_the_right_bytes(
+        length in 0usize..40_000,
+        block in prop_oneof![Just(8usize), Just(512), Just(1468)],
+        window in 1u64..=64,
+        fates in prop::collection::vec(fate(), 23..97),
+    ) {
+        let file = file_of(length.min(block * 500));
+        let outcome = play(&file, block, window, &fates);
+        prop_assert!(outcome.finished, "{:?} after {:?}", outcome.happened, outcome.took);
+        prop_assert!(outcome.got == file);
+        let fetched = outcome.happened.iter().filter(|what| matches!(what, Happened::Fetched { .. })).count();
+        let silent = outcome.happened.iter().any(|what| matches!(what, Happened::Silent { .. }));
+        prop_assert!(fetched >= 1 || silent, "only a lost last acknowledgement goes unreported");
+    }
+
+    #[test]
+    fn any_sequence_of_packets_keeps_the_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fuzz(&bytes);
+    }
+}
+
+#[test]
+fn a_network_that_doubles_everything_never_doubles_the_blocks_that_are_sent() {
+    let file = file_of(100 * 512);
+    for window in [1, 4] {
+        let outcome = play(&file, 512, window, &[Fate::Doubled]);
+        assert!(outcome.finished && outcome.got == file);
+        assert_eq!(outcome.sent, 101, "window {window}: each block once");
+    }
+}
+
+#[test]
+fn block_numbers_roll_over_to_zero() {
+    let file = file_of(70_000 * 8 + 3);
+    for window in [1, 7] {
+        let outcome = play(&file, 8, window, &[Fate::Arrives]);
+        assert!(outcome.finished && outcome.got == file, "window {window}");
+    }
+}
+
+#[test]
+fn a_lost_block_within_a_window_costs_no_timeout() {
+    // The tenth packet is a block in the middle of the first window of 16.
+    let mut fates = [Fate::Arrives; 400];
+    fates[9] = Fate::Lost;
+    let outcome = play(&file_of(100 * 512), 512, 16, &fates);
+    assert!(outcome.finished && outcome.took < Duration::from_millis(100), "{:?}", outcome.took);
+}
+
+#[test]
+fn a_client_that_vanishes_at_any_block_is_forgotten_in_time() {
+    let file = file_of(40 * 512);
+    for heard in 0..40 {
+        let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+        let bytes = request("blksize 512 windowsize 4 ");
+        engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), Fetched::Loader)), &mut out);
+        for number in (0..heard).step_by(4) {
+            engine.receive(begin, CLIENT, &ack(number), &mut out);
+        }
+        datagrams(&mut out);
+        let (mut now, mut again) = (begin, 0);
+        while let Some(at) = engine.next_deadline() {
+            now = at;
+            engine.tick(now, &mut out);
+            again += datagrams(&mut out).len();
+        }
+        assert!(now - begin < Duration::from_secs(25), "after block {heard}: {:?}", now - begin);
+        assert!(again <= 5 * 4, "after block {heard}: {again} datagrams for nobody");
+        assert_eq!(engine.len(), 0);
+    }
+}

@@ -1,0 +1,211 @@
+//! Many transfers in one engine: who may have one, and when it is given up.
+
+use super::{
+    super::{
+        effect::{Effects, Happened, Refusal},
+        engine::{Engine, Limits},
+        transfer::{ECHO, MAX_SILENCE},
+    },
+    model::{CLIENT, LIMITS, ack, datagrams, request},
+};
+use crate::serve::central::Fetched;
+use bytes::Bytes;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::{Duration, Instant},
+};
+
+struct Table {
+    engine: Engine,
+    out: Effects,
+    now: Instant,
+}
+
+impl Table {
+    fn new(limits: Limits) -> Self {
+        Table { engine: Engine::new(limits), out: Effects::default(), now: Instant::now() }
+    }
+
+    /// Asks for a file of 3000 bytes; the datagrams that come back.
+    fn ask(&mut self, client: SocketAddrV4, options: &str) -> Vec<Vec<u8>> {
+        let files = |name: &str| (name == "file").then(|| (Bytes::from(vec![9; 3000]), Fetched::Loader));
+        self.engine.request(self.now, client, &request(options), &files, &mut self.out);
+        datagrams(&mut self.out)
+    }
+
+    fn send(&mut self, client: SocketAddrV4, packet: &[u8]) -> Vec<Vec<u8>> {
+        self.engine.receive(self.now, client, packet, &mut self.out);
+        datagrams(&mut self.out)
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Vec<u8>> {
+        self.now += time;
+        self.engine.tick(self.now, &mut self.out);
+        datagrams(&mut self.out)
+    }
+}
+
+fn client(host: u8, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, host), port)
+}
+
+#[test]
+fn a_stage_is_reported_when_the_last_block_was_acknowledged_and_not_before() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "blksize 1468 ");
+    for number in 0..3 {
+        assert_eq!(table.send(CLIENT, &ack(number)).len(), 1);
+        assert!(!table.out.happened.iter().any(|what| matches!(what, Happened::Fetched { .. })));
+    }
+    assert!(table.send(CLIENT, &ack(3)).is_empty());
+    let fetched = Happened::Fetched { from: *CLIENT.ip(), what: Fetched::Loader };
+    assert_eq!(table.out.happened, [Happened::Began, fetched]);
+    assert_eq!((table.engine.len(), table.engine.next_deadline()), (0, None));
+    assert!(table.send(CLIENT, &ack(3)).is_empty(), "a copy of the last acknowledgement is nobody's");
+}
+
+#[test]
+fn an_error_frees_the_transfer_at_once_and_the_same_port_may_ask_again() {
+    let mut table = Table::new(LIMITS);
+    for port_69 in [false, true] {
+        table.ask(CLIENT, "tsize 0 ");
+        let abort = b"\0\x05\0\0User aborted the transfer\0";
+        if port_69 {
+            table.engine.request(table.now, CLIENT, abort, &|_| None, &mut table.out);
+        } else {
+            table.send(CLIENT, abort);
+        }
+        assert_eq!(table.engine.len(), 0);
+        assert_eq!(table.out.happened.pop(), Some(Happened::Aborted));
+    }
+    assert_eq!(table.ask(CLIENT, "blksize 1024 ").len(), 1);
+}
+
+#[test]
+fn a_request_that_comes_again_is_answered_again_but_an_echo_is_not() {
+    let mut table = Table::new(LIMITS);
+    let offer = table.ask(CLIENT, "blksize 1468 ");
+    for _ in 0..1000 {
+        assert!(table.ask(CLIENT, "blksize 1468 ").is_empty(), "100,000 requests a second are not 100,000 answers");
+    }
+    table.now += ECHO;
+    assert_eq!(table.ask(CLIENT, "blksize 1468 "), offer, "the first answer was lost");
+    assert_eq!(table.engine.len(), 1);
+    table.send(CLIENT, &ack(0));
+    assert!(table.ask(CLIENT, "blksize 1468 ").is_empty(), "a late copy does not disturb");
+    assert_eq!(table.ask(CLIENT, "blksize 512 ").len(), 1, "another request of the same port begins anew");
+    table.send(CLIENT, &ack(0));
+    table.now += Duration::from_secs(1);
+    assert_eq!(table.ask(CLIENT, "blksize 512 ").len(), 1, "the machine has started again");
+    assert_eq!(table.engine.len(), 1);
+}
+
+#[test]
+fn a_repeated_acknowledgement_sends_nothing_by_itself_and_brings_the_block_sooner() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "");
+    let second = table.send(CLIENT, &ack(1));
+    for _ in 0..100 {
+        assert!(table.send(CLIENT, &ack(1)).is_empty());
+    }
+    assert_eq!(table.pass(Duration::from_millis(20)), second);
+    assert!(table.send(CLIENT, &ack(1)).is_empty());
+    assert!(table.pass(Duration::from_millis(500)).is_empty(), "only once");
+    assert!(table.send(CLIENT, &ack(7)).is_empty(), "what was not sent cannot be acknowledged");
+    assert_eq!(table.send(CLIENT, &ack(2)).len(), 1);
+}
+
+#[test]
+fn an_offer_that_nobody_takes_up_is_repeated_twice_and_forgotten() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "tsize 0 ");
+    let seconds: Vec<usize> = (0..8).map(|_| table.pass(Duration::from_secs(1)).len()).collect();
+    assert_eq!(seconds, [1, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(table.engine.len(), 0);
+}
+
+#[test]
+fn the_timeout_that_a_client_chose_is_kept_to_and_bounded() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "timeout 3 ");
+    table.send(CLIENT, &ack(0));
+    assert!(table.pass(Duration::from_millis(2900)).is_empty());
+    assert_eq!(table.pass(Duration::from_millis(100)).len(), 1);
+    table.ask(client(2, 9), "timeout 255 ");
+    table.send(client(2, 9), &ack(0));
+    table.pass(MAX_SILENCE);
+    assert_eq!(table.engine.len(), 0);
+}
+
+#[test]
+fn forged_requests_displace_each_other_and_never_a_client_that_reads() {
+    let limits = Limits { transfers: 4, per_address: 4, window_bytes: 1 << 20 };
+    let mut table = Table::new(limits);
+    table.ask(CLIENT, "blksize 512 ");
+    table.send(CLIENT, &ack(0));
+    for port in 0..1000 {
+        table.now += Duration::from_micros(10);
+        assert_eq!(table.ask(client((port % 200) as u8, port), "blksize 512 ").len(), 1);
+        assert!(table.engine.len() <= 4);
+    }
+    assert_eq!(table.send(CLIENT, &ack(1)).len(), 1);
+}
+
+#[test]
+fn one_address_cannot_take_the_whole_table_and_a_full_one_is_silent() {
+    let limits = Limits { transfers: 4, per_address: 2, window_bytes: 1 << 20 };
+    let mut table = Table::new(limits);
+    for port in 1..=3 {
+        assert_eq!(table.ask(client(1, port), "tsize 0 ").len(), usize::from(port <= 2));
+    }
+    for host in 2..=4 {
+        table.ask(client(host, 1), "tsize 0 ");
+        table.send(client(host, 1), &ack(0));
+        table.send(client(1, u16::from(host) - 1), &ack(0));
+    }
+    assert!(matches!(table.out.happened.last(), Some(Happened::Full { .. })), "{:?}", table.out.happened.last());
+    assert_eq!(table.engine.len(), 4);
+}
+
+#[test]
+fn windows_shrink_when_the_budget_is_spent_and_grow_again() {
+    let limits = Limits { window_bytes: 20 * 1468, ..LIMITS };
+    let mut table = Table::new(limits);
+    let windows: Vec<usize> = (1..=3)
+        .map(|host| {
+            table.ask(client(host, 1), "blksize 1468 windowsize 16 ");
+            table.send(client(host, 1), &ack(0)).len()
+        })
+        .collect();
+    // Three blocks are the whole file.
+    assert_eq!(windows, [3, 3, 1]);
+    table.send(client(1, 1), b"\0\x05\0\0\0");
+    let again = table.ask(client(4, 1), "blksize 1468 windowsize 16 ");
+    assert!(String::from_utf8_lossy(&again[0]).contains("windowsize\x0015"), "{again:?}");
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_in_words() {
+    let mut table = Table::new(LIMITS);
+    let cases: [(&[u8], u8, Refusal); 3] = [
+        (b"\0\x01a\0octet\0", 1, Refusal::NotFound { name: "a".to_owned() }),
+        (b"\0\x01file\0netascii\0", 4, Refusal::Mode),
+        (b"\0\x02file\0octet\0", 2, Refusal::Write),
+    ];
+    for (bytes, code, cause) in cases {
+        table.engine.request(table.now, CLIENT, bytes, &|_| None, &mut table.out);
+        let answers = datagrams(&mut table.out);
+        assert_eq!((answers.len(), answers[0][..4].to_vec()), (1, vec![0, 5, 0, code]));
+        assert_eq!(table.out.happened.pop(), Some(Happened::Refused { client: CLIENT, cause }));
+    }
+    assert_eq!(table.engine.len(), 0);
+}
+
+#[test]
+fn the_end_is_told_to_clients_that_are_cut_off() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "tsize 0 ");
+    table.engine.close(&mut table.out);
+    assert_eq!(datagrams(&mut table.out)[0][..2], [0, 5]);
+    assert_eq!(table.out.happened.pop(), Some(Happened::CutOff));
+}
