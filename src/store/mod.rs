@@ -7,7 +7,7 @@
 //! | `version` | [`VERSION`] as text |
 //! | `node/<node ID>` | [`Node`](crate::fleet::Node) |
 //! | `session/<boot session ID>` | [`BootSession`](crate::fleet::BootSession) |
-//! | `lease/<MAC>` | [`Lease`](crate::fleet::Lease) |
+//! | `lease/<address>` | [`Lease`](crate::fleet::Lease) |
 //! | `token/<SHA-256 of the token>` | [`TokenRecord`](crate::trust::TokenRecord) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!

@@ -17,7 +17,7 @@ use std::{
 pub struct Model {
     pub(super) nodes: BTreeMap<NodeId, Node>,
     pub(super) sessions: BTreeMap<BootSessionId, BootSession>,
-    pub(super) leases: BTreeMap<MacAddr, Lease>,
+    pub(super) leases: BTreeMap<Ipv4Addr, Lease>,
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it.
     aliases: BTreeMap<MacAddr, NodeId>,
@@ -93,14 +93,14 @@ impl Model {
         self.by_address.get(&address).and_then(|id| self.sessions.get(id))
     }
 
-    /// All leases, by MAC address.
+    /// All leases, by address: no two share one. A card has one in each network that it was in.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values()
     }
 
-    /// The lease of a MAC address.
-    pub fn lease(&self, mac: MacAddr) -> Option<&Lease> {
-        self.leases.get(&mac)
+    /// The lease of an address.
+    pub fn lease(&self, address: Ipv4Addr) -> Option<&Lease> {
+        self.leases.get(&address)
     }
 
     /// How many nodes there are that nobody let in.
@@ -118,20 +118,24 @@ impl Model {
         self.tokens.values()
     }
 
-    /// Sessions that have to go when one more of this MAC is kept.
-    pub(super) fn surplus_sessions(&self, newcomer: &BootSession) -> Vec<BootSessionId> {
-        if self.sessions.contains_key(&newcomer.id) {
-            return Vec::new();
-        }
-        let own = self.by_mac.get(&newcomer.mac);
-        let too_many = own.map_or(0, |own| (own.len() + 1).saturating_sub(MAX_SESSIONS_PER_MAC));
-        let mut surplus: Vec<_> = own.into_iter().flatten().take(too_many).map(|(_, id)| *id).collect();
-        if surplus.is_empty() && self.sessions.len() >= MAX_SESSIONS {
-            // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
-            let flooded = self.nameless.len() > MAX_SESSIONS / 2;
-            let oldest = if flooded { self.nameless.first() } else { self.by_age.first() };
-            surplus.extend(oldest.map(|(_, id)| *id));
-        }
+    /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
+    /// those that go in it.
+    pub(super) fn surplus_sessions(
+        &self,
+        newcomer: &BootSession,
+        more: isize,
+        goes: impl Fn(&BootSessionId) -> bool,
+    ) -> Vec<BootSessionId> {
+        let stays = |(_, id): &&(Timestamp, BootSessionId)| !goes(id);
+        let own = || self.by_mac.get(&newcomer.mac).into_iter().flatten().filter(stays);
+        let too_many = (own().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
+        let mut surplus: Vec<_> = own().take(too_many).map(|(_, id)| *id).collect();
+        let all = self.sessions.len().saturating_add_signed(more + 1);
+        let excess = all.saturating_sub(MAX_SESSIONS + surplus.len());
+        // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
+        let flooded = self.nameless.len() > MAX_SESSIONS / 2;
+        let oldest = if flooded { &self.nameless } else { &self.by_age };
+        surplus.extend(oldest.iter().filter(stays).map(|(_, id)| *id).take(excess));
         surplus
     }
 
@@ -156,10 +160,10 @@ impl Model {
                 Change::Remove => self.remove_session(id),
             }
         }
-        for (mac, change) in staged.leases {
+        for (address, change) in staged.leases {
             match change {
-                Change::Put(lease) => drop(self.leases.insert(mac, lease)),
-                Change::Remove => drop(self.leases.remove(&mac)),
+                Change::Put(lease) => drop(self.leases.insert(address, lease)),
+                Change::Remove => drop(self.leases.remove(&address)),
             }
         }
         for (hash, change) in staged.tokens {

@@ -46,7 +46,7 @@ fn check_version(tree: &sled::Tree) -> Result<(), StoreError> {
 
 fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
     let mut model = Model::default();
-    let mut oldest_event = None;
+    let (mut oldest_event, mut by_mac) = (None, Vec::new());
     for record in tree {
         let (key, value) = record.map_err(StoreError::Write)?;
         if let Some(seq) = events::seq_of(&key) {
@@ -61,7 +61,11 @@ fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
             "session" => model.put_session(decode(&key, &value)?),
             "lease" => {
                 let lease: crate::fleet::Lease = decode(&key, &value)?;
-                model.leases.insert(lease.mac, lease);
+                if key != lease_key(&lease) {
+                    by_mac.push((key, lease));
+                } else {
+                    model.leases.insert(lease.address, lease);
+                }
             }
             "token" => {
                 let token: crate::trust::TokenRecord = decode(&key, &value)?;
@@ -71,7 +75,31 @@ fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
         }
     }
     model.oldest_event = oldest_event.unwrap_or_default();
+    rename_leases(tree, &mut model, by_mac)?;
     Ok(model)
+}
+
+fn lease_key(lease: &crate::fleet::Lease) -> String {
+    format!("lease/{}", lease.address)
+}
+
+/// Leases were kept by MAC address once; of two for one address the later one stays.
+fn rename_leases(
+    tree: &sled::Tree,
+    model: &mut Model,
+    old: Vec<(String, crate::fleet::Lease)>,
+) -> Result<(), StoreError> {
+    let mut batch = sled::Batch::default();
+    for (key, lease) in old {
+        batch.remove(key.into_bytes());
+        if model.lease(lease.address).is_some_and(|other| other.expires_at > lease.expires_at) {
+            continue;
+        }
+        let value = serde_json::to_vec(&lease).map_err(StoreError::Encode)?;
+        batch.insert(lease_key(&lease).into_bytes(), value);
+        model.leases.insert(lease.address, lease);
+    }
+    tree.apply_batch(batch).map_err(StoreError::Write)
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StoreError> {

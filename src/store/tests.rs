@@ -117,6 +117,44 @@ async fn a_flood_of_invented_machines_drives_out_itself_and_nobody_who_was_let_i
     assert!(!first && kept);
 }
 
+#[test]
+fn many_sessions_in_one_change_keep_to_the_bound_of_all() {
+    let mut model = Model::default();
+    let name = |n: u32| BootSessionId(std::array::from_fn(|at| n.to_be_bytes()[at % 4]));
+    let open = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        BootSession::open(name(n), MacAddr([2, 0, 0, a, b, c]), Stage::Dhcp, Timestamp::from_millis(i64::from(n)))
+    };
+    let full = u32::try_from(MAX_SESSIONS).unwrap();
+    (0..full - 5).for_each(|n| model.put_session(open(n)));
+    let mut tx = Tx::new(&model);
+    (full..full + 20).for_each(|n| tx.put_session(open(n)));
+    let staged = tx.into_staged();
+    model.apply(staged);
+    assert_eq!(model.sessions.len(), MAX_SESSIONS);
+    assert!(model.session(name(14)).is_none() && model.session(name(15)).is_some(), "the oldest went");
+}
+
+#[tokio::test]
+async fn leases_that_were_kept_by_mac_address_are_kept_by_address_now() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    let lease =
+        |n, last, at| Lease { mac: mac(n), address: [10, 0, 0, last].into(), expires_at: Timestamp::from_millis(at) };
+    let tree = sled::open(dir.path().join("store")).unwrap().open_tree("meshd").unwrap();
+    for old in [lease(1, 7, 5), lease(2, 7, 9), lease(3, 8, 1)] {
+        tree.insert(format!("lease/{}", old.mac), serde_json::to_vec(&old).unwrap()).unwrap();
+    }
+    tree.flush().unwrap();
+    drop(tree);
+    for _ in 0..2 {
+        let store = Store::open(dir.path()).unwrap();
+        let leases = store.read(|model| model.leases().cloned().collect::<Vec<_>>());
+        assert_eq!(leases, [lease(2, 7, 9), lease(3, 8, 1)]);
+        store.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_writers_at_once_all_find_their_record_and_are_heard_in_order() {
     let dir = tempfile::tempdir().unwrap();

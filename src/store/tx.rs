@@ -2,10 +2,10 @@
 
 use super::{Model, StoreError, events};
 use crate::fleet::{BootSession, Event, EventSeq, Lease, Node};
-use crate::id::{BootSessionId, Digest, MacAddr, NodeId};
+use crate::id::{BootSessionId, Digest, NodeId};
 use crate::trust::TokenRecord;
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Display};
+use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
 /// What happens to one record.
 pub(super) enum Change<T> {
@@ -27,7 +27,7 @@ impl<T> Change<T> {
 pub(super) struct Staged {
     pub(super) nodes: BTreeMap<NodeId, Change<Node>>,
     pub(super) sessions: BTreeMap<BootSessionId, Change<BootSession>>,
-    pub(super) leases: BTreeMap<MacAddr, Change<Lease>>,
+    pub(super) leases: BTreeMap<Ipv4Addr, Change<Lease>>,
     pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
     pub(super) events: Vec<Event>,
 }
@@ -36,11 +36,13 @@ pub(super) struct Staged {
 pub struct Tx<'a> {
     model: &'a Model,
     staged: Staged,
+    /// By how many sessions the staged ones outnumber those that go.
+    more_sessions: isize,
 }
 
 impl<'a> Tx<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
-        Tx { model, staged: Staged::default() }
+        Tx { model, staged: Staged::default(), more_sessions: 0 }
     }
 
     pub(super) fn into_staged(self) -> Staged {
@@ -86,10 +88,15 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Stores a boot session. Old ones of the same MAC address go beyond the bound.
+    /// Stores a boot session. Old ones of the same MAC address go beyond the bound, and the oldest of all.
     pub fn put_session(&mut self, session: BootSession) {
-        for id in self.model.surplus_sessions(&session) {
-            self.staged.sessions.insert(id, Change::Remove);
+        if self.session(session.id).is_none() {
+            let goes = |id: &BootSessionId| matches!(self.staged.sessions.get(id), Some(Change::Remove));
+            for id in self.model.surplus_sessions(&session, self.more_sessions, goes) {
+                self.staged.sessions.insert(id, Change::Remove);
+                self.more_sessions -= 1;
+            }
+            self.more_sessions += 1;
         }
         self.staged.sessions.insert(session.id, Change::Put(session));
     }
@@ -102,14 +109,22 @@ impl<'a> Tx<'a> {
         Some(result)
     }
 
-    /// Stores a lease.
-    pub fn put_lease(&mut self, lease: Lease) {
-        self.staged.leases.insert(lease.mac, Change::Put(lease));
+    /// The lease of an address, as staged or as it was.
+    pub fn lease(&self, address: Ipv4Addr) -> Option<&Lease> {
+        match self.staged.leases.get(&address) {
+            Some(change) => change.value(),
+            None => self.model.lease(address),
+        }
     }
 
-    /// Forgets a lease.
-    pub fn remove_lease(&mut self, mac: MacAddr) {
-        self.staged.leases.insert(mac, Change::Remove);
+    /// Stores a lease, in place of one that another machine had of this address.
+    pub fn put_lease(&mut self, lease: Lease) {
+        self.staged.leases.insert(lease.address, Change::Put(lease));
+    }
+
+    /// Forgets the lease of an address.
+    pub fn remove_lease(&mut self, address: Ipv4Addr) {
+        self.staged.leases.insert(address, Change::Remove);
     }
 
     /// A token, as staged or as it was.
