@@ -21,6 +21,8 @@ pub struct Model {
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it.
     aliases: BTreeMap<MacAddr, NodeId>,
+    /// Derived: tokens of a node.
+    by_node: BTreeMap<NodeId, BTreeSet<Digest>>,
     /// Derived: sessions of a MAC, oldest first.
     by_mac: BTreeMap<MacAddr, BTreeSet<(Timestamp, BootSessionId)>>,
     /// Derived: all sessions, oldest first.
@@ -113,9 +115,9 @@ impl Model {
         self.tokens.get(hash)
     }
 
-    /// All tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
-        self.tokens.values()
+    /// All tokens of a node.
+    pub fn tokens_of(&self, node: NodeId) -> impl Iterator<Item = &TokenRecord> {
+        self.by_node.get(&node).into_iter().flatten().filter_map(|hash| self.tokens.get(hash))
     }
 
     /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
@@ -168,8 +170,8 @@ impl Model {
         }
         for (hash, change) in staged.tokens {
             match change {
-                Change::Put(token) => drop(self.tokens.insert(hash, token)),
-                Change::Remove => drop(self.tokens.remove(&hash)),
+                Change::Put(token) => self.put_token(token),
+                Change::Remove => self.remove_token(hash),
             }
         }
     }
@@ -193,6 +195,21 @@ impl Model {
         for mac in &node.fingerprint.macs {
             if self.aliases.get(mac) == Some(&id) {
                 self.aliases.remove(mac);
+            }
+        }
+    }
+
+    pub(super) fn put_token(&mut self, token: TokenRecord) {
+        self.by_node.entry(token.node).or_default().insert(token.hash);
+        self.tokens.insert(token.hash, token);
+    }
+
+    fn remove_token(&mut self, hash: Digest) {
+        let Some(token) = self.tokens.remove(&hash) else { return };
+        if let Some(own) = self.by_node.get_mut(&token.node) {
+            own.remove(&hash);
+            if own.is_empty() {
+                self.by_node.remove(&token.node);
             }
         }
     }

@@ -67,10 +67,7 @@ fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
                     model.leases.insert(lease.address, lease);
                 }
             }
-            "token" => {
-                let token: crate::trust::TokenRecord = decode(&key, &value)?;
-                model.tokens.insert(token.hash, token);
-            }
+            "token" => model.put_token(decode(&key, &value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }
     }

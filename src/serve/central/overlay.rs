@@ -111,8 +111,7 @@ impl Central {
         let expires_at = now.after(self.site.enroll.token_ttl);
         self.store
             .commit(|tx| {
-                let old: Vec<Digest> =
-                    tx.before().tokens().filter(|old| old.node == grant.node).map(|old| old.hash).collect();
+                let old: Vec<Digest> = tx.before().tokens_of(grant.node).map(|old| old.hash).collect();
                 for hash in old {
                     tx.remove_token(hash);
                 }

@@ -171,7 +171,7 @@ impl PendingTicket {
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
             // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
             // lost.
-            let token = tx.before().tokens().any(|token| {
+            let token = tx.before().tokens_of(self.node).any(|token| {
                 let spent = token.used.map_or(token.expires_at >= now, |used| used.key != self.key);
                 token.session == self.session && spent
             });
