@@ -8,6 +8,7 @@ TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
+NODES ?= 1000
 SECONDS := 60
 FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
@@ -60,9 +61,12 @@ fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with th
 	done
 	@echo "fuzz: nothing found in $(words $(FUZZ_TARGETS)) targets, $(SECONDS) s each"
 
-bench: ## Measures renders, deliveries and durable commits beside a calibration of this machine
+bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/performance.md explains every row
 	@.ci/setup bench
 	@cargo bench --quiet --locked --bench chain
+	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench peers
+	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
+	@echo "bench: all rows are above; docs/performance.md says what they mean"
 
 doc: ## Builds the API documentation
 	@cargo doc --quiet --locked --no-deps

@@ -1,7 +1,11 @@
 //! What one boot costs the central node, beside a calibration of the machine in the same run. Prints a table; asserts nothing.
 //!
-//! Rows with a peer (TFTP, HTTP, DHCP) need the peer's program in the same run and are not here yet.
+//! Rows with a peer (TFTP, HTTP, DHCP) are in `benches/peers/`, whole boots in `benches/storm/`.
 
+#[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
+mod frame;
+
+use frame::{Goal, Table, calibrate, rate};
 use meshd::{
     catalog::{Catalog, read_overlays},
     config::{self, Site},
@@ -11,54 +15,19 @@ use meshd::{
     trust::CertificateAuthority,
     wire::{BootPart, VERSION},
 };
-use std::{
-    hint::black_box,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, path::Path, sync::Arc};
 
-/// How long one row is measured.
-const SPAN: Duration = Duration::from_secs(2);
-/// Runs of a row; the median counts.
-const RUNS: usize = 3;
-
-fn main() {
-    println!("{:<44} {:>14}", "work", "median");
-    calibrate();
-    overlays();
-    commits();
+fn main() -> anyhow::Result<()> {
+    let mut table = Table::new();
+    calibrate(&mut table)?;
+    certificates(&mut table);
+    overlays(&mut table);
+    commits(&mut table);
+    table.finish("chain");
+    Ok(())
 }
 
-/// The median rate of some work, in times a second.
-fn rate(mut work: impl FnMut()) -> f64 {
-    let mut rates: Vec<f64> = (0..RUNS)
-        .map(|_| {
-            let (begin, mut count) = (Instant::now(), 0u32);
-            while begin.elapsed() < SPAN {
-                work();
-                count += 1;
-            }
-            f64::from(count) / begin.elapsed().as_secs_f64()
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    rates[RUNS / 2]
-}
-
-fn row(what: &str, value: f64, unit: &str) {
-    println!("{what:<44} {value:>14.0} {unit}");
-}
-
-fn calibrate() {
-    let megabyte = vec![7u8; 1_000_000];
-    row(
-        "calibration: SHA-256",
-        rate(|| {
-            black_box(Digest::of(&megabyte));
-        }),
-        "MB/s",
-    );
+fn certificates(table: &mut Table) {
     let dir = tempfile::tempdir().expect("a folder");
     let now = Timestamp::from_millis(1_700_000_000_000);
     let authority = CertificateAuthority::load_or_create(dir.path(), "bench", now).expect("an authority");
@@ -66,8 +35,8 @@ fn calibrate() {
     let params = rcgen::CertificateParams::default();
     let csr = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
     let node: NodeId = "00000000".parse().expect("a node ID");
-    let issue = || drop(black_box(authority.issue_node(&csr, node, now)));
-    row("calibration: certificates issued (P-256)", rate(issue), "/s");
+    let issued = rate(|| drop(black_box(authority.issue_node(&csr, node, now))));
+    table.alone("certificates issued, one core", "/s", issued, Goal::None);
 }
 
 struct Rendering {
@@ -108,14 +77,14 @@ impl Rendering {
     }
 }
 
-fn overlays() {
+fn overlays(table: &mut Table) {
     let rendering = Rendering::load();
     let mut number = 0;
     let cold = rate(|| {
         number += 1;
         black_box(rendering.render(number));
     });
-    row("overlay rendered cold, one core", cold, "/s");
+    table.alone("overlay rendered cold, one core", "/s", cold, Goal::AtLeast(2000.0));
     let public = rendering.render(0);
     let boot = BootPart {
         version: VERSION,
@@ -125,11 +94,12 @@ fn overlays() {
         issued_at: Timestamp::from_millis(0),
         token: None,
     };
-    row("overlay delivered from cache (3.3 MB), one core", rate(|| drop(black_box(deliver(&public, &boot)))), "/s");
+    let delivered = rate(|| drop(black_box(deliver(&public, &boot))));
+    table.alone("overlay (3.3 MB) from cache, one core", "/s", delivered, Goal::AtLeast(20_000.0));
 }
 
 /// Durable commits with many writers, as a rack that powers on makes them.
-fn commits() {
+fn commits(table: &mut Table) {
     const WRITERS: u32 = 64;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let dir = tempfile::tempdir().expect("a folder");
@@ -148,7 +118,7 @@ fn commits() {
         number += 1;
         round(number);
     });
-    row("durable lease commits, 64 writers", rounds * f64::from(WRITERS), "/s");
+    table.alone("durable lease commits, 64 writers", "/s", rounds * f64::from(WRITERS), Goal::None);
 }
 
 async fn lease(store: Arc<Store>, writer: u32, number: u32) {

@@ -4,12 +4,14 @@
 //! A bench starts with [`begin`], makes a [`Wire`], starts one server at a time in its server namespace, loads it from the client
 //! namespace, and prints rows to a [`Table`].
 
+mod calibrate;
 mod cleanup;
 mod process;
 mod site;
 mod table;
 mod wire;
 
+pub use calibrate::{calibrate, rate};
 pub use cleanup::begin;
 pub use process::{Process, Server, cpu_of, installed};
 pub use site::{AGENT_PORT, HTTP_PORT, Image, Site};

@@ -63,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     let wire = Wire::new()?;
     fabric::attach(&wire)?;
     let (server, _) = site(&arguments).serve(&wire)?;
+    frame::calibrate(&mut frame::Table::new())?;
     println!(
         "storm: {} machines power on within {} s, bulk {}",
         arguments.nodes,
