@@ -116,3 +116,36 @@ fn machines_that_come_too_many_wait_their_turn_in_ipxe_and_each_gets_it() {
         });
     }
 }
+
+#[test]
+fn a_script_that_is_asked_for_again_is_the_same_but_for_its_capability_until_something_changes() {
+    let rack = Rack::new(1, 2);
+    let first = rack.ask(0);
+    let node = rack.world.node();
+    let id = node["id"].as_str().unwrap();
+    let mut last = first.overlay().expect("a boot");
+    for _ in 0..5 {
+        let again = rack.ask(0);
+        let overlay = again.overlay().expect("a boot");
+        assert_ne!(overlay, last, "each script has its own capability");
+        assert_eq!(again.0.replace(&overlay, ""), first.0.replace(&first.overlay().unwrap(), ""));
+        assert_eq!(rack.get(0, &last).status, 410, "the one before is void");
+        last = overlay;
+    }
+    crate::world::eventually("they are counted", || {
+        let boot = &rack.world.node()["boot"];
+        let stages = boot["stages"].as_array().cloned().unwrap_or_default();
+        let script = stages.into_iter().find(|mark| mark["stage"] == "script").unwrap_or_default();
+        if script["count"] == 6 { Ok(()) } else { Err(format!("{boot}")) }
+    });
+    assert_eq!(rack.get(0, &last).status, 200);
+    assert_eq!(rack.get(0, &last).status, 410);
+
+    assert!(rack.ask(0).0.contains("# profile discovery\n"));
+    let assigned = rack.world.meshd(&["node", "assign-profile", id, "compute"]);
+    assert!(assigned.status.success(), "{assigned:?}");
+    assert!(rack.ask(0).0.contains("# profile compute\n"), "the next script is what was assigned");
+    let other = rack.get(0, &format!("{URL}/boot/script?mac={}&arch=arm64", mac(0)));
+    assert!(other.text().contains("# refusal arch_mismatch"), "{}", other.text());
+    assert!(rack.ask(0).overlay().is_some(), "and it boots on");
+}

@@ -8,6 +8,7 @@
 //! | `dhcp` | a machine asked for an address: its boot session opens or goes on |
 //! | `fetch` | it fetched a loader, kernel, initramfs, packages or modloop |
 //! | `script` | it asked what to boot: identity, admission, rendering, capability, plan |
+//! | `again` | it asked the same once more |
 //! | `loading` | whether it may load now, or has to wait for its turn |
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
@@ -17,6 +18,7 @@
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
 
+mod again;
 mod alarm;
 mod dhcp;
 mod enrol;
@@ -96,7 +98,7 @@ pub struct Central {
     entropy: Box<dyn Entropy>,
     capabilities: Mutex<Book>,
     /// What the script promised to each session: the overlay must be of the same generation.
-    promises: Mutex<BTreeMap<BootSessionId, (Timestamp, render::Promise)>>,
+    promises: Mutex<BTreeMap<BootSessionId, overlay::Promised>>,
     renders: render::Cache,
     line: Mutex<Line>,
     repeats: loading::Repeats,

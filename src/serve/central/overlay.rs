@@ -1,6 +1,6 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
-use super::{Central, Shared, alarm::Alarm, lock, render::Promise, stages::reach};
+use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
 use crate::boot;
 use crate::config::Delivery;
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Stage};
@@ -14,10 +14,18 @@ use crate::trust::{
 };
 use crate::wire::{self, BootPart};
 use bytes::Bytes;
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc};
 
 /// Promises kept: machines between their script and their overlay. Watched over by [`Central::forget_promises`].
 const MAX_PROMISES: usize = 65_536;
+
+/// What the script of a session promised, and when last.
+pub(super) struct Promised {
+    at: Timestamp,
+    rendered: Promise,
+    /// The script itself, to be told again.
+    pub(super) told: Option<Arc<Told>>,
+}
 
 /// Why there is no overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +74,7 @@ impl Central {
             done: false,
         };
         let grant = transfer.grant;
-        let promise = lock(&self.promises).get(&grant.session).map(|(_, promise)| promise.clone());
+        let promise = lock(&self.promises).get(&grant.session).map(|promised| promised.rendered.clone());
         let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
         let token = self.choose(&grant, &promise, now).await.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
@@ -163,19 +171,24 @@ impl Central {
     }
 
     /// Remembers what the script of a session promised.
-    pub(super) fn promise(&self, session: BootSessionId, promise: Promise) {
-        let now = self.now();
+    pub(super) fn promise(&self, session: BootSessionId, rendered: Promise, told: Option<Arc<Told>>) {
+        let at = self.now();
         let mut promises = lock(&self.promises);
         if promises.len() < MAX_PROMISES || promises.contains_key(&session) {
-            promises.insert(session, (now, promise));
+            promises.insert(session, Promised { at, rendered, told });
         } else {
             tracing::warn!("so many machines have a script and no overlay that one more has to ask again");
         }
     }
 
+    /// The same is promised again; false if nothing is.
+    pub(super) fn promise_again(&self, session: BootSessionId, now: Timestamp) -> bool {
+        lock(&self.promises).get_mut(&session).map(|promised| promised.at = now).is_some()
+    }
+
     /// Forgets what no capability asks for any more.
     pub(super) fn forget_promises(&self, now: Timestamp) {
-        lock(&self.promises).retain(|_, (at, _)| now.since(*at) <= CAPABILITY_LIFE);
+        lock(&self.promises).retain(|_, promised| now.since(promised.at) <= CAPABILITY_LIFE);
     }
 }
 

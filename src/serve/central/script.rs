@@ -2,6 +2,7 @@
 
 use super::{
     Central, Shared,
+    again::Told,
     alarm::Alarm,
     lock,
     render::{RenderError, image_parts},
@@ -59,6 +60,9 @@ impl Central {
             return Err(Refusal::NoSession);
         }
         let link_is_live = self.probe(id).await;
+        if !link_is_live && let Some(script) = self.again(request, sighting, session.id, from, endpoint) {
+            return Ok(script);
+        }
         let known = self.store.read(|model| model.node(id).cloned());
         if link_is_live && known.as_ref().is_some_and(|node| node.fingerprint.macs.contains(&sighting.mac)) {
             let detail = format!("{from} asked to boot as {id}, whose link answers");
@@ -84,9 +88,11 @@ impl Central {
             capability: &capability,
         };
         let plan = boot::decide(&ask).inspect_err(|_| self.give_up_turn(session.mac))?;
-        self.promise(session.id, rendered);
+        let script = boot::boot_script(&plan);
         self.record_boot(id, session.id, from).await.map_err(|error| internal(&error))?;
-        Ok(boot::boot_script(&plan))
+        let told = Told::of(&script, &capability, request, endpoint, &catalog, &node);
+        self.promise(session.id, rendered, told);
+        Ok(script)
     }
 
     /// The boot session in which this request may be answered: opened by DHCP of this MAC within the window, from the
@@ -266,9 +272,11 @@ const OF_ONE_BOOT: [ConditionKind; 7] = [
 ];
 
 /// Whether the boot of a node in a session is in the store already, so that one more script of it changes nothing there.
-fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> bool {
+pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> bool {
     let known = model.session(session).is_some_and(|session| {
-        session.node == Some(id) && session.address == Some(from) && session.reached(Stage::Script).is_some()
+        let goes_on = session.stalled().is_none() && session.waiting().is_none();
+        let told = session.reached(Stage::Script).is_some();
+        session.node == Some(id) && session.address == Some(from) && told && goes_on
     });
     known
         && model.node(id).is_some_and(|node| {
@@ -279,7 +287,7 @@ fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr
 }
 
 /// Whether a sighting of a known node tells anything that is not written down.
-fn teaches(node: &Node, sighting: &Sighting, policy: EnrollPolicy) -> bool {
+pub(super) fn teaches(node: &Node, sighting: &Sighting, policy: EnrollPolicy) -> bool {
     let comes_back = node.phase == Phase::Removed || (node.phase == Phase::Discovered && policy == EnrollPolicy::Auto);
     comes_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }

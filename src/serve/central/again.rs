@@ -1,0 +1,112 @@
+//! The same machine asks for its script again in the same boot session, and nothing that the script depends on has changed: it gets
+//! the same script with another capability. Whatever is different goes the long way, by `script`.
+//!
+//! Nothing is taken on trust here: the session, the address, the identity and the phase are looked at as they are now. Only the
+//! making of the text is spared, and writing down what is written down.
+
+use super::{
+    Central, lock,
+    script::{is_recorded, teaches},
+};
+use crate::boot::{Endpoint, ScriptRequest};
+use crate::catalog::Catalog;
+use crate::fleet::{Claim, Identified, Node, Phase, PhaseChange, Sighting, Transition, identify};
+use crate::id::{BootSessionId, ProfileName, Secret};
+use crate::trust::capability::Grant;
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Weak},
+};
+
+/// A script as it was told, and all that it was made from.
+pub(super) struct Told {
+    request: ScriptRequest,
+    endpoint: Endpoint,
+    /// Not kept alive by this: it holds images.
+    catalog: Weak<Catalog>,
+    phase: Phase,
+    profile: Option<ProfileName>,
+    name: String,
+    /// The text before and after the capability.
+    text: (String, String),
+}
+
+impl Told {
+    /// Takes the script apart that was decided for this node, as it was before it booted. `None` if it holds no capability, or more
+    /// than one.
+    pub(super) fn of(
+        script: &str,
+        capability: &Secret<String>,
+        request: &ScriptRequest,
+        endpoint: Endpoint,
+        catalog: &Arc<Catalog>,
+        node: &Node,
+    ) -> Option<Arc<Self>> {
+        // Exposed to be cut out.
+        let (before, after) = script.split_once(capability.expose())?;
+        let text = (before.to_owned(), after.to_owned());
+        (!after.contains(capability.expose())).then(|| {
+            Arc::new(Told {
+                request: request.clone(),
+                endpoint,
+                catalog: Arc::downgrade(catalog),
+                // The phase in which the next request finds it, unless something happens.
+                phase: match node.phase.on(PhaseChange::Boot) {
+                    Ok(Transition::To(phase)) => phase,
+                    Ok(Transition::Stay) | Err(_) => node.phase,
+                },
+                profile: node.profile.clone(),
+                name: node.name.clone(),
+                text,
+            })
+        })
+    }
+
+    fn with(&self, capability: &Secret<String>) -> String {
+        // Exposed into the one script that is for this node.
+        [self.text.0.as_str(), capability.expose(), self.text.1.as_str()].concat()
+    }
+
+    fn is_of(&self, node: &Node) -> bool {
+        self.phase == node.phase && self.profile == node.profile && self.name == node.name
+    }
+}
+
+impl Central {
+    /// The script of before with a new capability; `None` if it has to be made anew. The node's link does not answer.
+    pub(super) fn again(
+        &self,
+        request: &ScriptRequest,
+        sighting: &Sighting,
+        session: BootSessionId,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> Option<String> {
+        let told = lock(&self.promises).get(&session)?.told.clone()?;
+        let same = told.request == *request && told.endpoint == endpoint;
+        if !same || !std::ptr::eq(told.catalog.as_ptr(), Arc::as_ptr(&self.catalog())) {
+            return None;
+        }
+        let id = sighting.node_id();
+        let unchanged = self.store.read(|model| {
+            model.node(id).is_some_and(|node| {
+                told.is_of(node)
+                    && is_recorded(model, id, session, from)
+                    && identify(Some(node), sighting, Claim::default()) == Identified::Known
+                    && !teaches(node, sighting, self.site.enroll.policy)
+            })
+        });
+        if !unchanged || self.take_turn(sighting.mac).is_err() {
+            return None;
+        }
+        let now = self.now();
+        let grant = Grant { session, node: id, address: from };
+        let capability = lock(&self.capabilities).grant(now, self.random(), grant);
+        // The promise has to be there as long as the capability.
+        if !self.promise_again(session, now) {
+            return None;
+        }
+        self.repeats.count(session, now);
+        Some(told.with(&capability))
+    }
+}
