@@ -43,15 +43,15 @@ pub enum DaemonError {
 
 /// Everything that listens.
 pub(super) struct Bound {
+    pub(super) dhcp: dhcp::Bound,
     pub(super) segments: Vec<BoundSegment>,
     pub(super) admin: admin::Socket,
     pub(super) metrics: Option<metrics::Listener>,
 }
 
-/// The sockets of one segment, in the order in which a node meets them.
+/// The sockets on one interface, in the order in which a node meets them.
 pub(super) struct BoundSegment {
     pub(super) endpoint: Endpoint,
-    dhcp: dhcp::Bound,
     tftp: tftp::Bound,
     http: tokio::net::TcpListener,
     agent: tokio::net::TcpListener,
@@ -60,14 +60,11 @@ pub(super) struct BoundSegment {
 /// Opens every socket. Needs a tokio runtime.
 pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     let site = central.site();
-    let heard = site.segments.iter().filter_map(|segment| Some((segment, segment.interface()?)));
-    let segments = heard.map(|(segment, name)| {
-        let dhcp = dhcp::bind(segment, name)?;
-        let address = dhcp.address();
+    let dhcp = dhcp::bind(site)?;
+    let segments = dhcp.interfaces().map(|(name, address)| {
         let interface = Some(name);
         Ok(BoundSegment {
             endpoint: Endpoint { address, http_port: site.http.port },
-            dhcp,
             tftp: tftp::bind(name, address)?,
             http: bind::tcp(Service::Http, interface, SocketAddrV4::new(address, site.http.port))?,
             agent: bind::tcp(Service::Agent, interface, SocketAddrV4::new(address, site.agent.port))?,
@@ -75,16 +72,14 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
     let metrics = site.metrics.map(metrics::bind).transpose()?;
-    Ok(Bound { segments, admin: admin::bind(&site.admin.socket)?, metrics })
+    Ok(Bound { dhcp, segments, admin: admin::bind(&site.admin.socket)?, metrics })
 }
 
 impl BoundSegment {
-    /// Starts the segment's servers.
+    /// Starts its servers.
     pub(super) fn spawn(self, central: &Shared, tasks: &mut Tasks, stop: &CancellationToken) {
-        let BoundSegment { endpoint, dhcp, tftp, http, agent } = self;
+        let BoundSegment { endpoint, tftp, http, agent } = self;
         tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
-        let (shared, token) = (central.clone(), stop.clone());
-        tasks.spawn("DHCP", async move { dhcp::run(shared, dhcp, token).await.map_err(DaemonError::Service) });
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let (shared, token) = (central.clone(), stop.clone());

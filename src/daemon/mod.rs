@@ -40,6 +40,10 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     let mut tasks = Tasks::default();
     let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
+    let (shared, token) = (central.clone(), stop.clone());
+    tasks.spawn("DHCP", async move {
+        crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
+    });
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);
     }

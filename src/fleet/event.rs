@@ -67,6 +67,12 @@ pub enum EventKind {
     Task,
     /// DHCP has no free address left.
     PoolExhausted,
+    /// DHCP will soon have none.
+    PoolFilling,
+    /// Another DHCP or PXE server is on a network that meshd serves.
+    OtherDhcpServer,
+    /// A machine found the address that DHCP gave it in use.
+    AddressDeclined,
 }
 
 impl EventKind {
@@ -86,6 +92,9 @@ impl EventKind {
             EventKind::BootRefused => "boot_refused",
             EventKind::Task => "task",
             EventKind::PoolExhausted => "pool_exhausted",
+            EventKind::PoolFilling => "pool_filling",
+            EventKind::OtherDhcpServer => "other_dhcp_server",
+            EventKind::AddressDeclined => "address_declined",
         }
     }
 }

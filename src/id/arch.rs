@@ -50,54 +50,18 @@ impl FromStr for Arch {
 
 super::serde_as_text!(Arch);
 
-/// DHCP option 93 as it came, with its meaning from the IANA registry "Processor Architecture Types" (RFC 5970).
+/// DHCP option 93 as it came: a value of the IANA registry "Processor Architecture Types" (RFC 5970).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ClientArch(pub u16);
-
-/// How a machine's firmware loads its first program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Firmware {
-    /// Legacy BIOS over TFTP.
-    Bios,
-    /// UEFI over TFTP.
-    Uefi,
-    /// UEFI over HTTP: the boot file is a URL.
-    UefiHttp,
-}
 
 impl ClientArch {
     /// Legacy BIOS, also what a client without option 93 is taken for.
     pub const BIOS: ClientArch = ClientArch(0);
-
-    /// Firmware kind and processor, or `None` for a value that no loader exists for.
-    pub fn meaning(self) -> Option<(Firmware, Arch)> {
-        match self.0 {
-            0 => Some((Firmware::Bios, Arch::X86_64)),
-            // 7 is what the registry calls "EBC" and every x64 firmware sends; 9 is the registered x64 value.
-            7 | 9 => Some((Firmware::Uefi, Arch::X86_64)),
-            11 => Some((Firmware::Uefi, Arch::Aarch64)),
-            16 => Some((Firmware::UefiHttp, Arch::X86_64)),
-            19 => Some((Firmware::UefiHttp, Arch::Aarch64)),
-            27 => Some((Firmware::Uefi, Arch::Riscv64)),
-            28 => Some((Firmware::UefiHttp, Arch::Riscv64)),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn both_values_that_x64_firmware_sends_mean_uefi() {
-        for value in [7, 9] {
-            assert_eq!(ClientArch(value).meaning(), Some((Firmware::Uefi, Arch::X86_64)));
-        }
-        assert_eq!(ClientArch(16).meaning(), Some((Firmware::UefiHttp, Arch::X86_64)));
-        assert_eq!(ClientArch(0xfff).meaning(), None);
-    }
 
     #[test]
     fn text_round_trips() {

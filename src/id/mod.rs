@@ -14,7 +14,7 @@ mod session;
 mod time;
 mod uuid;
 
-pub use arch::{Arch, ClientArch, Firmware};
+pub use arch::{Arch, ClientArch};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
 pub use name::{ImageName, NameError, OverlayName, ProfileName};

@@ -2,9 +2,9 @@
 
 use super::Central;
 use crate::fleet::{Actor, BootSession, Event, EventKind, Exchange, Lease, Stage};
-use crate::id::{BootSessionId, ClientArch, MacAddr, SystemUuid, Timestamp};
+use crate::id::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::store::{StoreError, Tx};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// One DHCP exchange, as the engine understood it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,49 +23,97 @@ pub struct DhcpSeen {
     pub lease: Option<Lease>,
 }
 
+/// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseChange {
+    /// As it was.
+    pub before: Lease,
+    /// As it is; `None`: forgotten.
+    pub after: Option<Lease>,
+}
+
+/// Something to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DhcpStep {
+    /// An exchange, with its lease.
+    Seen(DhcpSeen),
+    /// A lease that ends, or goes.
+    Lease(LeaseChange),
+}
+
 impl Central {
-    /// Stores the lease and opens or refreshes the boot session, in one flush. The answer may go out once this returned.
-    pub async fn dhcp_seen(&self, seen: DhcpSeen) -> Result<(), StoreError> {
+    /// Stores leases and opens or refreshes boot sessions, all of them in one flush and in their order. Answers that promise
+    /// any of it may go out once this returned.
+    pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
         let now = self.now();
-        let fresh = BootSessionId(self.random());
         self.store
             .commit(|tx| {
-                if let Some(lease) = &seen.lease {
-                    tx.put_lease(lease.clone());
-                }
-                let session = current_session(tx, &seen, fresh, now);
-                if let Some(session) = session {
-                    tx.put_session(session);
+                // What the store does not show before the end: sessions that this very change opens.
+                let mut opened = BTreeMap::new();
+                for step in steps {
+                    match step {
+                        DhcpStep::Seen(seen) => self.seen(tx, seen, &mut opened, now),
+                        DhcpStep::Lease(change) => change_lease(tx, change),
+                    }
                 }
                 Ok(())
             })
             .await
     }
 
-    /// A DISCOVER could not be answered: every address is taken.
-    pub async fn pool_exhausted(&self, interface: &str) {
-        if !self.alarms.allow(self.clock.monotonic(), interface) {
-            return;
+    fn seen(&self, tx: &mut Tx<'_>, seen: &DhcpSeen, opened: &mut BTreeMap<MacAddr, BootSessionId>, now: Timestamp) {
+        if let Some(lease) = &seen.lease {
+            tx.put_lease(lease.clone());
         }
-        tracing::error!(interface, "DHCP pool exhausted; widen [dhcp].range or shorten its lease");
-        let detail = format!("every address of the pool on {interface} is leased; widen [dhcp].range");
-        let event = Event::new(self.now(), Actor::Central, EventKind::PoolExhausted, detail);
-        self.record(event).await;
+        let newest = opened.get(&seen.mac).copied();
+        let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+        if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.random())) {
+            opened.insert(seen.mac, session.id);
+            tx.put_session(session);
+        }
+    }
+
+    /// Which node has been seen with a card, if any.
+    pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
+        self.store.read(|model| model.node_of_mac(mac).map(|node| node.id))
+    }
+
+    /// Something happened to the addresses of a segment that an operator should know. `cause` bounds how often it is recorded.
+    pub async fn dhcp_event(&self, kind: EventKind, cause: &str, detail: String) {
+        if self.alarms.allow(self.clock.monotonic(), cause) {
+            self.record(Event::new(self.now(), Actor::Central, kind, detail)).await;
+        }
+    }
+}
+
+fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
+    if tx.lease(change.before.address) == Some(&change.before) {
+        match &change.after {
+            Some(lease) => tx.put_lease(lease.clone()),
+            None => tx.remove_lease(change.before.address),
+        }
     }
 }
 
 /// The session after this exchange, or `None` where it belongs to none: an operating system that meshd did not boot.
-fn current_session(tx: &mut Tx<'_>, seen: &DhcpSeen, fresh: BootSessionId, now: Timestamp) -> Option<BootSession> {
+fn current_session(
+    tx: &mut Tx<'_>,
+    seen: &DhcpSeen,
+    newest: Option<BootSessionId>,
+    now: Timestamp,
+    fresh: impl FnOnce() -> BootSessionId,
+) -> Option<BootSession> {
     let stage = match seen.exchange {
         Exchange::Firmware => Stage::Dhcp,
         Exchange::Ipxe => Stage::IpxeDhcp,
         Exchange::Os => Stage::OsDhcp,
     };
-    let newest = tx.before().newest_session(seen.mac).filter(|session| session.continues(seen.exchange, now));
+    let newest = newest.and_then(|id| tx.session(id)).filter(|session| session.continues(seen.exchange, now)).cloned();
     let mut session = match newest {
-        Some(session) => session.clone(),
+        Some(session) => session,
         None if seen.exchange == Exchange::Os => return None,
         None => {
+            let fresh = fresh();
             let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
             let started = Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
             tx.event(started.of_node(node).in_session(fresh));

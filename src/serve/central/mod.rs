@@ -36,7 +36,7 @@ mod stages;
 mod stalls;
 mod watch;
 
-pub use dhcp::DhcpSeen;
+pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fetch::Fetched;
 pub use link::{LinkCommand, LinkId};

@@ -94,7 +94,7 @@ impl Central {
         let chain = Chain {
             transport: self.site.boot.kernel_transport,
             delivery: self.site.boot.delivery,
-            leases: model.lease(boot.mac).is_some(),
+            leases: boot.address.and_then(|own| model.lease(own)).is_some_and(|lease| lease.mac == boot.mac),
         };
         stall(boot, chain, since, now)
     }

@@ -1,21 +1,52 @@
 //! DHCP: a machine asks for an address and is told what to boot.
 //!
-//! In the order in which a packet passes: [`request`] reads it, [`engine`] decides, with [`leases`] for the address and
-//! [`bootfile`] for the program, [`reply`] writes the answer. All of that is pure. [`socket`] binds and [`run`] drives.
+//! In the order in which a packet passes:
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `options`, `request` | read it; `firmware` has what firmware is there and where it departs from the RFCs |
+//! | `engine` | holds back floods (`flood`) and finds the segment (`served`) |
+//! | `turn` | decides, with `leases` and `reserved` for the address and `bootfile` for the program |
+//! | `reply`, `route` | write the answer, and where it goes |
+//! | `note`, `level` | what an operator should know: a pool that fills up, another server |
+//!
+//! All of that is pure. `probe` asks who else serves a network and `frame` makes Ethernet frames, pure as well. `socket` and `frames`
+//! open ports, `run` drives, `figures` counts.
 
+mod bits;
 mod bootfile;
 mod engine;
+mod exercise;
+mod figures;
+mod firmware;
+mod flood;
+mod frame;
+mod frames;
 mod leases;
+mod level;
+mod note;
+mod options;
+mod probe;
 mod reply;
 mod request;
+mod reserved;
+mod route;
 mod run;
+mod served;
 mod socket;
+mod turn;
 
 #[cfg(test)]
 mod tests;
 
-pub use bootfile::{BootFile, NoLoader, Sources, loader_names};
-pub use engine::{Effect, Engine, Note, Origin, PROXY_PORT};
-pub use leases::{DECLINED_HOLD, LeaseChange, OFFER_HOLD};
+pub use bootfile::{BootFile, NoLoader, Sources};
+pub use engine::{Counters, Effect, Engine, Interface, Reply, Setup, Told};
+pub use exercise::exercise;
+pub use firmware::{QUIRKS, Quirk, loader_names};
+pub use flood::MAX_PER_SECOND;
+pub use leases::{DECLINED_HOLD, OFFER_HOLD};
+pub use level::Level;
+pub use note::Note;
+pub use route::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
 pub use run::run;
 pub use socket::{Bound, bind};

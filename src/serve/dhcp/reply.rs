@@ -6,13 +6,11 @@ use super::{
 };
 use crate::config::Pool;
 use crate::fleet::Exchange;
+use crate::id::ClientArch;
 use dhcproto::v4::{
     DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
 };
-use std::{
-    net::{Ipv4Addr, SocketAddrV4},
-    time::Duration,
-};
+use std::{net::Ipv4Addr, time::Duration};
 
 /// BOOTP clients and some relays drop what is shorter (RFC 1542, 2.1).
 const MIN_REPLY: usize = 300;
@@ -23,9 +21,6 @@ const PXE_TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
 /// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
 const IPXE_OPTIONS: u8 = 175;
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
-/// Ports of RFC 2131.
-pub const SERVER_PORT: u16 = 67;
-const CLIENT_PORT: u16 = 68;
 
 /// What kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +41,10 @@ pub enum Answer {
 
 /// Who answers.
 pub struct Answerer<'a> {
-    /// Our address on this segment.
+    /// Where this client finds the boot services.
     pub address: Ipv4Addr,
+    /// What it shall send in option 54: that address, or what its relay wants (RFC 5107).
+    pub identifier: Ipv4Addr,
     /// What goes with an address.
     pub pool: Option<&'a Pool>,
 }
@@ -65,7 +62,7 @@ impl Answerer<'_> {
         );
         message.set_opcode(Opcode::BootReply).set_flags(Flags::new(request.flags));
         let options = message.opts_mut();
-        options.insert(DhcpOption::ServerIdentifier(self.address));
+        options.insert(DhcpOption::ServerIdentifier(self.identifier));
         for option in &request.echoed {
             options.insert(DhcpOption::Unknown(option.clone()));
         }
@@ -115,9 +112,12 @@ impl Answerer<'_> {
             }
             Answer::ProxyOffer | Answer::ProxyAck => {
                 message.set_ciaddr(request.ciaddr);
-                // Without option 60 firmware does not take an answer without an address for one.
+                // Quirk::ProxyNeedsClass
                 if request.vendor != Some(Vendor::Http) {
                     class(message.opts_mut(), b"PXEClient");
+                }
+                // Quirk::LooksForBootServers, and Quirk::StumblesOverMenu
+                if request.exchange == Exchange::Firmware && request.boot_arch() == ClientArch::BIOS {
                     message.opts_mut().insert(DhcpOption::VendorExtensions(PXE_TAKE_THE_FILE.to_vec()));
                 }
             }
@@ -128,7 +128,8 @@ impl Answerer<'_> {
     fn boot(&self, message: &mut Message, request: &Request, boot: &BootFile) {
         let name = match boot {
             BootFile::None | BootFile::Missing(_) => return,
-            BootFile::Tftp(name) | BootFile::Http(name) | BootFile::Script(name) => name.as_bytes(),
+            BootFile::Tftp(name) => name.as_bytes(),
+            BootFile::Http(name) | BootFile::Script(name) => name.as_bytes(),
         };
         let server = self.address.to_string();
         message.set_siaddr(self.address).set_sname_str(&server);
@@ -138,6 +139,7 @@ impl Answerer<'_> {
         let options = message.opts_mut();
         options.insert(DhcpOption::TFTPServerName(server.into_bytes()));
         options.insert(DhcpOption::BootfileName(name.to_vec()));
+        // Quirk::UrlNeedsClass
         if matches!(boot, BootFile::Http(_)) && request.vendor == Some(Vendor::Http) {
             class(options, b"HTTPClient");
         }
@@ -157,9 +159,8 @@ fn lease_times(options: &mut DhcpOptions, lease: Duration) {
 }
 
 fn network(options: &mut DhcpOptions, pool: &Pool) {
-    let mask = netmask(pool.prefix_len);
-    options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(mask)));
-    options.insert(DhcpOption::BroadcastAddr(Ipv4Addr::from(u32::from(pool.first) | !mask)));
+    options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(pool.mask())));
+    options.insert(DhcpOption::BroadcastAddr(pool.broadcast()));
     if let Some(router) = pool.router {
         options.insert(DhcpOption::Router(vec![router]));
     }
@@ -174,11 +175,6 @@ fn network(options: &mut DhcpOptions, pool: &Pool) {
     }
 }
 
-/// The mask of a prefix, as a number.
-pub fn netmask(prefix_len: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0)
-}
-
 fn encode(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MIN_REPLY * 2);
     message.encode(&mut Encoder::new(&mut bytes)).expect("header fields fit, and long options are split");
@@ -186,19 +182,4 @@ fn encode(message: &Message) -> Vec<u8> {
         bytes.resize(MIN_REPLY, 0);
     }
     bytes
-}
-
-/// Where an answer goes (RFC 2131, 4.1). A client without an address gets a broadcast whatever its flag says: a unicast would
-/// need its neighbour entry made by hand.
-pub fn destination(request: &Request, answer: Answer, source: SocketAddrV4) -> SocketAddrV4 {
-    if answer == Answer::ProxyAck {
-        return source;
-    }
-    if request.is_relayed() {
-        return SocketAddrV4::new(request.giaddr, SERVER_PORT);
-    }
-    if request.ciaddr.is_unspecified() || matches!(answer, Answer::Nak(_)) {
-        return SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT);
-    }
-    SocketAddrV4::new(request.ciaddr, CLIENT_PORT)
 }

@@ -3,17 +3,22 @@
 //! Total: every byte string has an outcome. dhcproto's borrowed view is used because its owned one stops at the first
 //! option that it dislikes and asserts lengths; here an option that makes no sense is as if it were not there.
 
+use super::{
+    firmware::firmware,
+    options::{Agent, HEADER, Options},
+};
 use crate::fleet::Exchange;
 use crate::id::{ClientArch, MacAddr, SystemUuid};
 use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
 use std::net::Ipv4Addr;
 
-/// Header and magic cookie; what is shorter is no DHCP packet.
-const MIN_REQUEST: usize = 240;
 /// More than any Ethernet frame carries.
 const MAX_REQUEST: usize = 2048;
 /// User class of iPXE, in option 77.
 const IPXE: &[u8] = b"iPXE";
+/// What goes back as it came.
+const ECHOED: [OptionCode; 3] =
+    [OptionCode::ClientIdentifier, OptionCode::ClientMachineIdentifier, OptionCode::RelayAgentInformation];
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub enum Vendor {
     Pxe,
     /// `HTTPClient`: wants a URL.
     Http,
+    /// `U-Boot`: wants a file name, in the header.
+    UBoot,
 }
 
 /// One client message.
@@ -68,6 +75,8 @@ pub struct Request {
     pub arch: Option<ClientArch>,
     /// Option 97.
     pub uuid: Option<SystemUuid>,
+    /// What the relay says in option 82.
+    pub agent: Agent,
     /// Options that go back as they came: 61 (RFC 6842), 97 (RFC 4578), 82 (RFC 3046).
     pub echoed: Vec<UnknownOption>,
 }
@@ -75,7 +84,7 @@ pub struct Request {
 impl Request {
     /// Reads a packet; `None` if it is not a request of an Ethernet client.
     pub fn parse(packet: &[u8]) -> Option<Request> {
-        if !(MIN_REQUEST..=MAX_REQUEST).contains(&packet.len()) {
+        if !(HEADER..=MAX_REQUEST).contains(&packet.len()) {
             return None;
         }
         let message = borrowed::Message::new(packet).ok()?;
@@ -83,23 +92,24 @@ impl Request {
         if message.opcode() != Opcode::BootRequest || message.htype() != HType::Eth || message.hlen() != 6 {
             return None;
         }
-        let options = Options::read(&message);
-        let vendor = options.vendor();
+        let options = Options::read(packet);
+        let vendor = vendor(&options);
         Some(Request {
             xid: message.xid(),
             secs: message.secs(),
             flags: message.flags().into(),
             mac: MacAddr::from_chaddr(message.chaddr())?,
-            kind: options.kind()?,
+            kind: kind(&options)?,
             ciaddr: message.ciaddr(),
             giaddr: message.giaddr(),
             requested: options.address(OptionCode::RequestedIpAddress),
             server: options.address(OptionCode::ServerIdentifier),
             vendor,
-            exchange: options.exchange(vendor),
-            arch: options.arch(),
+            exchange: exchange(&options, vendor),
+            arch: arch(&options),
             uuid: options.get(OptionCode::ClientMachineIdentifier).and_then(SystemUuid::from_option97),
-            echoed: options.echoed(),
+            agent: options.agent(),
+            echoed: ECHOED.into_iter().filter_map(|code| options.echo(code)).collect(),
         })
     }
 
@@ -108,87 +118,55 @@ impl Request {
         !self.giaddr.is_unspecified()
     }
 
+    /// An address on the client's network, as the relay says it: link selection, or where the relay itself stands.
+    pub fn network(&self) -> Option<Ipv4Addr> {
+        self.is_relayed().then(|| self.agent.link.unwrap_or(self.giaddr))
+    }
+
     /// The architecture that decides the boot file: a loader without option 93 is a BIOS one.
     pub fn boot_arch(&self) -> ClientArch {
         self.arch.unwrap_or(ClientArch::BIOS)
     }
 }
 
-/// Raw options; the first of each code counts.
-struct Options(Vec<(u8, Vec<u8>)>);
-
-impl Options {
-    fn read(message: &borrowed::Message<'_>) -> Self {
-        let mut options: Vec<(u8, Vec<u8>)> = Vec::new();
-        for option in message.opts() {
-            let code = u8::from(option.code());
-            if options.iter().all(|(known, _)| *known != code) {
-                options.push((code, option.data().to_vec()));
-            }
-        }
-        Options(options)
+fn kind(options: &Options<'_>) -> Option<Kind> {
+    let [value] = *options.get(OptionCode::MessageType)? else { return None };
+    match MessageType::from(value) {
+        MessageType::Discover => Some(Kind::Discover),
+        MessageType::Request => Some(Kind::Request),
+        MessageType::Decline => Some(Kind::Decline),
+        MessageType::Release => Some(Kind::Release),
+        MessageType::Inform => Some(Kind::Inform),
+        _ => None,
     }
+}
 
-    fn get(&self, code: OptionCode) -> Option<&[u8]> {
-        let code = u8::from(code);
-        self.0.iter().find(|(known, _)| *known == code).map(|(_, data)| data.as_slice())
-    }
+fn vendor(options: &Options<'_>) -> Option<Vendor> {
+    let class = options.get(OptionCode::ClassIdentifier)?;
+    let known = [(b"PXEClient".as_slice(), Vendor::Pxe), (b"HTTPClient", Vendor::Http), (b"U-Boot", Vendor::UBoot)];
+    known.into_iter().find(|(name, _)| class.starts_with(name)).map(|(_, vendor)| vendor)
+}
 
-    fn address(&self, code: OptionCode) -> Option<Ipv4Addr> {
-        let octets: [u8; 4] = self.get(code)?.try_into().ok()?;
-        Some(octets.into())
+fn exchange(options: &Options<'_>, vendor: Option<Vendor>) -> Exchange {
+    if options.get(OptionCode::UserClass).is_some_and(is_ipxe) {
+        Exchange::Ipxe
+    } else if vendor.is_some() {
+        Exchange::Firmware
+    } else {
+        Exchange::Os
     }
+}
 
-    fn kind(&self) -> Option<Kind> {
-        let [value] = *self.get(OptionCode::MessageType)? else { return None };
-        match MessageType::from(value) {
-            MessageType::Discover => Some(Kind::Discover),
-            MessageType::Request => Some(Kind::Request),
-            MessageType::Decline => Some(Kind::Decline),
-            MessageType::Release => Some(Kind::Release),
-            MessageType::Inform => Some(Kind::Inform),
-            _ => None,
-        }
+fn arch(options: &Options<'_>) -> Option<ClientArch> {
+    let listed = options.get(OptionCode::ClientSystemArchitecture).unwrap_or_default();
+    let mut values = listed.as_chunks::<2>().0.iter().map(|value| u16::from_be_bytes(*value));
+    if let Some(first) = values.clone().next() {
+        return Some(ClientArch(values.find(|value| firmware(*value).is_some()).unwrap_or(first)));
     }
-
-    fn vendor(&self) -> Option<Vendor> {
-        let class = self.get(OptionCode::ClassIdentifier)?;
-        if class.starts_with(b"PXEClient") {
-            Some(Vendor::Pxe)
-        } else if class.starts_with(b"HTTPClient") {
-            Some(Vendor::Http)
-        } else {
-            None
-        }
-    }
-
-    fn exchange(&self, vendor: Option<Vendor>) -> Exchange {
-        if self.get(OptionCode::UserClass).is_some_and(is_ipxe) {
-            Exchange::Ipxe
-        } else if vendor.is_some() {
-            Exchange::Firmware
-        } else {
-            Exchange::Os
-        }
-    }
-
-    fn arch(&self) -> Option<ClientArch> {
-        let from_93 = self.get(OptionCode::ClientSystemArchitecture).and_then(|data| data.first_chunk::<2>());
-        if let Some(value) = from_93 {
-            return Some(ClientArch(u16::from_be_bytes(*value)));
-        }
-        // "HTTPClient:Arch:00016:UNDI:003016" says the same.
-        let class = std::str::from_utf8(self.get(OptionCode::ClassIdentifier)?).ok()?;
-        let mut words = class.split(':').skip_while(|word| *word != "Arch");
-        words.nth(1)?.parse().ok().map(ClientArch)
-    }
-
-    fn echoed(&self) -> Vec<UnknownOption> {
-        [OptionCode::ClientIdentifier, OptionCode::ClientMachineIdentifier, OptionCode::RelayAgentInformation]
-            .into_iter()
-            .filter_map(|code| Some(UnknownOption::new(code, self.get(code)?.to_vec())))
-            .collect()
-    }
+    // "HTTPClient:Arch:00016:UNDI:003016" says the same.
+    let class = std::str::from_utf8(options.get(OptionCode::ClassIdentifier)?).ok()?;
+    let mut words = class.split(':').skip_while(|word| *word != "Arch");
+    words.nth(1)?.parse().ok().map(ClientArch)
 }
 
 /// iPXE sends its name bare; relays and RFC 3004 make it a list of length-prefixed names. Both are read.
@@ -205,4 +183,37 @@ fn is_ipxe(user_class: &[u8]) -> bool {
         rest = tail;
     }
     false
+}
+
+/// What another server says to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rival {
+    /// Transaction.
+    pub xid: u32,
+    /// Its server identifier (option 54), or else what its header says.
+    pub server: Ipv4Addr,
+    /// True if it gives no address: a proxy, for PXE clients only.
+    pub proxy: bool,
+}
+
+impl Rival {
+    /// Reads an OFFER or ACK; `None` for anything else.
+    pub fn parse(packet: &[u8]) -> Option<Rival> {
+        if !(HEADER..=MAX_REQUEST).contains(&packet.len()) {
+            return None;
+        }
+        let message = borrowed::Message::new(packet).ok()?;
+        if message.opcode() != Opcode::BootReply {
+            return None;
+        }
+        let options = Options::read(packet);
+        let [value] = *options.get(OptionCode::MessageType)? else { return None };
+        if !matches!(MessageType::from(value), MessageType::Offer | MessageType::Ack) {
+            return None;
+        }
+        let header = Some(message.siaddr()).filter(|address| !address.is_unspecified());
+        let server = options.address(OptionCode::ServerIdentifier).or(header)?;
+        let proxy = message.yiaddr().is_unspecified() && vendor(&options).is_some();
+        Some(Rival { xid: message.xid(), server, proxy })
+    }
 }

@@ -1,206 +1,309 @@
-//! Drives the engine: packets in, effects out. A thin shell around sockets, disk and log.
+//! Drives the engine. One task reads what has come in, lets the engine decide, and sends at once what promises nothing. What must
+//! be on disk first gathers while the flush before it runs, and goes there as one change: a storm shares few flushes.
 
 use super::{
-    bootfile::{NoLoader, Sources, loader_names},
-    engine::{Effect, Engine, Note, Origin},
-    leases::LeaseChange,
-    socket::Bound,
+    bootfile::Sources,
+    engine::{Effect, Engine, Reply, Setup},
+    figures::Figures,
+    firmware::loader_names,
+    probe,
+    route::{Origin, PROXY_PORT, SERVER_PORT},
+    socket::{Bound, Ear},
 };
-use crate::serve::{central::Shared, log::Log};
+use crate::config::DhcpMode;
+use crate::id::MacAddr;
+use crate::serve::{
+    central::{DhcpStep, Shared},
+    log::Log,
+};
+use crate::store::StoreError;
 use std::{
+    future::{Future, pending, poll_fn},
     io,
-    net::{SocketAddr, SocketAddrV4},
+    net::SocketAddr,
+    pin::Pin,
     sync::Arc,
-    time::Duration,
+    task::Poll,
+    time::{Duration, Instant},
 };
-use tokio::{net::UdpSocket, sync::Semaphore};
+use tokio::{net::UdpSocket, time::MissedTickBehavior};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Packets whose effects are under way; what comes beyond is dropped, and clients ask again.
-const MAX_IN_FLIGHT: usize = 1024;
 /// The largest packet that is read.
 const MAX_PACKET: usize = 2048;
+/// Packets that are read from one socket before another has its turn.
+const TURN: usize = 64;
+/// Changes that may wait for the disk; beyond it nothing more is read, and the kernel drops what it cannot keep.
+const MAX_WAITING: usize = 4096;
 /// A socket that fails at every read is not asked in a tight loop.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// The rhythm of everything that happens by itself, and how many beats are a second.
+const BEAT: Duration = Duration::from_millis(250);
+const SECOND: u64 = 4;
+/// Before it answers as the one server of a network, meshd asks who else is there, twice, and waits so many beats.
+const PROBE_WAIT: u64 = SECOND;
+const PROBE_AGAIN: u64 = SECOND / 2;
+/// It asks again every five minutes, and listens for so long: servers may ping an address before they offer it.
+const PROBE_EVERY: u64 = 300 * SECOND;
+const PROBE_LISTEN: u64 = 5 * SECOND;
 
-/// Serves one segment until `shutdown`; then finishes what it has begun. An error ends it only if its socket is of no use.
+/// Serves all segments until `shutdown`; then finishes what it has begun. An error ends it only if its sockets are of no use.
 pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> io::Result<()> {
-    let Bound { interface, segment, address, server, proxy } = bound;
-    let Some(server) = server else {
+    if bound.ears.iter().all(|ear| ear.server.is_none()) {
         shutdown.cancelled().await;
         return Ok(());
-    };
-    let loaders = loader_names().filter(|name| shared.loader(name).is_some()).map(str::to_owned).collect();
-    let sources = Sources { address, http_port: shared.site().http.port, loaders };
-    let mut engine = Engine::new(segment.mode, segment.pool, sources, shared.leases());
-    let service = Arc::new(Service {
-        shared,
-        interface,
-        server: Port::of(server)?,
-        proxy: proxy.map(Port::of).transpose()?,
-        log: Log::default(),
-    });
-    tracing::info!(interface = service.interface, %address, "DHCP serves");
-
-    let (slots, tasks) = (Arc::new(Semaphore::new(MAX_IN_FLIGHT)), TaskTracker::new());
-    let (mut first, mut second) = ([0; MAX_PACKET], [0; MAX_PACKET]);
+    }
+    let mut driver = Driver::new(shared, bound);
+    let mut beats = tokio::time::interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut committing: Option<Committing> = None;
     loop {
-        let (packet, origin) = tokio::select! {
+        if committing.is_none() {
+            committing = driver.commit();
+        }
+        tokio::select! {
+            biased;
             () = shutdown.cancelled() => break,
-            received = service.server.receive(&mut first) => match received {
-                Ok((length, origin)) => (&first[..length], origin),
-                Err(error) => { service.pause(&error).await; continue }
-            },
-            received = receive_if(service.proxy.as_ref(), &mut second) => match received {
-                Ok((length, origin)) => (&second[..length], origin),
-                Err(error) => { service.pause(&error).await; continue }
-            },
-        };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            service.log.warn("busy", || "more DHCP packets than can be handled; some are dropped".to_owned());
-            continue;
-        };
-        let effects = engine.handle(service.shared.now(), packet, origin);
-        if !effects.is_empty() {
-            let service = Arc::clone(&service);
-            tasks.spawn(async move {
-                service.perform(effects, origin.local_port).await;
-                drop(slot);
-            });
+            outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
+            _ = beats.tick() => driver.beat(),
+            () = driver.ready(), if driver.has_room() => driver.read(),
         }
     }
-    tasks.close();
-    tasks.wait().await;
+    while let Some(last) = committing.take().or_else(|| driver.commit()) {
+        driver.committed(last.await);
+    }
+    driver.tasks.close();
+    driver.tasks.wait().await;
     Ok(())
 }
 
-/// A socket and its port.
-struct Port {
-    socket: UdpSocket,
-    number: u16,
+/// What is under way to the disk, with the answers that wait for it.
+type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<Waiting>)> + Send>>;
+
+async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<Waiting>) {
+    match committing {
+        Some(committing) => committing.await,
+        None => pending().await,
+    }
 }
 
-impl Port {
-    fn of(socket: UdpSocket) -> io::Result<Self> {
-        Ok(Port { number: socket.local_addr()?.port(), socket })
+/// An answer that waits for the disk, and since when its client waits.
+struct Waiting {
+    reply: Reply,
+    since: Instant,
+}
+
+struct Driver {
+    shared: Shared,
+    engine: Engine,
+    ears: Vec<Ear>,
+    steps: Vec<DhcpStep>,
+    waiting: Vec<Waiting>,
+    figures: Figures,
+    log: Arc<Log>,
+    tasks: TaskTracker,
+    beat: u64,
+    paused_until: Option<tokio::time::Instant>,
+    buffer: Box<[u8; MAX_PACKET]>,
+}
+
+impl Driver {
+    fn new(shared: Shared, bound: Bound) -> Self {
+        let loaders = loader_names().filter(|name| shared.loader(name).is_some()).map(str::to_owned).collect();
+        let site = shared.site();
+        let setup = Setup {
+            interfaces: bound.ears.iter().map(|ear| ear.interface.clone()).collect(),
+            segments: site.segments.clone(),
+            reservations: site.reservations.clone(),
+            sources: Sources { http_port: site.http.port, loaders },
+        };
+        for ear in bound.ears.iter().filter(|ear| ear.server.is_some()) {
+            tracing::info!(interface = ear.interface.name, address = %ear.interface.address, "DHCP serves");
+        }
+        Driver {
+            engine: Engine::new(setup, shared.leases()),
+            shared,
+            ears: bound.ears,
+            steps: Vec::new(),
+            waiting: Vec::new(),
+            figures: Figures::default(),
+            log: Arc::default(),
+            tasks: TaskTracker::new(),
+            beat: 0,
+            paused_until: None,
+            buffer: Box::new([0; MAX_PACKET]),
+        }
     }
 
-    async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Origin)> {
-        loop {
-            if let (length, SocketAddr::V4(source)) = self.socket.recv_from(buffer).await? {
-                return Ok((length, Origin { source, local_port: self.number }));
+    fn has_room(&self) -> bool {
+        self.steps.len() < MAX_WAITING
+    }
+
+    /// True once it is known, or cannot be known, who else serves the networks that are ours alone.
+    fn serves(&self) -> bool {
+        let authoritative = |segment: &crate::config::Segment| segment.mode == DhcpMode::Authoritative;
+        let asks = self.ears.iter().any(|ear| ear.probe.is_some());
+        self.beat > PROBE_WAIT || !asks || !self.shared.site().segments.iter().any(authoritative)
+    }
+
+    fn listens(&self) -> bool {
+        self.beat % PROBE_EVERY < PROBE_LISTEN
+    }
+
+    /// The sockets that are read now, with their interface and port.
+    fn sockets(&self) -> impl Iterator<Item = (usize, u16, &UdpSocket)> {
+        let (serves, listens) = (self.serves(), self.listens());
+        self.ears.iter().enumerate().flat_map(move |(via, ear)| {
+            let server = ear.server.as_ref().filter(|_| serves).map(|socket| (via, SERVER_PORT, socket));
+            let proxy = ear.proxy.as_ref().filter(|_| serves).map(|socket| (via, PROXY_PORT, socket));
+            let probe = ear.probe.as_ref().filter(|_| listens).map(|socket| (via, probe::PROBE_PORT, socket));
+            [server, proxy, probe].into_iter().flatten()
+        })
+    }
+
+    /// Resolves when there is something to read.
+    async fn ready(&self) {
+        if let Some(until) = self.paused_until {
+            tokio::time::sleep_until(until).await;
+        }
+        poll_fn(|context| {
+            let ready = |(.., socket): (usize, u16, &UdpSocket)| socket.poll_recv_ready(context).is_ready();
+            // Every socket is asked, so that each of them can wake this task.
+            if self.sockets().map(ready).fold(false, |any, ready| any | ready) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Reads from each socket what is there, within its turn.
+    fn read(&mut self) {
+        self.paused_until = None;
+        let since = Instant::now();
+        let places: Vec<(usize, u16)> = self.sockets().map(|(via, port, _)| (via, port)).collect();
+        for (via, port) in places {
+            for _ in 0..TURN {
+                let Some(length) = self.read_one(via, port, since) else { break };
+                self.figures.received(length);
             }
         }
     }
-}
 
-async fn receive_if(port: Option<&Port>, buffer: &mut [u8]) -> io::Result<(usize, Origin)> {
-    match port {
-        Some(port) => port.receive(buffer).await,
-        None => std::future::pending().await,
+    /// Reads and handles one packet; `None` if there is none.
+    fn read_one(&mut self, via: usize, port: u16, since: Instant) -> Option<usize> {
+        let ear = self.ears.get(via)?;
+        let socket = match port {
+            SERVER_PORT => ear.server.as_ref()?,
+            PROXY_PORT => ear.proxy.as_ref()?,
+            _ => ear.probe.as_ref()?,
+        };
+        let (length, source) = match socket.try_recv_from(&mut self.buffer[..]) {
+            Ok((length, SocketAddr::V4(source))) => (length, source),
+            Ok((length, SocketAddr::V6(_))) => return Some(length),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) => {
+                let name = &ear.interface.name;
+                self.log.warn("receive", || format!("cannot read DHCP packets on {name}: {error}"));
+                self.paused_until = Some(tokio::time::Instant::now() + AFTER_ERROR);
+                return None;
+            }
+        };
+        let (now, packet) = (self.shared.now(), self.buffer.get(..length)?);
+        if port == probe::PROBE_PORT {
+            let heard = self.engine.heard(now, packet, via);
+            self.perform(heard, since);
+            return Some(length);
+        }
+        let shared = &self.shared;
+        let node_of = |mac: MacAddr| shared.node_of_mac(mac);
+        let effects = self.engine.handle(now, packet, Origin { via, source, local_port: port }, &node_of);
+        self.perform(effects, since);
+        Some(length)
     }
-}
 
-struct Service {
-    shared: Shared,
-    interface: String,
-    server: Port,
-    proxy: Option<Port>,
-    log: Log,
-}
-
-impl Service {
-    /// Performs effects in their order; one that fails takes those behind it with it.
-    async fn perform(&self, effects: Vec<Effect>, local_port: u16) {
+    /// Performs effects in their order: what stands behind a change waits for it.
+    fn perform(&mut self, effects: impl IntoIterator<Item = Effect>, since: Instant) {
+        let mut waits = false;
         for effect in effects {
             match effect {
-                Effect::Reply { packet, to } => self.send(&packet, to, local_port).await,
-                Effect::Seen(seen) => {
-                    let mac = seen.mac;
-                    if let Err(error) = self.shared.dhcp_seen(seen).await {
-                        tracing::error!(%mac, error = &error as &dyn std::error::Error, "no DHCP answer: cannot store it");
-                        return;
+                Effect::Reply(reply) if waits => self.waiting.push(Waiting { reply, since }),
+                Effect::Reply(reply) => self.send(&reply, since),
+                Effect::Store(step) => {
+                    waits = true;
+                    self.steps.push(step);
+                }
+                Effect::Note(note) => {
+                    self.log.warn(note.cause(), || note.to_string());
+                    if let Some(kind) = note.event() {
+                        let shared = Arc::clone(&self.shared);
+                        let cause = note.cause();
+                        self.tasks.spawn(async move { shared.dhcp_event(kind, cause, note.to_string()).await });
                     }
                 }
-                Effect::Persist(change) => self.persist(change).await,
-                Effect::PoolExhausted => self.shared.pool_exhausted(&self.interface).await,
-                Effect::Note(note) => self.log.warn(note.cause(), || note.to_string()),
             }
         }
     }
 
-    async fn send(&self, packet: &[u8], to: SocketAddrV4, local_port: u16) {
-        let proxy = self.proxy.as_ref().filter(|port| port.number == local_port);
-        let port = proxy.unwrap_or(&self.server);
-        if let Err(error) = port.socket.send_to(packet, to).await {
-            self.log.warn("send", || format!("cannot send a DHCP answer to {to}: {error}"));
+    fn send(&mut self, reply: &Reply, since: Instant) {
+        let Some(ear) = self.ears.get(reply.via) else { return };
+        match ear.send(reply) {
+            Ok(()) => self.figures.sent(reply.kind, since),
+            Err(error) => {
+                self.figures.unsent();
+                self.log.warn("send", || format!("cannot send a DHCP answer to {:?}: {error}", reply.to));
+            }
         }
     }
 
-    async fn persist(&self, change: LeaseChange) {
-        let LeaseChange { before, after } = change;
-        let stored = self.shared.store().commit(|tx| {
-            if tx.before().leases().any(|lease| *lease == before) {
-                match after {
-                    Some(lease) => tx.put_lease(lease),
-                    None => tx.remove_lease(before.mac),
+    /// Begins to store what has gathered, if anything has.
+    fn commit(&mut self) -> Option<Committing> {
+        if self.steps.is_empty() {
+            return None;
+        }
+        let (steps, waiting) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.waiting));
+        let shared = Arc::clone(&self.shared);
+        Some(Box::pin(async move { (shared.dhcp_steps(&steps).await, waiting) }))
+    }
+
+    /// What was stored is promised now.
+    fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<Waiting>)) {
+        if let Err(error) = stored {
+            let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
+            tracing::error!(count, error, "clients get no DHCP answer: their leases cannot be stored");
+            return;
+        }
+        for Waiting { reply, since } in waiting {
+            self.send(&reply, since);
+        }
+    }
+
+    /// A quarter of a second has passed.
+    fn beat(&mut self) {
+        let phase = self.beat % PROBE_EVERY;
+        if phase == 0 || phase == PROBE_AGAIN {
+            self.probe();
+        }
+        if self.beat % SECOND == 0 {
+            let health = self.engine.health(self.shared.now());
+            self.figures.publish(self.engine.counters(), &health);
+            health.into_iter().for_each(|segment| self.shared.report_segment(segment));
+        }
+        self.beat += 1;
+    }
+
+    /// Asks who else serves the networks.
+    fn probe(&mut self) {
+        // What came to the port since it was last looked at is old.
+        for (via, ear) in self.ears.iter().enumerate().filter(|(_, ear)| ear.probe.is_some()) {
+            let xid =
+                u32::try_from(self.beat).unwrap_or_default() ^ 0x6d65_0000 ^ u32::try_from(via).unwrap_or_default();
+            for packet in probe::packets(ear.interface.address, xid) {
+                if let Err(error) = ear.ask(&packet) {
+                    let name = &ear.interface.name;
+                    self.log.warn("probe", || format!("cannot look for other DHCP servers on {name}: {error}"));
                 }
-            }
-            Ok::<_, crate::store::StoreError>(())
-        });
-        if let Err(error) = stored.await {
-            self.log.warn("persist", || format!("cannot store the end of a lease: {error}"));
-        }
-    }
-
-    async fn pause(&self, error: &io::Error) {
-        self.log.warn("receive", || format!("cannot read DHCP packets on {}: {error}", self.interface));
-        tokio::time::sleep(AFTER_ERROR).await;
-    }
-}
-
-impl Note {
-    fn cause(&self) -> &'static str {
-        match self {
-            Note::NoLoader(NoLoader::UnknownArch(_)) => "unknown architecture",
-            Note::NoLoader(NoLoader::Absent { loader, .. }) => loader,
-            Note::ForeignRelay(_) => "foreign relay",
-            Note::OtherServer(_) => "other server",
-            Note::Declined(_) => "declined",
-        }
-    }
-}
-
-impl std::fmt::Display for Note {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Note::NoLoader(NoLoader::UnknownArch(arch)) => {
-                write!(
-                    f,
-                    "a machine with client architecture {} (DHCP option 93) asks to boot; there is no loader for it",
-                    arch.0
-                )
-            }
-            Note::NoLoader(NoLoader::Absent { firmware, loader }) => {
-                write!(
-                    f,
-                    "a {firmware} machine asks to boot, but {loader} is not in [boot].loaders_dir; add it and restart meshd"
-                )
-            }
-            Note::ForeignRelay(relay) => {
-                write!(
-                    f,
-                    "relay {relay} is outside of the network that [dhcp].range is in; its requests are not answered"
-                )
-            }
-            Note::OtherServer(server) => {
-                write!(
-                    f,
-                    "another DHCP server, {server}, answers on this network; stop it, or set [dhcp].mode = \"proxy\""
-                )
-            }
-            Note::Declined(address) => {
-                write!(f, "{address} is used by a machine that did not get it from meshd; take it out of [dhcp].range")
             }
         }
     }

@@ -1,58 +1,144 @@
-//! The sockets of the DHCP service: bound to one interface, so that no other network ever sees it.
+//! The sockets of the DHCP service: each bound to one interface, so that no other network ever sees it.
 
-use super::{engine::PROXY_PORT, reply::SERVER_PORT};
-use crate::config::{DhcpMode, Segment};
+use super::{
+    engine::{Interface, Reply},
+    frames::FrameSocket,
+    probe::PROBE_PORT,
+    route::{Destination, PROXY_PORT, SERVER_PORT},
+};
+use crate::config::{DhcpMode, Link, Segment, Site};
 use crate::serve::bind::{self, BindError, Service};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use rustix::net::{SendFlags, sendto, sockopt};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 use tokio::net::UdpSocket;
 
-/// A DHCP service that can hear its network.
+/// What the kernel keeps for us while we are busy, in bytes: the requests of a rack that powers on at once. A packet takes about
+/// 1 KB there.
+const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
+
+/// A DHCP service that can hear its networks.
 pub struct Bound {
-    pub(super) interface: String,
-    pub(super) segment: Segment,
-    pub(super) address: Ipv4Addr,
+    pub(super) ears: Vec<Ear>,
+}
+
+/// What is open on one interface.
+pub(super) struct Ear {
+    pub(super) interface: Interface,
+    /// Port 67.
     pub(super) server: Option<UdpSocket>,
+    /// Port 4011.
     pub(super) proxy: Option<UdpSocket>,
+    /// Port 68, to hear what other servers answer to a probe.
+    pub(super) probe: Option<UdpSocket>,
+    frames: Option<FrameSocket>,
 }
 
 impl Bound {
-    /// The address that clients are told.
-    pub fn address(&self) -> Ipv4Addr {
-        self.address
+    /// Each interface, and the address that its clients are told.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&str, Ipv4Addr)> {
+        self.ears.iter().map(|ear| (ear.interface.name.as_str(), ear.interface.address))
     }
 }
 
-/// Opens the ports that the segment's mode needs: none in mode `off`.
-pub fn bind(segment: &Segment, interface: &str) -> Result<Bound, BindError> {
-    let open = |service, port| open(service, interface, port);
-    let (server, proxy) = match segment.mode {
-        DhcpMode::Off => (None, None),
-        DhcpMode::Authoritative => (Some(open(Service::Dhcp, SERVER_PORT)?), None),
-        DhcpMode::Proxy => (Some(open(Service::Dhcp, SERVER_PORT)?), Some(open(Service::ProxyDhcp, PROXY_PORT)?)),
-    };
-    let address = match segment.address {
-        Some(address) => address,
-        None => bind::first_address(interface)?,
-    };
-    Ok(Bound { interface: interface.to_owned(), segment: segment.clone(), address, server, proxy })
+/// Opens what the segments' modes need: nothing for one that is `off`, unless relays can come in nowhere else.
+pub fn bind(site: &Site) -> Result<Bound, BindError> {
+    let relayed = || site.segments.iter().filter(|segment| matches!(segment.link, Link::Relay(_)));
+    let on = |segment: &&Segment| segment.mode != DhcpMode::Off;
+    let direct_is_on = site.segments.iter().filter(on).any(|segment| segment.interface().is_some());
+    let relays_need_a_port = relayed().any(|segment| on(&segment)) && !direct_is_on;
+    let relayed_proxy = relayed().any(|segment| segment.mode == DhcpMode::Proxy);
+    let mut ears = Vec::new();
+    for segment in &site.segments {
+        let Some(name) = segment.interface() else { continue };
+        let serves = segment.mode != DhcpMode::Off || relays_need_a_port;
+        let proxy = segment.mode == DhcpMode::Proxy || (serves && relayed_proxy);
+        ears.push(Ear::open(name, segment, serves, proxy)?);
+    }
+    // What the machines behind a relay are told must be served.
+    for address in relayed().filter_map(|segment| segment.address) {
+        if ears.iter().all(|ear| ear.interface.address != address) {
+            return Err(BindError::NotHere { service: Service::Dhcp, address });
+        }
+    }
+    Ok(Bound { ears })
+}
+
+impl Ear {
+    fn open(name: &str, segment: &Segment, serves: bool, proxy: bool) -> Result<Self, BindError> {
+        let server = serves.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
+        let proxy = proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
+        let address = match segment.address {
+            Some(address) => address,
+            None => bind::first_address(name)?,
+        };
+        let watched = segment.mode != DhcpMode::Off;
+        let probe = watched.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
+            let why = opened.as_ref().err().map(ToString::to_string);
+            if let Some(why) = why {
+                tracing::warn!(interface = name, why, "cannot look for other DHCP servers: a DHCP client has the port");
+            }
+            opened.ok()
+        });
+        let frames = server.as_ref().and_then(|_| {
+            let opened = FrameSocket::open(name);
+            if let Err(why) = &opened {
+                tracing::info!(interface = name, %why, "clients without an address are answered by broadcast");
+            }
+            opened.ok()
+        });
+        let interface = Interface { name: name.to_owned(), address };
+        Ok(Ear { interface, server, proxy, probe, frames })
+    }
+
+    /// Sends, or says why not. Never waits: a client asks again.
+    pub(super) fn send(&self, reply: &Reply) -> io::Result<()> {
+        let to = match reply.to {
+            Destination::Ip(to) => to,
+            Destination::Frame { mac, address } => {
+                if let Some(frames) = &self.frames {
+                    return frames.send(self.interface.address, mac, address, &reply.packet);
+                }
+                let Destination::Ip(everybody) = Destination::BROADCAST else { return Ok(()) };
+                everybody
+            }
+        };
+        let proxy = self.proxy.as_ref().filter(|_| reply.local_port == PROXY_PORT);
+        let Some(socket) = proxy.or(self.server.as_ref()) else { return Ok(()) };
+        sendto(socket, &reply.packet, SendFlags::DONTWAIT, &to)?;
+        Ok(())
+    }
+
+    /// Asks everybody on the segment, from the port of clients.
+    pub(super) fn ask(&self, packet: &[u8]) -> io::Result<()> {
+        let Some(socket) = &self.probe else { return Ok(()) };
+        sendto(socket, packet, SendFlags::DONTWAIT, &SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT))?;
+        Ok(())
+    }
 }
 
 fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let socket = bind::udp(service, Some(interface), at)?;
+    // Broadcasts of our own come back to port 68: it needs no room for them.
+    if port != PROBE_PORT && sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+        // Without CAP_NET_ADMIN the kernel gives what net.core.rmem_max allows.
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    }
     UdpSocket::from_std(socket.into()).map_err(|source| BindError::Io { service, at, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Link;
 
     #[tokio::test]
     async fn a_service_that_is_off_opens_no_port() {
         let address = Some(Ipv4Addr::LOCALHOST);
         let segment = Segment { link: Link::Interface("lo".to_owned()), address, mode: DhcpMode::Off, pool: None };
-        let bound = bind(&segment, "lo").expect("nothing to open");
-        assert!(bound.server.is_none() && bound.proxy.is_none());
+        let ear = Ear::open("lo", &segment, false, false).expect("nothing to open");
+        assert!(ear.server.is_none() && ear.proxy.is_none() && ear.probe.is_none() && ear.frames.is_none());
     }
 }

@@ -3,3 +3,6 @@
 mod clients;
 mod conversation;
 mod pool;
+mod quirks;
+mod rivals;
+mod segments;

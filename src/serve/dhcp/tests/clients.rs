@@ -1,12 +1,12 @@
 //! Clients built in code, and their view of an answer.
 
-use crate::config::{DhcpMode, Pool};
+use crate::config::{DhcpMode, Link, Pool, Segment};
 use crate::fleet::Lease;
 use crate::id::{MacAddr, SystemUuid, Timestamp};
-use crate::serve::central::DhcpSeen;
+use crate::serve::central::{DhcpSeen, DhcpStep};
 use crate::serve::dhcp::*;
 use dhcproto::v4::{
-    Decodable, Decoder, DhcpOption, Encodable, Encoder, Message, MessageType, OptionCode, UnknownOption,
+    Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
 };
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -29,13 +29,19 @@ pub fn pool(first: u8, last: u8) -> Pool {
     }
 }
 
-pub fn sources() -> Sources {
+/// An interface `eth0` with a segment.
+pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
-    Sources { address: SERVER, http_port: 8080, loaders }
+    Setup {
+        interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
+        segments: vec![Segment { link: Link::Interface("eth0".to_owned()), address: None, mode, pool }],
+        reservations: Vec::new(),
+        sources: Sources { http_port: 8080, loaders },
+    }
 }
 
 pub fn engine(pool: Pool, stored: Vec<Lease>) -> Engine {
-    Engine::new(DhcpMode::Authoritative, Some(pool), sources(), stored)
+    Engine::new(setup(DhcpMode::Authoritative, Some(pool)), stored)
 }
 
 pub fn mac(last: u8) -> MacAddr {
@@ -59,6 +65,8 @@ pub enum Who {
     Ipxe,
     /// iPXE, user class as RFC 3004 wants it.
     IpxeInList,
+    /// U-Boot with this option 93.
+    UBoot(u16),
     /// Linux.
     Os,
 }
@@ -77,6 +85,7 @@ impl Packet {
             Who::OldPxe => ("PXEClient", None),
             Who::Http(arch) => ("HTTPClient:Arch:00016:UNDI:003001", Some(arch)),
             Who::Ipxe | Who::IpxeInList => ("PXEClient:Arch:00000:UNDI:002001", Some(0)),
+            Who::UBoot(arch) => ("U-Boot.armv8", Some(arch)),
             Who::Os => ("udhcp 1.37.0", None),
         };
         packet = packet.raw(OptionCode::ClassIdentifier, class.as_bytes());
@@ -118,6 +127,18 @@ impl Packet {
         self
     }
 
+    /// Takes only broadcasts.
+    pub fn deaf(mut self) -> Self {
+        self.0.set_flags(Flags::default().set_broadcast());
+        self
+    }
+
+    /// Without an option.
+    pub fn without(mut self, code: OptionCode) -> Self {
+        self.0.opts_mut().remove(code);
+        self
+    }
+
     pub fn raw(mut self, code: OptionCode, data: &[u8]) -> Self {
         self.0.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(code, data.to_vec())));
         self
@@ -132,13 +153,19 @@ impl Packet {
     pub fn to(&self, engine: &mut Engine, now: Timestamp) -> Outcome {
         send(engine, now, &self.bytes(), 67)
     }
+
+    /// Comes in on the interface with this place, from this sender.
+    pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
+        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67 };
+        Outcome(engine.handle(now, &self.bytes(), origin, &|_| None))
+    }
 }
 
 /// Sends raw bytes from 0.0.0.0, or from the client's address.
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
-    Outcome(engine.handle(now, bytes, Origin { source, local_port }))
+    Outcome(engine.handle(now, bytes, Origin { via: 0, source, local_port }, &|_| None))
 }
 
 /// What came of a packet.
@@ -148,7 +175,7 @@ pub struct Outcome(pub Vec<Effect>);
 impl Outcome {
     pub fn reply(&self) -> Option<Answered> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Reply { packet, to } => {
+            Effect::Reply(Reply { packet, to, .. }) => {
                 assert!(packet.len() >= 300, "BOOTP's least length");
                 let message = Message::decode(&mut Decoder::new(packet)).expect("our own answers can be read");
                 Some(Answered { message, to: *to })
@@ -165,16 +192,24 @@ impl Outcome {
 
     pub fn seen(&self) -> Option<&DhcpSeen> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Seen(seen) => Some(seen),
+            Effect::Store(DhcpStep::Seen(seen)) => Some(seen),
             _ => None,
         })
+    }
+
+    pub fn notes(&self) -> Vec<&Note> {
+        let note = |effect| match effect {
+            &Effect::Note(ref note) => Some(note),
+            _ => None,
+        };
+        self.0.iter().filter_map(note).collect()
     }
 }
 
 /// An answer as a client reads it.
 pub struct Answered {
     pub message: Message,
-    pub to: SocketAddrV4,
+    pub to: Destination,
 }
 
 impl Answered {
@@ -195,6 +230,13 @@ impl Answered {
             assert_eq!(self.message.sname().map(text).as_deref(), Some("10.77.0.1"));
         }
         option
+    }
+
+    pub fn option(&self, code: u8) -> Option<Vec<u8>> {
+        let option = self.message.opts().get(OptionCode::from(code))?;
+        let mut bytes = Vec::new();
+        option.encode(&mut Encoder::new(&mut bytes)).expect("it was read");
+        Some(bytes.split_off(2))
     }
 
     pub fn class(&self) -> Option<&[u8]> {

@@ -9,7 +9,12 @@ use dhcproto::v4::{DhcpOption, MessageType, OptionCode, UnknownOption};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-const BROADCAST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
+const BROADCAST: Destination = Destination::BROADCAST;
+
+fn ip(address: Ipv4Addr, port: u16) -> Destination {
+    Destination::Ip(SocketAddrV4::new(address, port))
+}
+
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 
 #[test]
@@ -36,7 +41,7 @@ fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
             assert_eq!((answer.boot_file().as_deref(), answer.class()), (file, class), "{who:?}");
         }
         assert_eq!(outcome.seen().map(|seen| seen.exchange), Some(exchange), "{who:?}");
-        let noted = outcome.0.iter().any(|effect| matches!(effect, Effect::Note(Note::NoLoader(_))));
+        let noted = outcome.notes().iter().any(|note| matches!(note, Note::NoLoader(_)));
         assert_eq!(noted, matches!(who, Who::Pxe(11 | 999)), "{who:?}");
     }
 }
@@ -45,18 +50,15 @@ fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
 fn an_acknowledgement_comes_after_its_lease_is_to_be_stored_and_carries_the_network() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let outcome = Packet::discover(mac(1), Who::Ipxe).to(&mut engine, at(0));
-    assert!(
-        matches!(outcome.0[..], [Effect::Reply { .. }, Effect::Seen(_)]),
-        "an offer waits for nothing: {outcome:?}"
-    );
+    assert!(matches!(outcome.0[..], [Effect::Reply(_), Effect::Store(_)]), "an offer waits for nothing: {outcome:?}");
     let address = outcome.expect(MessageType::Offer).address();
     let outcome = Packet::select(mac(1), Who::Ipxe, address, SERVER).to(&mut engine, at(1));
-    assert!(matches!(outcome.0[..], [Effect::Seen(_), Effect::Reply { .. }]), "{outcome:?}");
+    assert!(matches!(outcome.0[..], [Effect::Store(_), Effect::Reply(_)]), "{outcome:?}");
     let lease = outcome.seen().and_then(|seen| seen.lease.clone()).expect("a lease");
     assert_eq!((lease.mac, lease.address, lease.expires_at), (mac(1), address, at(3601)));
     assert_eq!(outcome.seen().and_then(|seen| seen.uuid), UUID.parse().ok());
     let ack = outcome.expect(MessageType::Ack);
-    assert_eq!(ack.to, BROADCAST);
+    assert_eq!(ack.to, Destination::Frame { mac: mac(1), address }, "nobody could resolve it yet");
     let options = ack.message.opts();
     for option in [
         DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
@@ -80,9 +82,11 @@ fn a_lease_is_renewed_by_unicast_and_rebound_and_taken_up_again_after_a_reboot()
     let address = boot(&mut engine, at(0), mac(1), Who::Os);
     let renewal = Packet::new(MessageType::Request, mac(1), Who::Os).using(address);
     let ack = renewal.to(&mut engine, at(1800)).expect(MessageType::Ack);
-    assert_eq!((ack.address(), ack.to), (address, SocketAddrV4::new(address, 68)));
+    assert_eq!((ack.address(), ack.to), (address, ip(address, 68)));
     let reboot = Packet::reboot(mac(1), Who::Os, address).to(&mut engine, at(1900)).expect(MessageType::Ack);
-    assert_eq!((reboot.address(), reboot.to), (address, BROADCAST));
+    assert_eq!((reboot.address(), reboot.to), (address, Destination::Frame { mac: mac(1), address }));
+    let deaf = Packet::reboot(mac(1), Who::Os, address).deaf().to(&mut engine, at(1900));
+    assert_eq!(deaf.expect(MessageType::Ack).to, BROADCAST, "it says that it hears nothing else");
 }
 
 #[test]
@@ -111,7 +115,8 @@ fn a_client_that_takes_another_servers_offer_is_left_alone() {
     let mut engine = engine(pool(100, 100), Vec::new());
     let offer = Packet::discover(mac(1), Who::Os).to(&mut engine, at(0)).expect(MessageType::Offer);
     let outcome = Packet::select(mac(1), Who::Os, offer.address(), ELSEWHERE).to(&mut engine, at(1));
-    assert_eq!(outcome.0, [Effect::Note(Note::OtherServer(ELSEWHERE))]);
+    let segment = "eth0".into();
+    assert_eq!(outcome.0, [Effect::Note(Note::OtherServer { segment, server: ELSEWHERE, proxy: false })]);
     assert_eq!(boot(&mut engine, at(2), mac(2), Who::Os), offer.address(), "its offer is free again");
 }
 
@@ -121,8 +126,8 @@ fn a_relay_gets_the_answer_and_its_option_back() {
     let circuit = b"\x01\x04port";
     let packet = Packet::discover(mac(1), Who::Ipxe).via(ELSEWHERE).raw(OptionCode::RelayAgentInformation, circuit);
     let outcome = packet.to(&mut engine, at(0));
-    assert_eq!(outcome.expect(MessageType::Offer).to, SocketAddrV4::new(ELSEWHERE, 67));
-    let Some(Effect::Reply { packet, .. }) = outcome.0.first() else { panic!("{outcome:?}") };
+    assert_eq!(outcome.expect(MessageType::Offer).to, ip(ELSEWHERE, 67));
+    let Some(Effect::Reply(Reply { packet, .. })) = outcome.0.first() else { panic!("{outcome:?}") };
     assert!(packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"), "option 82 as it came");
     let foreign = Ipv4Addr::new(10, 99, 0, 1);
     let outcome = Packet::discover(mac(1), Who::Ipxe).via(foreign).to(&mut engine, at(0));
@@ -134,17 +139,17 @@ fn inform_gets_everything_but_an_address() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let ack = Packet::new(MessageType::Inform, mac(1), Who::Os).using(ELSEWHERE).to(&mut engine, at(0));
     let ack = ack.expect(MessageType::Ack);
-    assert_eq!((ack.address(), ack.to), (Ipv4Addr::UNSPECIFIED, SocketAddrV4::new(ELSEWHERE, 68)));
+    assert_eq!((ack.address(), ack.to), (Ipv4Addr::UNSPECIFIED, ip(ELSEWHERE, 68)));
     assert!(!ack.message.opts().contains(OptionCode::AddressLeaseTime));
 }
 
 #[test]
 fn off_is_silent_and_proxy_adds_a_boot_file_without_an_address() {
     let packet = Packet::discover(mac(1), Who::Pxe(7));
-    let mut off = Engine::new(DhcpMode::Off, None, sources(), Vec::new());
+    let mut off = Engine::new(setup(DhcpMode::Off, None), Vec::new());
     assert!(packet.to(&mut off, at(0)).0.is_empty());
 
-    let mut proxy = Engine::new(DhcpMode::Proxy, None, sources(), Vec::new());
+    let mut proxy = Engine::new(setup(DhcpMode::Proxy, None), Vec::new());
     let offer = packet.to(&mut proxy, at(0)).expect(MessageType::Offer);
     assert_eq!((offer.address(), offer.to), (Ipv4Addr::UNSPECIFIED, BROADCAST));
     assert_eq!((offer.boot_file().as_deref(), offer.class()), (Some("snponly.efi"), Some(b"PXEClient".as_slice())));
@@ -153,7 +158,7 @@ fn off_is_silent_and_proxy_adds_a_boot_file_without_an_address() {
     assert!(silent.reply().is_none(), "port 67 belongs to the other server");
     assert!(silent.seen().is_some_and(|seen| seen.address == Some(ELSEWHERE) && seen.lease.is_none()), "but we listen");
     let ack = send(&mut proxy, at(0), &request.bytes(), PROXY_PORT).expect(MessageType::Ack);
-    assert_eq!(ack.to, SocketAddrV4::new(ELSEWHERE, 68), "to where it came from");
+    assert_eq!(ack.to, ip(ELSEWHERE, 68), "to where it came from");
     assert_eq!(ack.boot_file().as_deref(), Some("http://10.77.0.1:8080/boot.ipxe"));
     assert!(Packet::discover(mac(1), Who::Os).to(&mut proxy, at(0)).0.is_empty());
 }
@@ -217,7 +222,7 @@ proptest! {
     #[test]
     fn junk_never_panics(junk in proptest::collection::vec(any::<u8>(), 0..700), port in prop_oneof![Just(67), Just(4011)]) {
         for mode in [DhcpMode::Authoritative, DhcpMode::Proxy, DhcpMode::Off] {
-            let mut engine = Engine::new(mode, Some(pool(100, 110)), sources(), Vec::new());
+            let mut engine = Engine::new(setup(mode, Some(pool(100, 110))), Vec::new());
             send(&mut engine, at(0), &junk, port);
         }
     }
@@ -237,7 +242,7 @@ proptest! {
     #[test]
     fn ipxe_never_gets_a_binary(arch: u16, listed: bool, vendor in "(PXEClient|HTTPClient|)\\PC{0,20}", kind in 1u8..9, proxy: bool) {
         let mode = if proxy { DhcpMode::Proxy } else { DhcpMode::Authoritative };
-        let mut engine = Engine::new(mode, Some(pool(100, 110)), sources(), Vec::new());
+        let mut engine = Engine::new(setup(mode, Some(pool(100, 110))), Vec::new());
         let who = if listed { Who::IpxeInList } else { Who::Ipxe };
         let packet = Packet::new(MessageType::from(kind), mac(1), who)
             .raw(OptionCode::ClientSystemArchitecture, &arch.to_be_bytes())

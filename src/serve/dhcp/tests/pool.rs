@@ -3,10 +3,15 @@
 use super::clients::*;
 use crate::fleet::Lease;
 use crate::id::MacAddr;
+use crate::serve::central::{DhcpStep, LeaseChange};
 use crate::serve::dhcp::*;
 use dhcproto::v4::{MessageType, OptionCode};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, net::Ipv4Addr};
+
+fn stored(change: LeaseChange) -> Effect {
+    Effect::Store(DhcpStep::Lease(change))
+}
 
 #[test]
 fn firmware_ipxe_and_linux_of_one_machine_share_one_address_also_after_a_restart() {
@@ -41,11 +46,14 @@ fn a_full_pool_says_so_and_gives_away_only_what_was_unused_for_longest() {
     let mut engine = engine(pool(100, 101), Vec::new());
     let old = boot(&mut engine, at(0), mac(1), Who::Os);
     let young = boot(&mut engine, at(10), mac(2), Who::Os);
-    assert_eq!(Packet::discover(mac(3), Who::Os).to(&mut engine, at(3599)).0, [Effect::PoolExhausted]);
+    let refused = Packet::discover(mac(3), Who::Os).to(&mut engine, at(3599));
+    assert!(matches!(refused.0[..], [Effect::Note(Note::Pool { level: Level::Exhausted, .. })]), "{refused:?}");
+    assert!(Packet::discover(mac(3), Who::Os).to(&mut engine, at(3599)).0.is_empty(), "it is said once");
+    assert_eq!(engine.counters().refused, 2);
     let outcome = Packet::discover(mac(3), Who::Os).to(&mut engine, at(3600));
     assert_eq!(outcome.expect(MessageType::Offer).address(), old);
     let before = Lease { mac: mac(1), address: old, expires_at: at(3600) };
-    assert_eq!(outcome.0.first(), Some(&Effect::Persist(LeaseChange { before, after: None })));
+    assert_eq!(outcome.0.get(1), Some(&stored(LeaseChange { before, after: None })));
     assert_eq!(boot(&mut engine, at(3600), mac(2), Who::Os), young, "the other one keeps its own");
 }
 
@@ -72,10 +80,12 @@ fn a_declined_address_rests_and_only_its_holder_can_decline_it() {
         |mac| Packet::new(MessageType::Decline, mac, Who::Os).raw(OptionCode::RequestedIpAddress, &address.octets());
     assert!(decline(mac(2)).to(&mut engine, at(1)).0.is_empty());
     let outcome = decline(mac(1)).to(&mut engine, at(1)).0;
-    assert!(matches!(outcome[..], [Effect::Persist(_), Effect::Note(Note::Declined(_))]), "{outcome:?}");
+    let declined = Note::Declined { segment: "eth0".into(), address };
+    assert_eq!(outcome.get(1), Some(&Effect::Note(declined)), "{outcome:?}");
+    assert!(matches!(outcome[0], Effect::Store(DhcpStep::Lease(LeaseChange { after: None, .. }))), "{outcome:?}");
     let other = boot(&mut engine, at(2), mac(1), Who::Os);
     assert_ne!(other, address);
-    assert_eq!(Packet::discover(mac(2), Who::Os).to(&mut engine, at(3)).0, [Effect::PoolExhausted]);
+    assert!(Packet::discover(mac(2), Who::Os).to(&mut engine, at(3)).reply().is_none());
     assert_eq!(boot(&mut engine, at(1).after(DECLINED_HOLD), mac(2), Who::Os), address);
 }
 
@@ -86,7 +96,7 @@ fn a_released_lease_ends_and_its_machine_gets_the_same_address_again() {
     let outcome = Packet::new(MessageType::Release, mac(1), Who::Os).using(address).to(&mut engine, at(5));
     let before = Lease { mac: mac(1), address, expires_at: at(3600) };
     let after = Some(Lease { expires_at: at(5), ..before.clone() });
-    assert_eq!(outcome.0, [Effect::Persist(LeaseChange { before, after })]);
+    assert_eq!(outcome.0, [stored(LeaseChange { before, after })]);
     assert_eq!(boot(&mut engine, at(6), mac(1), Who::Os), address);
 }
 
@@ -131,7 +141,7 @@ struct Model {
     now: i64,
     offers: BTreeMap<MacAddr, Ipv4Addr>,
     believed: BTreeMap<MacAddr, Lease>,
-    stored: BTreeMap<MacAddr, Lease>,
+    stored: BTreeMap<Ipv4Addr, Lease>,
 }
 
 impl Model {
@@ -171,15 +181,15 @@ impl Model {
     fn store(&mut self, outcome: &Outcome) {
         for effect in &outcome.0 {
             match effect {
-                Effect::Persist(LeaseChange { before, after }) if self.stored.get(&before.mac) == Some(before) => {
-                    match after {
-                        Some(lease) => drop(self.stored.insert(lease.mac, lease.clone())),
-                        None => drop(self.stored.remove(&before.mac)),
+                Effect::Store(DhcpStep::Lease(LeaseChange { before, after })) => {
+                    if self.stored.get(&before.address) == Some(before) {
+                        self.stored.remove(&before.address);
+                        self.stored.extend(after.clone().map(|lease| (lease.address, lease)));
                     }
                 }
-                Effect::Seen(seen) => {
+                Effect::Store(DhcpStep::Seen(seen)) => {
                     if let Some(lease) = &seen.lease {
-                        self.stored.insert(lease.mac, lease.clone());
+                        self.stored.insert(lease.address, lease.clone());
                     }
                 }
                 _ => {}
@@ -221,7 +231,7 @@ impl Model {
                 lease.address
             );
             assert!((100..=105).contains(&lease.address.octets()[3]), "{} is not in the pool", lease.address);
-            assert_eq!(self.stored.get(&lease.mac), Some(lease), "what was acknowledged is stored");
+            assert_eq!(self.stored.get(&lease.address), Some(lease), "what was acknowledged is stored");
         }
     }
 }

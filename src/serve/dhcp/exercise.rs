@@ -1,0 +1,128 @@
+//! An engine with a segment of every kind, for any bytes: what fuzzing and tests ask of the parser and of the lease tables.
+
+use super::{
+    bootfile::Sources,
+    engine::{Effect, Engine, Interface, Reply, Setup, Told},
+    route::{Origin, PROXY_PORT, SERVER_PORT},
+};
+use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
+use crate::fleet::Lease;
+use crate::id::{Basis, MacAddr, Timestamp};
+use crate::serve::central::DhcpStep;
+use dhcproto::v4::{Decodable, Decoder, Message};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+/// Feeds packets to an engine and panics when a promise is broken: any bytes have an outcome, answers can be read, and no address
+/// is acknowledged to two cards at once.
+///
+/// Each packet stands behind four bytes: its length (big-endian), the place that it comes from (interface, port, sender), and the
+/// seconds since the one before. What is left over is one more packet.
+pub fn exercise(bytes: &[u8]) {
+    let mut bench = Bench { engine: engine(), now: 0, holders: BTreeMap::new() };
+    let mut rest = bytes;
+    while let [high, low, place, seconds, more @ ..] = rest {
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(more.len());
+        let (packet, more) = more.split_at(length);
+        bench.now += i64::from(*seconds);
+        bench.packet(packet, *place);
+        rest = more;
+    }
+    bench.packet(rest, 0);
+}
+
+struct Bench {
+    engine: Engine,
+    now: i64,
+    holders: BTreeMap<Ipv4Addr, Lease>,
+}
+
+impl Bench {
+    fn packet(&mut self, packet: &[u8], place: u8) {
+        let now = Timestamp::from_millis(self.now * 1000);
+        // Senders that make a difference: nobody yet, the packet's own address, a relay.
+        let own = packet.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
+        let source = [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(place >> 2) % 3];
+        let origin = Origin {
+            via: usize::from(place & 1),
+            source: SocketAddrV4::new(source, 68),
+            local_port: if place & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
+        };
+        let node_of = |mac: MacAddr| Some(Basis::Mac(mac).node_id());
+        let effects = self.engine.handle(now, packet, origin, &node_of);
+        assert!(effects.len() <= 6, "one packet, few effects: {effects:?}");
+        for effect in &effects {
+            match effect {
+                Effect::Reply(reply) => self.reply(reply, packet),
+                Effect::Store(DhcpStep::Seen(seen)) => self.seen(seen.lease.as_ref(), now),
+                Effect::Store(DhcpStep::Lease(change)) => {
+                    if self.holders.get(&change.before.address) == Some(&change.before) {
+                        self.holders.remove(&change.before.address);
+                        self.holders.extend(change.after.clone().map(|lease| (lease.address, lease)));
+                    }
+                }
+                Effect::Note(note) => assert!(!note.to_string().is_empty()),
+            }
+        }
+        self.engine.heard(now, packet, origin.via);
+        for segment in self.engine.health(now) {
+            let pool = segment.pool;
+            assert!(pool.leased + pool.offered <= pool.size, "{pool:?}");
+        }
+    }
+
+    fn reply(&self, reply: &Reply, question: &[u8]) {
+        let message = Message::decode(&mut Decoder::new(&reply.packet)).expect("our own answers can be read");
+        assert_eq!(reply.packet.get(4..8), question.get(4..8), "the transaction goes back");
+        assert!(reply.packet.len() >= 300, "BOOTP's least length");
+        assert!(reply.kind != Told::Nak || message.yiaddr().is_unspecified());
+    }
+
+    fn seen(&mut self, lease: Option<&Lease>, now: Timestamp) {
+        let Some(lease) = lease else { return };
+        if let Some(other) = self.holders.insert(lease.address, lease.clone()) {
+            assert!(other.mac == lease.mac || other.expires_at <= now, "{lease:?} was {other:?}");
+        }
+    }
+}
+
+fn engine() -> Engine {
+    let pool = |third: u8| Pool {
+        first: Ipv4Addr::new(10, third, 0, 100),
+        last: Ipv4Addr::new(10, third, 0, 107),
+        prefix_len: 24,
+        lease: Duration::from_secs(600),
+        router: Some(Ipv4Addr::new(10, third, 0, 1)),
+        dns: vec![Ipv4Addr::new(10, third, 0, 101)],
+        ntp: Vec::new(),
+        domain: Some("rack.example".to_owned()),
+    };
+    let segment = |link, mode, pool| Segment { link, address: None, mode, pool };
+    let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
+    let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
+    let reserve = |whom, third, last| Reservation { whom, address: Ipv4Addr::new(10, third, 0, last), name: None };
+    Engine::new(
+        Setup {
+            interfaces: vec![
+                Interface { name: "eth0".to_owned(), address: Ipv4Addr::new(10, 77, 0, 1) },
+                Interface { name: "eth1".to_owned(), address: Ipv4Addr::new(10, 78, 0, 1) },
+            ],
+            segments: vec![
+                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(pool(77))),
+                segment(Link::Interface("eth1".to_owned()), DhcpMode::Proxy, None),
+                segment(relay(88), DhcpMode::Authoritative, Some(pool(88))),
+                segment(relay(99), DhcpMode::Proxy, None),
+            ],
+            reservations: vec![
+                reserve(Whom::Mac(mac(1)), 77, 102),
+                reserve(Whom::Node(Basis::Mac(mac(2)).node_id()), 77, 20),
+                reserve(Whom::Mac(mac(3)), 88, 20),
+            ],
+            sources: Sources { http_port: 8080, loaders: super::loader_names().map(str::to_owned).collect() },
+        },
+        Vec::new(),
+    )
+}

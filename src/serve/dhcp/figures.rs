@@ -1,0 +1,70 @@
+//! What the DHCP service counts, and how it is published: once a second, so that a packet costs no look-up.
+
+use super::{
+    engine::{Counters, Told},
+    request::Kind,
+};
+use crate::serve::central::SegmentHealth;
+use std::time::Instant;
+
+/// Sums since the start.
+#[derive(Default)]
+pub(super) struct Figures {
+    received: u64,
+    sent: [u64; 3],
+    unsent: u64,
+}
+
+impl Figures {
+    pub(super) fn received(&mut self, _bytes: usize) {
+        self.received += 1;
+    }
+
+    /// An answer went out to a client that waits since then.
+    pub(super) fn sent(&mut self, kind: Told, since: Instant) {
+        self.sent[kind as usize] += 1;
+        if kind == Told::Ack {
+            metrics::histogram!("meshd_dhcp_ack_seconds").record(since.elapsed());
+        }
+    }
+
+    pub(super) fn unsent(&mut self) {
+        self.unsent += 1;
+    }
+
+    pub(super) fn publish(&self, counters: Counters, health: &[SegmentHealth]) {
+        for (kind, word) in [
+            (Kind::Discover, "discover"),
+            (Kind::Request, "request"),
+            (Kind::Decline, "decline"),
+            (Kind::Release, "release"),
+            (Kind::Inform, "inform"),
+        ] {
+            metrics::counter!("meshd_dhcp_requests_total", "kind" => word).absolute(counters.requests[kind as usize]);
+        }
+        for (kind, word) in [(Told::Offer, "offer"), (Told::Ack, "ack"), (Told::Nak, "nak")] {
+            metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
+        }
+        let Counters { odd, flood, foreign, refused, .. } = counters;
+        for (reason, count) in [
+            ("odd", odd),
+            ("flood", flood),
+            ("foreign_relay", foreign),
+            ("pool_exhausted", refused),
+            ("not_sent", self.unsent),
+        ] {
+            metrics::counter!("meshd_dhcp_dropped_total", "reason" => reason).absolute(count);
+        }
+        metrics::counter!("meshd_dhcp_received_total").absolute(self.received);
+        for SegmentHealth { name, pool, other_servers, .. } in health {
+            for (state, count) in
+                [("size", pool.size), ("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
+            {
+                let gauge = metrics::gauge!("meshd_dhcp_pool_addresses", "segment" => name.clone(), "state" => state);
+                gauge.set(f64::from(count));
+            }
+            let others = u32::try_from(other_servers.len()).unwrap_or(u32::MAX);
+            metrics::gauge!("meshd_dhcp_other_servers", "segment" => name.clone()).set(f64::from(others));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Asks a segment who else answers there, as a machine would: a DISCOVER, which every DHCP and PXE server offers something to,
+//! and an INFORM, which most answer at once where an offer waits for a ping. Nothing is ever taken.
+
+use super::{request::Kind, route::CLIENT_PORT};
+use crate::id::MacAddr;
+use dhcproto::v4::{DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption};
+use std::net::Ipv4Addr;
+
+/// The port at which answers to a probe arrive.
+pub(super) const PROBE_PORT: u16 = CLIENT_PORT;
+/// A locally administered prefix; the rest is the interface's address, so that two meshd hear each other.
+const PREFIX: [u8; 2] = [0x02, 0x6d];
+
+/// The card that a probe from this address pretends to be.
+pub(super) fn mac_of(address: Ipv4Addr) -> MacAddr {
+    let ([p, q], [a, b, c, d]) = (PREFIX, address.octets());
+    MacAddr([p, q, a, b, c, d])
+}
+
+/// Both packets.
+pub(super) fn packets(address: Ipv4Addr, xid: u32) -> [Vec<u8>; 2] {
+    [Kind::Discover, Kind::Inform].map(|kind| {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let (ciaddr, what) = match kind {
+            Kind::Inform => (address, MessageType::Inform),
+            _ => (none, MessageType::Discover),
+        };
+        let mut message = Message::new_with_id(xid, ciaddr, none, none, none, &mac_of(address).0);
+        if kind == Kind::Discover {
+            message.set_flags(Flags::default().set_broadcast());
+        }
+        let raw = |code, data: &[u8]| DhcpOption::Unknown(UnknownOption::new(code, data.to_vec()));
+        let options = message.opts_mut();
+        options.insert(DhcpOption::MessageType(what));
+        options.insert(raw(OptionCode::ClassIdentifier, b"PXEClient:Arch:00007:UNDI:003016"));
+        options.insert(raw(OptionCode::ClientSystemArchitecture, &[0, 7]));
+        options.insert(raw(OptionCode::ClientNetworkInterface, &[1, 3, 16]));
+        // Subnet mask, router, server identifier, vendor options, class, TFTP server, boot file.
+        options.insert(raw(OptionCode::ParameterRequestList, &[1, 3, 54, 43, 60, 66, 67]));
+        let mut bytes = Vec::with_capacity(400);
+        message.encode(&mut Encoder::new(&mut bytes)).expect("header fields fit, and no option is long");
+        bytes.resize(bytes.len().max(300), 0);
+        bytes
+    })
+}

@@ -1,0 +1,69 @@
+//! Reserved addresses of one segment, and who a client is as far as they are concerned.
+
+use crate::config::{Pool, Reservation, Whom};
+use crate::id::{MacAddr, NodeId};
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// Who asks for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its card; leases are by it.
+    pub mac: MacAddr,
+    /// Its machine, if that is known and matters.
+    pub node: Option<NodeId>,
+}
+
+impl Client {
+    fn is(&self, whom: Whom) -> bool {
+        match whom {
+            Whom::Mac(mac) => mac == self.mac,
+            Whom::Node(node) => Some(node) == self.node,
+        }
+    }
+}
+
+/// The reservations of one network.
+#[derive(Default)]
+pub(super) struct Reserved {
+    by_address: BTreeMap<Ipv4Addr, Whom>,
+    by_owner: BTreeMap<Whom, Ipv4Addr>,
+    by_node: bool,
+}
+
+impl Reserved {
+    /// Those of a site that lie in the network of a pool.
+    pub(super) fn of(pool: &Pool, all: &[Reservation]) -> Self {
+        let own = || all.iter().filter(|reservation| pool.is_on_network(reservation.address));
+        Reserved {
+            by_address: own().map(|reservation| (reservation.address, reservation.whom)).collect(),
+            by_owner: own().map(|reservation| (reservation.whom, reservation.address)).collect(),
+            by_node: own().any(|reservation| matches!(reservation.whom, Whom::Node(_))),
+        }
+    }
+
+    /// True if it matters which machine a card belongs to.
+    pub(super) fn asks_for_nodes(&self) -> bool {
+        self.by_node
+    }
+
+    /// The address of a client: that of its card before that of its machine.
+    pub(super) fn address_of(&self, client: Client) -> Option<Ipv4Addr> {
+        let of = |whom| self.by_owner.get(&whom).copied();
+        of(Whom::Mac(client.mac)).or_else(|| of(Whom::Node(client.node?)))
+    }
+
+    /// True if an address is kept, for whomever.
+    pub(super) fn holds(&self, address: Ipv4Addr) -> bool {
+        self.by_address.contains_key(&address)
+    }
+
+    /// True if an address is kept for somebody else.
+    pub(super) fn denies(&self, address: Ipv4Addr, client: Client) -> bool {
+        self.by_address.get(&address).is_some_and(|whom| !client.is(*whom))
+    }
+
+    /// All addresses that are kept.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.by_address.keys().copied()
+    }
+}

@@ -1,0 +1,211 @@
+//! One request on its way through its segment.
+
+use super::{
+    bootfile::BootFile,
+    engine::{Effect, Reply, Told},
+    leases::Asking,
+    note::Note,
+    reply::{Answer, Answerer},
+    request::{Kind, Request, Vendor},
+    reserved::Client,
+    route::{Destination, Origin, PROXY_PORT, SERVER_PORT},
+    served::{Authority, Served},
+};
+use crate::config::{DhcpMode, Pool};
+use crate::fleet::{Exchange, Lease};
+use crate::id::{DenyList, Hardware, MacAddr, NodeId, Timestamp};
+use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+/// A request, and what its answer takes.
+pub(super) struct Turn<'a> {
+    pub(super) now: Timestamp,
+    pub(super) request: &'a Request,
+    pub(super) origin: Origin,
+    /// It came by unicast from behind a router.
+    pub(super) routed: bool,
+    /// Where the client finds the boot services.
+    pub(super) address: Ipv4Addr,
+    /// What the client sees as our name.
+    pub(super) identifier: Ipv4Addr,
+    /// Every address that meshd answers from.
+    pub(super) own: &'a BTreeSet<Ipv4Addr>,
+    pub(super) boot: BootFile,
+    pub(super) node_of: &'a dyn Fn(MacAddr) -> Option<NodeId>,
+}
+
+impl Turn<'_> {
+    /// What is to be done.
+    pub(super) fn take(&self, segment: &mut Served) -> Vec<Effect> {
+        match segment.mode {
+            DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
+            DhcpMode::Proxy => self.proxy(segment),
+            DhcpMode::Authoritative | DhcpMode::Off => Vec::new(),
+        }
+    }
+
+    fn authoritative(&self, segment: &mut Served) -> Vec<Effect> {
+        let request = self.request;
+        if let Some(server) = request.server
+            && !self.is_ours(server)
+        {
+            return self.passed_over(segment, server);
+        }
+        match request.kind {
+            Kind::Discover => self.discover(segment),
+            Kind::Request => self.request(segment),
+            Kind::Decline => self.decline(segment),
+            Kind::Release => {
+                let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
+                let change = leases.and_then(|leases| leases.release(self.now, request.mac, request.ciaddr));
+                change.map(store).into_iter().collect()
+            }
+            Kind::Inform => self.inform(segment),
+        }
+    }
+
+    /// The client speaks to another server.
+    fn passed_over(&self, segment: &mut Served, server: Ipv4Addr) -> Vec<Effect> {
+        if self.request.kind != Kind::Request {
+            return Vec::new();
+        }
+        if let Some(authority) = &mut segment.authority {
+            authority.leases.withdraw(self.request.mac);
+        }
+        segment.rival(self.now, server, false).map(Effect::Note).into_iter().collect()
+    }
+
+    fn discover(&self, segment: &mut Served) -> Vec<Effect> {
+        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Ok((address, reclaimed)) = leases.offer(self.now, self.client(leases.asks_for_nodes())) else {
+            return segment.filled(self.now, true).map(Effect::Note).into_iter().collect();
+        };
+        // An offer promises nothing, so it does not wait for the disk.
+        let mut effects = vec![self.reply(Some(pool), Answer::Offer(address))];
+        effects.extend(reclaimed.map(store));
+        effects.extend(self.no_loader());
+        if self.request.exchange != Exchange::Os {
+            effects.push(self.seen(Some(address), None));
+        }
+        effects.extend(segment.filled(self.now, false).map(Effect::Note));
+        effects
+    }
+
+    /// Selecting, init-reboot, renewing, rebinding: told apart by options 54 and 50 and ciaddr (RFC 2131, 4.3.2).
+    fn request(&self, segment: &mut Served) -> Vec<Effect> {
+        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let request = self.request;
+        let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
+        let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
+        let asking = if in_use == Some(wanted) { Asking::Renewal } else { Asking::Anew };
+        match leases.lease(self.now, self.client(leases.asks_for_nodes()), wanted, asking) {
+            Ok((lease, changes)) => {
+                let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
+                effects.push(self.seen(Some(wanted), Some(lease)));
+                effects.push(self.reply(Some(pool), Answer::Ack(wanted)));
+                effects.extend(self.no_loader());
+                effects
+            }
+            Err(_) if !pool.is_on_network(wanted) => {
+                vec![self.reply(None, Answer::Nak("this address is of another network"))]
+            }
+            Err(_) => vec![self.reply(None, Answer::Nak("this address is not yours"))],
+        }
+    }
+
+    fn decline(&self, segment: &mut Served) -> Vec<Effect> {
+        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Some(address) = self.request.requested else { return Vec::new() };
+        let Some(change) = leases.decline(self.now, self.request.mac, address) else { return Vec::new() };
+        let mut effects: Vec<Effect> = change.map(store).into_iter().collect();
+        effects.push(Effect::Note(Note::Declined { segment: segment.name.clone(), address }));
+        effects.extend(segment.filled(self.now, false).map(Effect::Note));
+        effects
+    }
+
+    /// The answer goes to the address that the packet claims, so that must be where it came from, or a relay vouches for it.
+    fn inform(&self, segment: &Served) -> Vec<Effect> {
+        let request = self.request;
+        let sound = request.ciaddr == *self.origin.source.ip() || request.is_relayed();
+        let Some(authority) = segment.authority.as_deref() else { return Vec::new() };
+        if !sound || request.ciaddr.is_unspecified() {
+            return Vec::new();
+        }
+        vec![self.reply(Some(&authority.pool), Answer::InformAck)]
+    }
+
+    /// Another server leases the addresses; firmware and iPXE get a boot file beside its offer.
+    fn proxy(&self, segment: &mut Served) -> Vec<Effect> {
+        let request = self.request;
+        let boots = request.exchange == Exchange::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
+        let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
+        match (request.kind, self.origin.local_port) {
+            (Kind::Request, SERVER_PORT) => self.overheard(segment),
+            (Kind::Discover | Kind::Request, _) if boots && nothing => self.no_loader().into_iter().collect(),
+            (Kind::Discover, SERVER_PORT) if boots => {
+                vec![self.reply(None, Answer::ProxyOffer), self.seen(None, None)]
+            }
+            (Kind::Request, PROXY_PORT) if boots => vec![self.seen(None, None), self.reply(None, Answer::ProxyAck)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// A client takes, or keeps, what another server offers. Not ours to answer, but it is how we learn of an address that we did
+    /// not give: capabilities are bound to it, and an operating system may get another one than its firmware had.
+    fn overheard(&self, segment: &mut Served) -> Vec<Effect> {
+        let request = self.request;
+        let other = request.server.filter(|server| !self.is_ours(*server));
+        let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
+        let note = other.and_then(|server| segment.rival(self.now, server, false));
+        let seen = request.requested.or(in_use).map(|address| self.seen(Some(address), None));
+        note.map(Effect::Note).into_iter().chain(seen).collect()
+    }
+
+    fn is_ours(&self, server: Ipv4Addr) -> bool {
+        self.own.contains(&server) || server == self.identifier
+    }
+
+    /// Who asks. The script step decides which machine a card belongs to; before it, option 97 does (if it is to be trusted).
+    fn client(&self, asks_for_nodes: bool) -> Client {
+        let mac = self.request.mac;
+        let by_uuid = || {
+            let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
+            Some(hardware.basis(&DenyList::new())?.node_id())
+        };
+        let node = asks_for_nodes.then(|| (self.node_of)(mac).or_else(by_uuid)).flatten();
+        Client { mac, node }
+    }
+
+    fn reply(&self, pool: Option<&Pool>, answer: Answer) -> Effect {
+        let answerer = Answerer { address: self.address, identifier: self.identifier, pool };
+        Effect::Reply(Reply {
+            packet: answerer.build(self.request, answer, &self.boot),
+            to: Destination::of(self.request, answer, self.origin, self.routed),
+            via: self.origin.via,
+            local_port: self.origin.local_port,
+            kind: match answer {
+                Answer::Offer(_) | Answer::ProxyOffer => Told::Offer,
+                Answer::Ack(_) | Answer::InformAck | Answer::ProxyAck => Told::Ack,
+                Answer::Nak(_) => Told::Nak,
+            },
+        })
+    }
+
+    fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>) -> Effect {
+        let Request { mac, exchange, uuid, arch, .. } = *self.request;
+        // What firmware does not say it is, it is by default; iPXE and systems say it or do not.
+        let arch = if exchange == Exchange::Firmware { Some(self.request.boot_arch()) } else { arch };
+        Effect::Store(DhcpStep::Seen(DhcpSeen { mac, exchange, uuid, arch, address, lease }))
+    }
+
+    fn no_loader(&self) -> Option<Effect> {
+        match self.boot {
+            BootFile::Missing(why) => Some(Effect::Note(Note::NoLoader(why))),
+            _ => None,
+        }
+    }
+}
+
+fn store(change: LeaseChange) -> Effect {
+    Effect::Store(DhcpStep::Lease(change))
+}
