@@ -5,7 +5,7 @@ use crate::catalog::Catalog;
 use crate::config;
 use crate::fleet::{Actor, Event, EventKind, Exchange, Stage};
 use crate::id::{MacAddr, Timestamp};
-use crate::serve::central::{DhcpSeen, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
+use crate::serve::central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
 use crate::store::{EventFilter, Store};
 use crate::trust::CertificateAuthority;
 use bytes::Bytes;
@@ -45,7 +45,7 @@ async fn central(folder: &Path) -> Shared {
         address: Some([10, 77, 0, 123].into()),
         lease: None,
     };
-    central.dhcp_seen(seen).await.expect("stored");
+    central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
     central
 }
 

@@ -7,7 +7,7 @@ use meshd::{
     daemon,
     fleet::{ConditionKind, Event, Exchange, Lease, Node, Stage},
     id::{BootSessionId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
-    serve::central::{Clock, DhcpSeen, Fetched, LinkId, Shared},
+    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkId, Shared},
     store::EventFilter,
     trust::Peer,
     wire::{EnrolRequest, Facts, FromAgent, Hello, VERSION},
@@ -127,7 +127,7 @@ impl<'a> Machine<'a> {
             address: Some(self.address),
             lease: Some(lease),
         };
-        self.rig.central.dhcp_seen(seen).await.unwrap();
+        self.rig.central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
     }
 
     pub async fn ask_script(&mut self) {

@@ -123,7 +123,8 @@ fn honour(quirk: Quirk) {
             let packet = Packet::discover(mac(1), Who::UBoot(22));
             let outcome = packet.to(&mut full(DhcpMode::Authoritative), at(0));
             let offer = outcome.expect(MessageType::Offer);
-            let header = offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+            let header =
+                offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
             assert_eq!(header.as_deref(), Some("snponly-arm64.efi"));
             assert_eq!(offer.message.siaddr(), SERVER);
             assert_eq!(outcome.seen().map(|seen| seen.exchange), Some(Exchange::Firmware), "it opens a boot session");

@@ -58,7 +58,8 @@ fn the_relay_chooses_the_segment_and_gets_the_answer_whatever_interface_it_comes
     }
     let offer = Packet::discover(mac(1), Who::Ipxe).via(TWIN).from(&mut engine, at(0), 0, TWIN);
     assert_eq!(offer.expect(MessageType::Offer).to, to(TWIN), "another relay of the same network");
-    let proxied = Packet::discover(mac(1), Who::Pxe(7)).via(Ipv4Addr::new(10, 99, 0, 1)).from(&mut engine, at(0), 1, RELAY);
+    let proxied =
+        Packet::discover(mac(1), Who::Pxe(7)).via(Ipv4Addr::new(10, 99, 0, 1)).from(&mut engine, at(0), 1, RELAY);
     assert!(proxied.expect(MessageType::Offer).address().is_unspecified());
 }
 
@@ -87,7 +88,8 @@ fn a_client_behind_a_relay_renews_by_unicast_and_is_refused_by_unicast() {
     let stranger = Packet::new(MessageType::Request, mac(2), Who::Os).using(address);
     let nak = stranger.from(&mut engine, at(1801), 1, address).expect(MessageType::Nak);
     assert_eq!(nak.to, Destination::Ip(SocketAddrV4::new(address, 68)), "no broadcast gets there");
-    let outcome = Packet::new(MessageType::Release, mac(1), Who::Os).using(address).from(&mut engine, at(1900), 1, address);
+    let outcome =
+        Packet::new(MessageType::Release, mac(1), Who::Os).using(address).from(&mut engine, at(1900), 1, address);
     assert!(matches!(outcome.0[..], [Effect::Store(DhcpStep::Lease(_))]), "{outcome:?}");
 }
 
