@@ -9,7 +9,8 @@ use std::{fs, path::Path};
 type Probe = fn(&[u8]);
 
 /// Every parser of network bytes, by the name of its fuzz target and of its folder in the corpus.
-const PROBES: [(&str, Probe); 1] = [("script_request", probes::script_request)];
+const PROBES: [(&str, Probe); 4] =
+    [("dhcp", probes::dhcp), ("tftp", probes::tftp), ("http", probes::http), ("script_request", probes::script_request)];
 
 #[test]
 fn what_the_corpus_holds_is_still_answered() {
@@ -42,6 +43,14 @@ proptest! {
         for (_, probe) in PROBES {
             probe(&bytes);
         }
+    }
+
+    #[test]
+    fn almost_a_request_is_answered(
+        path in "(/|boot|script|\\.ipxe|blob|overlay|loader|kernel|[0-9a-f]{32}|%2e|\\.\\.|\\?|mac=|&|[a-z]{0,3}){0,9}",
+        header in "(range: bytes=|if-none-match: |content-length: |[0-9]{1,4}|-|,|\\*|\n){0,6}",
+    ) {
+        probes::http(format!("GET /{path}\n{header}").as_bytes());
     }
 
     #[test]

@@ -10,6 +10,21 @@ use std::net::Ipv4Addr;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 
+/// A conversation of several DHCP clients, relays and rivals with a site.
+pub fn dhcp(bytes: &[u8]) {
+    meshd::serve::dhcp::exercise(bytes);
+}
+
+/// Requests and transfers of several TFTP clients.
+pub fn tftp(bytes: &[u8]) {
+    meshd::serve::tftp::exercise(bytes);
+}
+
+/// A request to the boot plane: method, path, query and headers.
+pub fn http(bytes: &[u8]) {
+    meshd::serve::http::exercise(bytes);
+}
+
 /// The query of a script request: a machine, or an error that can be told to iPXE without becoming a command of it.
 pub fn script_request(bytes: &[u8]) {
     let query = String::from_utf8_lossy(bytes);

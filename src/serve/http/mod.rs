@@ -14,6 +14,7 @@
 
 mod blob;
 mod body;
+mod exercise;
 mod gate;
 mod outlet;
 mod plane;
@@ -23,5 +24,6 @@ mod twins;
 #[cfg(test)]
 mod tests;
 
+pub use exercise::exercise;
 pub use plane::{BootPlane, Transfer};
 pub use server::run;

@@ -9,7 +9,7 @@
 
 mod effect;
 mod engine;
-mod fuzz;
+mod exercise;
 mod notes;
 mod packet;
 mod patience;
@@ -23,7 +23,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use fuzz::fuzz;
+pub use exercise::exercise;
 pub use run::{Bound, TftpError, bind, run};
 pub use table::Table;
 pub use terms::{MAX_BLOCK, MAX_WINDOW};

@@ -3,7 +3,7 @@
 use super::super::{
     effect::{Effects, Happened, Payload, block_of},
     engine::{Engine, Limits},
-    fuzz::fuzz,
+    exercise::exercise,
     packet,
 };
 use crate::serve::central::Fetched;
@@ -204,7 +204,7 @@ proptest! {
 
     #[test]
     fn any_sequence_of_packets_keeps_the_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        fuzz(&bytes);
+        exercise(&bytes);
     }
 }
 

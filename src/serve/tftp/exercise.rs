@@ -1,4 +1,4 @@
-//! The entry of the fuzz target and of its tests: any packets, in any order, from a few clients, while time passes.
+//! An engine with a few clients, for any bytes: what fuzzing and tests ask of it. Any packets, in any order, from a few clients, while time passes.
 
 use super::{
     effect::{Effects, Happened, Payload},
@@ -20,7 +20,7 @@ const LENGTH: usize = 70_000 * 8;
 ///
 /// One step is: who (a byte), what (a byte: pass time, or send a packet of so many bytes to one of the two ports), and the
 /// packet.
-pub fn fuzz(bytes: &[u8]) {
+pub fn exercise(bytes: &[u8]) {
     let file = Bytes::from(vec![7; LENGTH]);
     let mut engine = Engine::new(LIMITS);
     let mut now = Instant::now();

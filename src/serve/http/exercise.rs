@@ -1,0 +1,109 @@
+//! The routes with a small rack behind them, for any request: what fuzzing and tests ask of paths, queries and headers.
+
+use super::{
+    outlet::Handed,
+    plane::{BootPlane, Transfer},
+    routes::{Client, router},
+};
+use crate::boot::{Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
+use crate::config::Delivery;
+use crate::id::Digest;
+use crate::serve::central::{Fetched, OverlayDenied};
+use axum::{
+    body::{Body, HttpBody as _},
+    http::{Request, Response, StatusCode, header},
+};
+use bytes::Bytes;
+use std::net::Ipv4Addr;
+use tower::ServiceExt as _;
+
+const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+const BLOB: &[u8] = b"a kernel";
+const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
+
+/// Asks what `bytes` say, and panics when a promise is broken: every request is answered, nothing is redirected, nothing but a
+/// blob may be kept by a cache, and a body is as long as its header says.
+///
+/// The first line is `METHOD TARGET`, each further one `NAME: VALUE`. What HTTP cannot express is no request and asks nothing.
+pub fn exercise(bytes: &[u8]) {
+    let Some((request, method)) = request(bytes) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
+    let is_blob = request.uri().path().starts_with("/blob/");
+    let answer = match runtime.block_on(router(Rack).oneshot(request)) {
+        Ok(answer) => answer,
+        Err(never) => match never {},
+    };
+    check(&answer, is_blob, &method);
+}
+
+fn request(bytes: &[u8]) -> Option<(Request<Body>, String)> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.lines();
+    let (method, target) = lines.next()?.split_once(' ')?;
+    let mut request = Request::builder().method(method).uri(target);
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        request = request.header(name, value.trim());
+    }
+    let mut request = request.body(Body::empty()).ok()?;
+    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100), at: ENDPOINT, handed: Handed::default() };
+    request.extensions_mut().insert(client);
+    Some((request, method.to_owned()))
+}
+
+fn check(answer: &Response<Body>, is_blob: bool, method: &str) {
+    let status = answer.status();
+    assert!(!status.is_redirection() || status == StatusCode::NOT_MODIFIED, "{status}");
+    assert!(!status.is_server_error() || status == StatusCode::SERVICE_UNAVAILABLE, "{status}");
+    assert!(!answer.headers().contains_key(header::LOCATION));
+    let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    let may_be_kept = header(header::CACHE_CONTROL).is_some_and(|control| !control.contains("no-store"));
+    assert!(is_blob || !may_be_kept, "only what is named by its digest may be kept");
+    let length = header(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if let (Some(length), true) = (length, method == "GET") {
+        assert_eq!(answer.body().size_hint().exact(), Some(length));
+    }
+    if status == StatusCode::PARTIAL_CONTENT {
+        assert!(length.is_some_and(|length| length > 0 && length <= BLOB.len() as u64), "{length:?}");
+    }
+}
+
+/// One blob, one loader, one overlay.
+#[derive(Clone)]
+struct Rack;
+
+struct Overlay;
+
+impl Transfer for Overlay {
+    fn pieces(&self) -> Vec<Bytes> {
+        vec![Bytes::from_static(b"an overlay")]
+    }
+
+    async fn finished(self) {}
+}
+
+impl BootPlane for Rack {
+    type Overlay = Overlay;
+
+    fn blob(&self, digest: Digest) -> Option<Bytes> {
+        (digest == Digest::of(BLOB)).then(|| Bytes::from_static(BLOB))
+    }
+
+    fn loader(&self, name: &str) -> Option<Bytes> {
+        (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
+    }
+
+    async fn fetched(&self, _: Ipv4Addr, _: Fetched) {}
+
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, _: Ipv4Addr, endpoint: Endpoint) -> String {
+        let detail = request.map_or_else(|error| error.to_string(), |request| request.serial);
+        refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
+    }
+
+    async fn open_overlay(&self, capability: &str, _: Delivery, from: Ipv4Addr) -> Result<Overlay, OverlayDenied> {
+        self.probe_overlay(capability, from).await.map(|()| Overlay)
+    }
+
+    async fn probe_overlay(&self, capability: &str, _: Ipv4Addr) -> Result<(), OverlayDenied> {
+        if capability == CAPABILITY { Ok(()) } else { Err(OverlayDenied::NotFound) }
+    }
+}
