@@ -5,11 +5,11 @@
 
 use crate::world::dhcp::parse;
 use meshd::{
-    config::{DhcpMode, Pool},
+    config::{DhcpMode, Link, Pool, Segment},
     id::Timestamp,
     serve::{
-        central::DhcpSeen,
-        dhcp::{Effect, Engine, Origin, Sources},
+        central::{DhcpSeen, DhcpStep},
+        dhcp::{Destination, Effect, Engine, Interface, Origin, Setup, Sources},
     },
 };
 use std::{
@@ -71,20 +71,28 @@ fn engine(mode: DhcpMode) -> Engine {
         domain: None,
     };
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
-    Engine::new(mode, Some(pool), Sources { address: CENTRAL, http_port: 8080, loaders }, Vec::new())
+    let link = Link::Interface("br0".to_owned());
+    let setup = Setup {
+        interfaces: vec![Interface { name: "br0".to_owned(), address: CENTRAL }],
+        segments: vec![Segment { link, address: None, mode, pool: Some(pool) }],
+        reservations: Vec::new(),
+        sources: Sources { http_port: 8080, loaders },
+    };
+    Engine::new(setup, Vec::new())
 }
 
 fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
-    let origin = Origin { source: capture.from, local_port: capture.to.port() };
-    let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin);
+    let origin = Origin { via: 0, source: capture.from, local_port: capture.to.port() };
+    let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &|_| None);
     effects.iter().map(told).collect()
 }
 
 fn told(effect: &Effect) -> String {
     match effect {
-        Effect::Seen(seen) => who(seen),
-        Effect::Reply { packet, to } => answer(packet, *to),
-        other => format!("{other:?}"),
+        Effect::Store(DhcpStep::Seen(seen)) => who(seen),
+        Effect::Store(DhcpStep::Lease(change)) => format!("{change:?}"),
+        Effect::Reply(reply) => answer(&reply.packet, reply.to),
+        Effect::Note(note) => note.to_string(),
     }
 }
 
@@ -102,7 +110,7 @@ fn who(DhcpSeen { mac, exchange, uuid, arch, address, lease }: &DhcpSeen) -> Str
     text
 }
 
-fn answer(packet: &[u8], to: SocketAddrV4) -> String {
+fn answer(packet: &[u8], to: Destination) -> String {
     let answer = parse(packet);
     let kind = match answer.kind {
         2 => "OFFER",
@@ -112,6 +120,10 @@ fn answer(packet: &[u8], to: SocketAddrV4) -> String {
     };
     let text = |data: &Vec<u8>| String::from_utf8_lossy(data).into_owned();
     let hex = |data: &Vec<u8>| data.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let to = match to {
+        Destination::Ip(to) => to.to_string(),
+        Destination::Frame { mac, address } => format!("{mac} as {address}"),
+    };
     let mut line = format!("{kind} {} to {to}", answer.address);
     let file = answer.options.get(&67).map(text);
     assert_eq!(file.as_deref().unwrap_or_default(), answer.file, "header and option 67 agree");

@@ -31,7 +31,7 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("sled::", &["src/store/"]),
     ("dhcproto::", &["src/serve/dhcp/"]),
     ("axum::", &["src/serve/"]),
-    ("nix::", &["src/serve/tftp/"]),
+    ("nix::", &["src/serve/tftp/", "src/serve/dhcp/frames.rs"]),
     ("flate2::", &["src/overlay/archive"]),
     ("tar::", &["src/overlay/archive"]),
     ("clap::", &["src/cli/", "src/bin/", "src/agent/cli"]),

@@ -6,6 +6,7 @@ mod agent_plane;
 mod boots;
 mod captures;
 mod chain;
+mod dhcp;
 mod contract;
 mod house;
 mod parsers;

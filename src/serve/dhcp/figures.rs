@@ -1,10 +1,10 @@
-//! What the DHCP service counts, and how it is published: once a second, so that a packet costs no look-up.
+//! What the DHCP service counts, and how it is published: once a second, so that a packet costs no look-up. How full the pools
+//! are, central says.
 
 use super::{
     engine::{Counters, Told},
     request::Kind,
 };
-use crate::serve::central::SegmentHealth;
 use std::time::Instant;
 
 /// Sums since the start.
@@ -16,7 +16,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn received(&mut self, _bytes: usize) {
+    pub(super) fn received(&mut self) {
         self.received += 1;
     }
 
@@ -32,7 +32,7 @@ impl Figures {
         self.unsent += 1;
     }
 
-    pub(super) fn publish(&self, counters: Counters, health: &[SegmentHealth]) {
+    pub(super) fn publish(&self, counters: Counters) {
         for (kind, word) in [
             (Kind::Discover, "discover"),
             (Kind::Request, "request"),
@@ -56,15 +56,5 @@ impl Figures {
             metrics::counter!("meshd_dhcp_dropped_total", "reason" => reason).absolute(count);
         }
         metrics::counter!("meshd_dhcp_received_total").absolute(self.received);
-        for SegmentHealth { name, pool, other_servers, .. } in health {
-            for (state, count) in
-                [("size", pool.size), ("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
-            {
-                let gauge = metrics::gauge!("meshd_dhcp_pool_addresses", "segment" => name.clone(), "state" => state);
-                gauge.set(f64::from(count));
-            }
-            let others = u32::try_from(other_servers.len()).unwrap_or(u32::MAX);
-            metrics::gauge!("meshd_dhcp_other_servers", "segment" => name.clone()).set(f64::from(others));
-        }
     }
 }

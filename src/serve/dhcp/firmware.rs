@@ -102,12 +102,14 @@ pub enum Quirk {
     HeaderOnly,
     /// What is shorter than a BOOTP packet is no packet to it.
     NoShortReply,
+    /// Unless it is told that there is none, it waits seconds for a proxy's offer.
+    WaitsForProxy,
     /// It asks port 4011 from a port of its own choice and listens there.
     AsksProxyFromAnyPort,
 }
 
 /// Which firmware a quirk was seen in, and what is done about it. `tests::quirks` shows each one.
-pub const QUIRKS: [(Quirk, &str, &str); 16] = [
+pub const QUIRKS: [(Quirk, &str, &str); 17] = [
     (Quirk::BareUserClass, "iPXE, all versions", "option 77 `iPXE` is read as one name"),
     (
         Quirk::ListedUserClass,
@@ -127,6 +129,7 @@ pub const QUIRKS: [(Quirk, &str, &str); 16] = [
     (Quirk::StumblesOverMenu, "EDK II before 2019 on servers of several makers", "no option 43 for UEFI"),
     (Quirk::HeaderOnly, "U-Boot", "file and server stand in the header too; its class is no PXEClient"),
     (Quirk::NoShortReply, "BOOTP ROMs and relays (RFC 1542, 2.1)", "answers are padded to 300 bytes"),
+    (Quirk::WaitsForProxy, "iPXE (3 to 5 s, build of 2019)", "option 175 says no-pxedhcp where meshd leases"),
     (Quirk::AsksProxyFromAnyPort, "OVMF (from 4011), iPXE (from 68)", "the answer goes to the port that asked"),
 ];
 

@@ -87,7 +87,7 @@ impl Answerer<'_> {
                     message.set_ciaddr(request.ciaddr);
                 }
                 if request.exchange == Exchange::Ipxe {
-                    // Else iPXE asks again and waits 3 to 5 seconds for the offer of a proxy (seen with its build of 2019).
+                    // Quirk::WaitsForProxy
                     message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(
                         OptionCode::Unknown(IPXE_OPTIONS),
                         IPXE_NO_PROXY_DHCP.to_vec(),

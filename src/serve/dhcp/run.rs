@@ -185,14 +185,16 @@ impl Driver {
         let places: Vec<(usize, u16)> = self.sockets().map(|(via, port, _)| (via, port)).collect();
         for (via, port) in places {
             for _ in 0..TURN {
-                let Some(length) = self.read_one(via, port, since) else { break };
-                self.figures.received(length);
+                if self.read_one(via, port, since).is_none() {
+                    break;
+                }
+                self.figures.received();
             }
         }
     }
 
     /// Reads and handles one packet; `None` if there is none.
-    fn read_one(&mut self, via: usize, port: u16, since: Instant) -> Option<usize> {
+    fn read_one(&mut self, via: usize, port: u16, since: Instant) -> Option<()> {
         let ear = self.ears.get(via)?;
         let socket = match port {
             SERVER_PORT => ear.server.as_ref()?,
@@ -201,7 +203,7 @@ impl Driver {
         };
         let (length, source) = match socket.try_recv_from(&mut self.buffer[..]) {
             Ok((length, SocketAddr::V4(source))) => (length, source),
-            Ok((length, SocketAddr::V6(_))) => return Some(length),
+            Ok((_, SocketAddr::V6(_))) => return Some(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             Err(error) => {
                 let name = &ear.interface.name;
@@ -214,13 +216,13 @@ impl Driver {
         if port == probe::PROBE_PORT {
             let heard = self.engine.heard(now, packet, via);
             self.perform(heard, since);
-            return Some(length);
+            return Some(());
         }
         let shared = &self.shared;
         let node_of = |mac: MacAddr| shared.node_of_mac(mac);
         let effects = self.engine.handle(now, packet, Origin { via, source, local_port: port }, &node_of);
         self.perform(effects, since);
-        Some(length)
+        Some(())
     }
 
     /// Performs effects in their order: what stands behind a change waits for it.
@@ -287,7 +289,7 @@ impl Driver {
         }
         if self.beat % SECOND == 0 {
             let health = self.engine.health(self.shared.now());
-            self.figures.publish(self.engine.counters(), &health);
+            self.figures.publish(self.engine.counters());
             health.into_iter().for_each(|segment| self.shared.report_segment(segment));
         }
         self.beat += 1;

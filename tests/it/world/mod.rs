@@ -43,7 +43,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
 /// One site and one wire.
 pub struct World {
     dir: TempDir,
-    central: Namespace,
+    pub central: Namespace,
     pub nodes: Namespace,
     daemon: Option<Child>,
 }

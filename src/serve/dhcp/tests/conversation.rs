@@ -5,7 +5,7 @@ use crate::config::DhcpMode;
 use crate::fleet::Exchange;
 use crate::id::{ClientArch, unhex};
 use crate::serve::dhcp::*;
-use dhcproto::v4::{DhcpOption, MessageType, OptionCode, UnknownOption};
+use dhcproto::v4::{DhcpOption, MessageType, OptionCode};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -161,17 +161,6 @@ fn off_is_silent_and_proxy_adds_a_boot_file_without_an_address() {
     assert_eq!(ack.to, ip(ELSEWHERE, 68), "to where it came from");
     assert_eq!(ack.boot_file().as_deref(), Some("http://10.77.0.1:8080/boot.ipxe"));
     assert!(Packet::discover(mac(1), Who::Os).to(&mut proxy, at(0)).0.is_empty());
-}
-
-#[test]
-fn ipxe_is_told_not_to_wait_for_a_proxy_and_nobody_else_is() {
-    for (who, told) in [(Who::Ipxe, true), (Who::Pxe(7), false), (Who::Http(16), false), (Who::Os, false)] {
-        let mut engine = engine(pool(100, 110), Vec::new());
-        let offer = Packet::discover(mac(1), who).to(&mut engine, at(0)).expect(MessageType::Offer);
-        let own = offer.message.opts().get(OptionCode::Unknown(175));
-        let no_pxedhcp = UnknownOption::new(OptionCode::Unknown(175), vec![176, 1, 1]);
-        assert_eq!(own, told.then_some(&DhcpOption::Unknown(no_pxedhcp)), "{who:?}");
-    }
 }
 
 /// Text after `#` says which firmware sent it.

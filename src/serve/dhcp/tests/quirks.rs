@@ -135,6 +135,13 @@ fn honour(quirk: Quirk) {
             let Some(Effect::Reply(reply)) = outcome.0.first() else { panic!("{outcome:?}") };
             assert!(reply.packet.len() >= 300);
         }
+        Quirk::WaitsForProxy => {
+            for (who, told) in [(Who::Ipxe, true), (Who::Pxe(7), false), (Who::Http(16), false), (Who::Os, false)] {
+                let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), who));
+                assert_eq!(offer.option(175), told.then(|| vec![176, 1, 1]), "{who:?}");
+            }
+            assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), Who::Ipxe)).option(175), None);
+        }
         Quirk::AsksProxyFromAnyPort => {
             let own = Ipv4Addr::new(10, 77, 0, 120);
             for port in [68, 4011, 40_000] {

@@ -1,0 +1,180 @@
+//! DHCP with real clients, a real relay, and real servers that should not be there.
+
+use crate::world::{World, eventually};
+use meshd::lab::Namespace;
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A program of somebody else in a namespace, with what it says; ends when it is dropped.
+struct Program {
+    name: &'static str,
+    child: Child,
+    output: PathBuf,
+}
+
+impl Program {
+    fn start(world: &World, inside: &Namespace, name: &'static str, args: &[&str]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let output = world.path(&format!("{name}-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let log = fs::File::create(&output).unwrap();
+        let mut command = Command::new(name);
+        command.args(args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let child = inside.spawn(&mut command).unwrap();
+        Program { name, child, output }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.output).unwrap_or_default()
+    }
+
+    /// Waits until it has said a text so many times; gives the word behind the last one.
+    fn says(&self, text: &str, times: usize) -> String {
+        eventually(&format!("{} says `{text}`", self.name), || {
+            let said = self.said();
+            let last = said.match_indices(text).nth(times - 1);
+            let word = last.and_then(|(at, _)| said[at + text.len()..].split_whitespace().next());
+            word.map(|word| word.trim_end_matches(',').to_owned()).ok_or(said.clone())
+        })
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {} said\n{}", self.name, self.said());
+        }
+    }
+}
+
+/// BusyBox's client, as Alpine has it. It hears unicasts before it has an address, unless it is told to ask for broadcasts.
+fn udhcpc(world: &World, inside: &Namespace, more: &[&str]) -> Program {
+    let args = [&["-f", "-i", "eth0", "-s", "/bin/true", "-t", "60", "-T", "1"], more].concat();
+    Program::start(world, inside, "udhcpc", &args)
+}
+
+/// Appends to the site, which must not run yet.
+fn write_more(world: &World, more: &str) {
+    let text = fs::read_to_string(world.path("site.toml")).unwrap();
+    fs::write(world.path("site.toml"), format!("{text}{more}")).unwrap();
+}
+
+const LEASE: &str = "lease of ";
+
+#[test]
+fn two_clients_of_one_card_get_one_address_by_frame_and_by_broadcast_and_a_reserved_card_gets_its_own() {
+    let mut world = World::prepared("auto");
+    write_more(&world, "[[reservation]]\nmac = \"52:54:00:00:00:77\"\naddress = \"10.77.0.20\"\n");
+    world.start();
+    let address = udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1);
+    assert!(address.starts_with("10.77.0.1"), "{address}");
+    assert_eq!(udhcpc(&world, &world.nodes, &["-q", "-B", "-C", "-V", "other"]).says(LEASE, 1), address);
+    let leases = world.path("dhclient.leases");
+    let leases = leases.to_str().unwrap();
+    let args = ["-4", "-1", "-d", "-v", "-lf", leases, "--no-pid", "-sf", "/bin/true", "eth0"];
+    assert_eq!(Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1), address);
+    world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
+    world.nodes.ip(&["link", "set", "eth0", "address", "52:54:00:00:00:77", "up"]).unwrap();
+    assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.20");
+}
+
+/// A third namespace behind the second one, which is a router: 10.88.0.0/24. Goes with the world's, or when dropped.
+struct Behind(Namespace);
+
+impl Behind {
+    fn new(world: &World) -> Self {
+        let behind = Behind(world.nodes.beside("behind"));
+        behind.0.create().unwrap();
+        let router = &world.nodes;
+        router.ip(&["link", "add", "down0", "type", "veth", "peer", "name", "eth0", "netns", behind.0.name()]).unwrap();
+        router.ip(&["address", "add", "10.88.0.1/24", "dev", "down0"]).unwrap();
+        router.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
+        router.ip(&["link", "set", "down0", "up"]).unwrap();
+        behind.0.ip(&["link", "set", "eth0", "up"]).unwrap();
+        router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
+        world.central.ip(&["route", "add", "10.88.0.0/24", "via", "10.77.0.9"]).unwrap();
+        behind
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = self.0.delete();
+    }
+}
+
+#[test]
+fn a_client_behind_a_real_relay_gets_an_address_of_its_own_network_and_renews_without_the_relay() {
+    let mut world = World::prepared("auto");
+    write_more(
+        &world,
+        "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n",
+    );
+    let behind = Behind::new(&world);
+    world.start();
+    // It adds option 82, and drops answers that do not bring it back.
+    let args = ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "10.77.0.1"];
+    let relay = Program::start(&world, &world.nodes, "dhcrelay", &args);
+    let client = udhcpc(&world, &behind.0, &[]);
+    let address = client.says(LEASE, 1);
+    assert!(address.starts_with("10.88.0.1"), "{address}");
+    drop(relay);
+    behind.0.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    behind.0.ip(&["route", "add", "default", "via", "10.88.0.1"]).unwrap();
+    client.signal(rustix::process::Signal::USR1);
+    assert_eq!(client.says(LEASE, 2), address, "by unicast: nothing else gets through");
+    assert!(
+        udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1).starts_with("10.77.0.1"),
+        "the near network is served too"
+    );
+}
+
+/// dnsmasq beside the nodes, with the keys that matter.
+fn dnsmasq(world: &World, more: &[&str]) -> Program {
+    world.nodes.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
+    let leases = format!("--dhcp-leasefile={}", world.path("dnsmasq.leases").display());
+    let own =
+        ["--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=eth0", "--user=root", "--pid-file", &leases];
+    let server = Program::start(world, &world.nodes, "dnsmasq", &[&own[..], more].concat());
+    server.says("DHCP,", 1);
+    server
+}
+
+fn other_server(world: &World) -> String {
+    eventually("another server is reported", || {
+        let events = world.events("other_dhcp_server");
+        let detail = events.first().and_then(|event| event["detail"].as_str().map(str::to_owned));
+        detail.ok_or_else(|| world.log_text())
+    })
+}
+
+#[test]
+fn another_dhcp_server_is_reported_before_anybody_is_answered() {
+    let mut world = World::prepared("auto");
+    let _server = dnsmasq(&world, &["--dhcp-range=10.77.0.150,10.77.0.160,1h"]);
+    world.start();
+    let detail = other_server(&world);
+    assert!(detail.contains("another DHCP server, 10.77.0.9, answers on br0"), "{detail}");
+    assert_eq!(world.events("boot_started").len(), 0);
+    assert_eq!(world.events("other_dhcp_server").len(), 1, "once");
+}
+
+#[test]
+fn another_pxe_server_is_reported_where_a_dhcp_server_is_welcome() {
+    let mut world = World::prepared("auto");
+    let text = fs::read_to_string(world.path("site.toml")).unwrap();
+    fs::write(world.path("site.toml"), text.replace("\"authoritative\"", "\"proxy\"")).unwrap();
+    let _server = dnsmasq(&world, &["--dhcp-range=10.77.0.0,proxy", "--pxe-service=BC_EFI,other,other.efi"]);
+    world.start();
+    let detail = other_server(&world);
+    assert!(detail.contains("another PXE server, 10.77.0.9, answers on br0"), "{detail}");
+}
