@@ -3,9 +3,16 @@
 use crate::{
     fabric::{Fabric, RELAY},
     fault::Fault,
+    tally::Tally,
 };
 use meshd::id::{MacAddr, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
+
+/// Message types of option 53.
+pub const DISCOVER: u8 = 1;
+pub const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const ACK: u8 = 5;
 
 /// Who asks, and with how much patience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +40,7 @@ pub struct Client<'a> {
     pub mac: MacAddr,
     pub uuid: SystemUuid,
     pub fabric: &'a Fabric,
+    pub tally: &'a Tally,
     /// Differs for each exchange of the whole storm.
     pub xid: u32,
 }
@@ -48,13 +56,15 @@ impl Client<'_> {
     pub async fn obtain(&self, who: As) -> Result<Lease, Fault> {
         for (tries, seconds) in (1..).zip(who.patience()) {
             let patience = Duration::from_secs(*seconds);
-            let Some(offer) = self.ask(who, 1, &[], patience).await? else { continue };
+            let Some(offer) = self.ask(who, DISCOVER, &[], patience).await? else { continue };
             let address = Ipv4Addr::new(offer[16], offer[17], offer[18], offer[19]);
             let server = option(&offer, 54).ok_or(Fault::Dhcp("an offer without server identifier"))?;
             let chosen = [(50, address.octets().to_vec()), (54, server.to_vec())];
-            let Some(ack) = self.ask(who, 3, &chosen, patience).await? else { continue };
-            if option(&ack, 53) != Some(&[5]) || ack[16..20] != address.octets() {
-                return Err(Fault::Dhcp("a request that was refused"));
+            let Some(ack) = self.ask(who, REQUEST, &chosen, patience).await? else { continue };
+            // Refused: a client begins anew (RFC 2131, 3.1).
+            if option(&ack, 53) != Some(&[ACK]) || ack[16..20] != address.octets() {
+                self.tally.repeated("DHCP request refused", 1);
+                continue;
             }
             return Ok(Lease { address, tries });
         }
@@ -110,7 +120,8 @@ impl Client<'_> {
     }
 }
 
-fn option(packet: &[u8], wanted: u8) -> Option<&[u8]> {
+/// The data of an option.
+pub fn option(packet: &[u8], wanted: u8) -> Option<&[u8]> {
     let mut rest = packet.get(240..)?;
     loop {
         match rest {

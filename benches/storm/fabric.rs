@@ -3,7 +3,10 @@
 //! The server sees one neighbour, the relay, which is what a hall of racks looks like; thousands of neighbours on one wire would
 //! overflow the kernel's table. Every address of the subnet belongs to the machines' namespace, so that sockets can be bound to it.
 
-use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
+use crate::{
+    dhcp::{DISCOVER, OFFER, option},
+    frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::HashMap,
@@ -40,8 +43,12 @@ pub fn attach(wire: &Wire) -> anyhow::Result<()> {
 /// The relay, and the answers that machines wait for.
 pub struct Fabric {
     relay: UdpSocket,
-    waiting: Mutex<HashMap<u32, oneshot::Sender<Vec<u8>>>>,
+    waiting: Mutex<HashMap<Awaited, oneshot::Sender<Vec<u8>>>>,
 }
+
+/// A transaction ID, and whether an offer is waited for or the answer to a request: an offer that comes late is no answer to the
+/// request that followed the first one.
+type Awaited = (u32, bool);
 
 impl Fabric {
     /// Opens the relay; call it in the machines' namespace.
@@ -57,8 +64,8 @@ impl Fabric {
         let mut packet = [0; 2048];
         loop {
             let (length, _) = self.relay.recv_from(&mut packet).await?;
-            let Some(xid) = packet[..length].get(4..8).and_then(|xid| xid.try_into().ok()) else { continue };
-            let waiter = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&u32::from_be_bytes(xid));
+            let Some(awaited) = awaited(&packet[..length], OFFER) else { continue };
+            let waiter = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&awaited);
             if let Some(waiter) = waiter {
                 // Whoever gave up meanwhile asks again.
                 let _ = waiter.send(packet[..length].to_vec());
@@ -66,18 +73,24 @@ impl Fabric {
         }
     }
 
-    /// Passes a client's packet on and waits for the answer with its transaction ID.
+    /// Passes a client's packet on and waits for its answer.
     pub async fn ask(&self, packet: &[u8], patience: Duration) -> io::Result<Option<Vec<u8>>> {
-        let xid = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
+        let Some(awaited) = awaited(packet, DISCOVER) else { return Ok(None) };
         let (answer, answered) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(xid, answer);
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(awaited, answer);
         self.relay.send_to(packet, (SERVER, 67)).await?;
         let heard = timeout(patience, answered).await;
         if heard.is_err() {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&xid);
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&awaited);
         }
         Ok(heard.ok().and_then(Result::ok))
     }
+}
+
+/// What a packet asks for, or answers; `first` is the message type that belongs to the first half of an exchange.
+fn awaited(packet: &[u8], first: u8) -> Option<Awaited> {
+    let xid = packet.get(4..8)?.try_into().ok()?;
+    Some((u32::from_be_bytes(xid), option(packet, 53)? == [first]))
 }
 
 /// A connection from a machine's own address.

@@ -107,7 +107,7 @@ impl Machine {
         self.exchanges += 1;
         let Machine { mac, uuid, .. } = *self;
         let xid = self.number << 8 | self.exchanges & 0xff;
-        let lease = Client { mac, uuid, fabric: &self.storm.fabric, xid }.obtain(who).await?;
+        let lease = Client { mac, uuid, fabric: &self.storm.fabric, tally: &self.storm.tally, xid }.obtain(who).await?;
         self.storm.tally.repeated(format!("DHCP as {who:?}"), lease.tries - 1);
         self.address = lease.address;
         Ok(())
