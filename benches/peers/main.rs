@@ -9,13 +9,14 @@ mod frame;
 
 mod dhcp;
 mod http;
+mod tftp;
 
 use frame::Table;
 
 type Rows = fn(&mut Table) -> anyhow::Result<()>;
 
 /// One protocol each: its rows, by the word that chooses them.
-const PROTOCOLS: &[(&str, Rows)] = &[("dhcp", dhcp::rows), ("http", http::rows)];
+const PROTOCOLS: &[(&str, Rows)] = &[("dhcp", dhcp::rows), ("tftp", tftp::rows), ("http", http::rows)];
 
 fn main() -> anyhow::Result<()> {
     // `cargo bench` adds `--bench`.

@@ -44,6 +44,19 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(block: usize, window: u64) -> Self {
+        Reader {
+            request: request(&format!("blksize {block} windowsize {window} ")),
+            block,
+            window,
+            got: Vec::new(),
+            have: 0,
+            in_window: 0,
+            started: false,
+            finished: false,
+        }
+    }
+
     fn hear(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let number = u16::from_be_bytes([packet[2], packet[3]]);
         match packet[1] {
@@ -107,50 +120,48 @@ struct Outcome {
     took: Duration,
 }
 
-/// Plays a transfer to its end. Packets on their way are ordered by the time at which they arrive.
-fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
-    let options = format!("blksize {block} windowsize {window} ");
-    let request = request(&options);
-    let mut reader = Reader {
-        request: request.clone(),
-        block,
-        window,
-        got: Vec::new(),
-        have: 0,
-        in_window: 0,
-        started: false,
-        finished: false,
-    };
-    let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
-    let mut flying: BTreeMap<(Instant, usize), (bool, Vec<u8>)> = BTreeMap::new();
-    let (mut count, mut sent, mut now) = (0, 0, begin);
-    let mut launch = |flying: &mut BTreeMap<_, _>, now: Instant, to_server: bool, packet: Vec<u8>| {
-        let fate = fates[count % fates.len()];
-        let delays: &[u32] = match fate {
+/// Packets on their way, ordered by the time at which they arrive.
+struct Network<'f> {
+    fates: &'f [Fate],
+    count: usize,
+    flying: BTreeMap<(Instant, usize), (bool, Vec<u8>)>,
+}
+
+impl Network<'_> {
+    fn launch(&mut self, now: Instant, to_server: bool, packet: &[u8]) {
+        let trips: &[u32] = match self.fates[self.count % self.fates.len()] {
             Fate::Arrives => &[1],
             Fate::Lost => &[],
             Fate::Doubled => &[1, 2],
             Fate::Late => &[40],
         };
-        for (copy, trips) in delays.iter().enumerate() {
-            flying.insert((now + TRIP * *trips, 2 * count + copy), (to_server, packet.clone()));
+        for (copy, trips) in trips.iter().enumerate() {
+            self.flying.insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
         }
-        count += 1;
-    };
-    launch(&mut flying, now, true, request);
+        self.count += 1;
+    }
+
+    fn arrived(&mut self, now: Instant) -> Option<(bool, Vec<u8>)> {
+        Some(self.flying.first_entry().filter(|entry| entry.key().0 <= now)?.remove())
+    }
+}
+
+/// Plays a transfer to its end.
+fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
+    let mut reader = Reader::new(block, window);
+    let mut network = Network { fates, count: 0, flying: BTreeMap::new() };
+    let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+    let (mut sent, mut now) = (0, begin);
+    network.launch(now, true, &reader.request);
     let mut nag_at = now + PATIENCE;
-    loop {
-        let next = [flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
+    while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.len() == 0) {
+        let next = [network.flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
         now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
-        if now - begin > Duration::from_secs(3600) {
-            break;
-        }
-        while let Some(entry) = flying.first_entry().filter(|entry| entry.key().0 <= now) {
-            let (to_server, packet) = entry.remove();
+        while let Some((to_server, packet)) = network.arrived(now) {
             if !to_server {
                 nag_at = now + PATIENCE;
                 if let Some(answer) = reader.hear(&packet) {
-                    launch(&mut flying, now, true, answer);
+                    network.launch(now, true, &answer);
                 }
             } else if packet[1] == 1 {
                 engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), Fetched::Loader)), &mut out);
@@ -161,15 +172,11 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
         engine.tick(now, &mut out);
         for packet in datagrams(&mut out) {
             sent += usize::from(packet[1] == 3);
-            launch(&mut flying, now, false, packet);
-        }
-        if reader.finished && engine.len() == 0 {
-            break;
+            network.launch(now, false, &packet);
         }
         if now >= nag_at {
             nag_at = now + PATIENCE;
-            let nag = reader.nag();
-            launch(&mut flying, now, true, nag);
+            network.launch(now, true, &reader.nag());
         }
     }
     Outcome { got: reader.got, finished: reader.finished, sent, happened: out.happened, took: now - begin }
