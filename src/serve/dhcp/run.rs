@@ -287,7 +287,7 @@ impl Driver {
         if phase == 0 || phase == PROBE_AGAIN {
             self.probe();
         }
-        if self.beat % SECOND == 0 {
+        if self.beat.is_multiple_of(SECOND) {
             let health = self.engine.health(self.shared.now());
             self.figures.publish(self.engine.counters());
             health.into_iter().for_each(|segment| self.shared.report_segment(segment));

@@ -34,16 +34,26 @@ fn metrics_have_a_listener_of_their_own_and_none_on_the_boot_plane() {
     let overlay = machine.boot();
     let _agent = machine.start_agent(&overlay);
     world.wait_for_phase("online");
-    let page = eventually("the boot is counted", || {
+    let words = [
+        "meshd_boots_total{result=\"online\",stage=\"online\"} 1",
+        "meshd_nodes{phase=\"online\"} 1",
+        "meshd_agent_links 1",
+        "meshd_boot_stage_seconds_bucket{stage=\"overlay\"",
+        "meshd_dhcp_pool_size_addresses{segment=\"br0\"} 11",
+        "meshd_dhcp_pool_addresses{segment=\"br0\",state=\"leased\"} 1",
+    ];
+    let page = eventually("the boot and its lease are counted", || {
         let page = machine.get("http://10.77.0.1:9109/metrics").map_err(|error| error.to_string())?.text();
-        let online = "meshd_boots_total{result=\"online\",stage=\"online\"} 1";
-        if page.contains(online) { Ok(page) } else { Err(page) }
+        match words.iter().find(|word| !page.contains(*word)) {
+            Some(word) => Err(format!("{word} is not in\n{page}")),
+            None => Ok(page),
+        }
     });
-    for word in
-        ["meshd_nodes{phase=\"online\"} 1", "meshd_agent_links 1", "meshd_boot_stage_seconds_bucket{stage=\"overlay\""]
-    {
-        assert!(page.contains(word), "{word} in {page}");
-    }
+    let mut types: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+    let all = types.len();
+    types.sort_unstable();
+    types.dedup();
+    assert_eq!(types.len(), all, "a family is announced twice in {page}");
     for hidden in [machine.mac.to_string(), machine.uuid.to_string()] {
         assert!(!page.contains(&hidden), "{hidden} in {page}");
     }
@@ -60,7 +70,12 @@ fn the_doctor_finds_no_fault_in_a_sound_site_and_says_how_to_start_one_that_is_d
     assert!(text.contains("FAIL  meshd") && text.contains("meshd serve --site"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100 || line.contains('/')), "{text}");
     world.start();
-    let findings = doctor(&world);
+    let findings = eventually("the DHCP service says how its segment is", || {
+        let findings = doctor(&world);
+        let said = findings.as_array().is_some_and(|all| all.iter().any(|finding| finding["check"] == "pool br0"));
+        if said { Ok(findings) } else { Err(findings.to_string()) }
+    });
+    assert_eq!(finding(&findings, "pool br0")["status"], "ok", "{findings}");
     for check in ["site", "meshd", "interface br0", "loaders", "agent", "overlays", "image small", "disk", "quarantine"]
     {
         assert_eq!(finding(&findings, check)["status"], "ok", "{findings}");
