@@ -198,11 +198,13 @@ impl Outcome {
     }
 
     pub fn notes(&self) -> Vec<&Note> {
-        let note = |effect| match effect {
-            &Effect::Note(ref note) => Some(note),
-            _ => None,
-        };
-        self.0.iter().filter_map(note).collect()
+        let mut notes = Vec::new();
+        for effect in &self.0 {
+            if let Effect::Note(note) = effect {
+                notes.push(note);
+            }
+        }
+        notes
     }
 }
 

@@ -181,11 +181,11 @@ impl Model {
     fn store(&mut self, outcome: &Outcome) {
         for effect in &outcome.0 {
             match effect {
-                Effect::Store(DhcpStep::Lease(LeaseChange { before, after })) => {
-                    if self.stored.get(&before.address) == Some(before) {
-                        self.stored.remove(&before.address);
-                        self.stored.extend(after.clone().map(|lease| (lease.address, lease)));
-                    }
+                Effect::Store(DhcpStep::Lease(LeaseChange { before, after }))
+                    if self.stored.get(&before.address) == Some(before) =>
+                {
+                    self.stored.remove(&before.address);
+                    self.stored.extend(after.clone().map(|lease| (lease.address, lease)));
                 }
                 Effect::Store(DhcpStep::Seen(seen)) => {
                     if let Some(lease) = &seen.lease {
