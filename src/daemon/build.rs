@@ -4,6 +4,7 @@ use super::DaemonError;
 use crate::catalog::Catalog;
 use crate::config::Site;
 use crate::id::ImageName;
+use crate::overlay;
 use crate::serve::{
     central::{Central, Clock, Parts, Shared, SystemClock, SystemEntropy},
     dhcp,
@@ -75,7 +76,12 @@ fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
 
 fn agent_binary(site: &Site) -> Result<Bytes, DaemonError> {
     let path = agent_path(site);
-    read_bounded(&path).map_err(|source| DaemonError::Agent { path, source })
+    let agent = read_bounded(&path).map_err(|source| DaemonError::Agent { path: path.clone(), source })?;
+    if let Some(loader) = overlay::interpreter(&agent) {
+        let agent = path.display();
+        tracing::warn!(%agent, loader, "the agent is no static program: nodes cannot run it; `make build` makes one");
+    }
+    Ok(agent)
 }
 
 /// Where the agent is: as the site says, else beside this program.

@@ -6,10 +6,12 @@
 //! [`generation`] is a digest of the public part alone, so two boots of one generation are the same boot.
 
 mod archive;
+mod elf;
 mod plan;
 mod template;
 
 pub use archive::APKOVL_PATH;
+pub use elf::interpreter;
 pub use plan::{Kind, NodeContext, Origin, RenderFault, RenderFaults, RenderedFile};
 pub use template::TemplateFault;
 

@@ -9,8 +9,12 @@ use std::{fs, path::Path};
 type Probe = fn(&[u8]);
 
 /// Every parser of network bytes, by the name of its fuzz target and of its folder in the corpus.
-const PROBES: [(&str, Probe); 4] =
-    [("dhcp", probes::dhcp), ("tftp", probes::tftp), ("http", probes::http), ("script_request", probes::script_request)];
+const PROBES: [(&str, Probe); 4] = [
+    ("dhcp", probes::dhcp),
+    ("tftp", probes::tftp),
+    ("http", probes::http),
+    ("script_request", probes::script_request),
+];
 
 #[test]
 fn what_the_corpus_holds_is_still_answered() {

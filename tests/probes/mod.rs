@@ -44,11 +44,6 @@ pub fn script_request(bytes: &[u8]) {
     }
 }
 
-/// A conversation with the DHCP engine on segments of every kind: see [`meshd::serve::dhcp::exercise`].
-pub fn dhcp(bytes: &[u8]) {
-    meshd::serve::dhcp::exercise(bytes);
-}
-
 fn refusal(detail: String) -> String {
     refusal_script(&Refusal::BadRequest { detail }, ENDPOINT, None, "c0ffee00")
 }
