@@ -39,6 +39,8 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// A full queue of the kernel is waited for so long; then what it did not take is left to the engine's timers.
 const FULL: Duration = Duration::from_millis(100);
 
+/// With more transfers than these the next packet is worth a sleep: others are under way meanwhile.
+const FEW: usize = 4;
 /// A pause after an error that will come again.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 
@@ -137,7 +139,7 @@ impl<T: Table> Worker<T> {
             }
             if received + taken > 0 {
                 self.patience.paid();
-            } else if self.engine.len() == 0 || !self.patience.again(now) {
+            } else if !(1..=FEW).contains(&self.engine.len()) || !self.patience.again(now) {
                 self.wait(now, until)?;
             }
         }
