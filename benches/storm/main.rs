@@ -80,13 +80,12 @@ fn main() -> anyhow::Result<()> {
 
 /// The site: everybody is let in; the machines are behind a relay.
 fn site(arguments: &Arguments) -> Site {
-    let site = Site {
-        dhcp: format!(
-            "mode = \"authoritative\"\nrange = \"{}\"\nnetmask = \"255.192.0.0\"\nlease = \"1h\"",
-            fabric::RANGE
-        ),
-        ..Site::default()
-    };
+    let segment = format!(
+        "[[segment]]\nrelay = \"{}\"\nrange = \"{}\"\nnetmask = \"255.255.0.0\"\nlease = \"1h\"",
+        fabric::RELAY,
+        fabric::RANGE
+    );
+    let site = Site { more: segment, ..Site::default() };
     if arguments.bulk { site } else { Site { agent_bytes: 400, part_bytes: [400; 4], loader_bytes: Some(400), ..site } }
 }
 
