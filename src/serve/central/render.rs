@@ -225,7 +225,6 @@ impl Cache {
         let _turn = self.turns.acquire().await.map_err(|_| interrupted())?;
         let rendered = tokio::task::spawn_blocking(move || job.run()).await.map_err(|_| interrupted())?;
         self.made.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("meshd_renders_total").increment(1);
         rendered.map_err(Arc::new)
     }
 
