@@ -90,6 +90,13 @@ impl Model {
         boots
     }
 
+    /// The boot that a node's phase speaks of: its newest that came to the script step. One that has only begun does not make
+    /// a node that is online look as if this boot had brought it there.
+    pub fn boot_of(&self, node: &Node) -> Option<&BootSession> {
+        let decided = node.boot.and_then(|id| self.session(id));
+        decided.or_else(|| self.boots_of(node).first().copied())
+    }
+
     /// The newest boot session of the machine that has this address.
     pub fn session_at(&self, address: Ipv4Addr) -> Option<&BootSession> {
         self.by_address.get(&address).and_then(|id| self.sessions.get(id))

@@ -88,8 +88,7 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
 async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>> {
     let site = central.site();
     Json(central.store().read(|model| {
-        let boot = |node| model.boots_of(node).first().copied();
-        model.nodes().map(|node| NodeView::new(node, boot(node), site, &central.link_state(node.id))).collect()
+        model.nodes().map(|node| NodeView::new(node, model.boot_of(node), site, &central.link_state(node.id))).collect()
     }))
 }
 
@@ -98,8 +97,7 @@ async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<Strin
     let link = central.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        let boot = model.boots_of(node).first().copied();
-        Some(NodeDetail::new(node, boot, central.site(), &link))
+        Some(NodeDetail::new(node, model.boot_of(node), central.site(), &link))
     });
     detail.map(Json).ok_or_else(|| gone(id))
 }
@@ -196,8 +194,7 @@ async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Profil
 fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
-        let boot = model.boots_of(node).first().copied();
-        Some(NodeView::new(node, boot, central.site(), &central.link_state(id)))
+        Some(NodeView::new(node, model.boot_of(node), central.site(), &central.link_state(id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }
