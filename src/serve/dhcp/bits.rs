@@ -14,6 +14,11 @@ impl Bits {
         Bits { words: vec![0; words], size, count: 0 }
     }
 
+    /// The bound.
+    pub(super) fn size(&self) -> u32 {
+        self.size
+    }
+
     fn place(number: u32) -> (usize, u64) {
         (usize::try_from(number / 64).unwrap_or(usize::MAX), 1 << (number % 64))
     }

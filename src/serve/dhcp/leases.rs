@@ -8,6 +8,7 @@
 use super::{
     bits::Bits,
     reserved::{Client, Reserved},
+    slots::Slots,
 };
 use crate::config::{Pool, Reservation};
 use crate::fleet::Lease;
@@ -23,6 +24,9 @@ use std::{
 pub const OFFER_HOLD: Duration = Duration::from_secs(60);
 /// How long an address is left alone after a client found it in use by somebody else.
 pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
+
+/// How often what is over is counted.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// How firmly an address is held. Ordered: the weaker one goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,25 +62,39 @@ pub enum Asking {
 
 /// All leases of one pool.
 pub struct LeaseTable {
-    first: u32,
-    size: u32,
     lease: Duration,
     reserved: Reserved,
     /// Addresses of the range that no client can be given from it: held, at rest, reserved, or somebody's.
     busy: Bits,
     /// Of those, the ones that are so for ever.
     fixed: BTreeSet<Ipv4Addr>,
-    by_address: BTreeMap<Ipv4Addr, Entry>,
-    leased: BTreeMap<MacAddr, Ipv4Addr>,
-    offered: BTreeMap<MacAddr, Ipv4Addr>,
-    /// Those of the range, without reserved ones. The first one is the first to go.
-    by_age: BTreeSet<(Hold, Timestamp, Ipv4Addr)>,
+    /// Who holds each address; beside the range those that are reserved.
+    entries: Slots<Entry>,
+    by_mac: BTreeMap<MacAddr, Held>,
     declined: BTreeMap<Ipv4Addr, Timestamp>,
     /// When the first of them may be used again.
     rested: Timestamp,
-    /// Entries of `by_age` that were not over at `counted`, by their hold.
+    /// Addresses that are given to anybody and whose time was not over at `counted`, by their hold.
     live: [u32; 2],
     counted: Timestamp,
+    /// Before this no address falls free by itself.
+    none_before: Timestamp,
+}
+
+/// The addresses of one card.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    leased: Option<Ipv4Addr>,
+    offered: Option<Ipv4Addr>,
+}
+
+impl Held {
+    fn place(&mut self, hold: Hold) -> &mut Option<Ipv4Addr> {
+        match hold {
+            Hold::Leased => &mut self.leased,
+            Hold::Offered => &mut self.offered,
+        }
+    }
 }
 
 impl LeaseTable {
@@ -93,20 +111,17 @@ impl LeaseTable {
         let (first, last) = (u32::from(pool.first), u32::from(pool.last));
         let size = last.saturating_sub(first).saturating_add(1);
         let mut table = LeaseTable {
-            first,
-            size,
             lease: pool.lease,
             busy: Bits::new(size),
             fixed: fixed.filter(|address| pool.holds(*address)).collect(),
             reserved,
-            by_address: BTreeMap::new(),
-            leased: BTreeMap::new(),
-            offered: BTreeMap::new(),
-            by_age: BTreeSet::new(),
+            entries: Slots::new(pool.first, pool.last),
+            by_mac: BTreeMap::new(),
             declined: BTreeMap::new(),
             rested: Timestamp::from_millis(i64::MAX),
             live: [0; 2],
             counted: Timestamp::from_millis(0),
+            none_before: Timestamp::from_millis(0),
         };
         table.fixed.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
         let mut stored: Vec<Lease> = stored
@@ -115,7 +130,7 @@ impl LeaseTable {
             .collect();
         stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
         for Lease { mac, address, expires_at } in stored {
-            if !table.leased.contains_key(&mac) && !table.by_address.contains_key(&address) {
+            if table.held(mac).leased.is_none() && table.entries.get(address).is_none() {
                 table.hold(address, Entry { mac, hold: Hold::Leased, until: expires_at });
             }
         }
@@ -130,9 +145,9 @@ impl LeaseTable {
     /// An address for this client, held for [`OFFER_HOLD`]. The second value is a stored lease that had to go for it.
     pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
         self.advance(now);
-        let permitted = |address: &&Ipv4Addr| !self.reserved.denies(**address, client);
-        let leased = self.leased.get(&client.mac).filter(permitted).copied();
-        let offered = self.offered.get(&client.mac).filter(permitted).copied();
+        let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
+        let held = self.held(client.mac);
+        let (leased, offered) = (held.leased.filter(permitted), held.offered.filter(permitted));
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let wanted = reserved.or(leased).or(offered);
         if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
@@ -158,13 +173,12 @@ impl LeaseTable {
     ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
         self.advance(now);
         let Client { mac, .. } = client;
-        let leased = self.leased.get(&mac).copied();
+        let Held { leased, offered } = self.held(mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let own = leased == Some(address) && (asking == Asking::Renewal || reserved.is_none_or(|own| own == address));
-        let offered = self.offered.get(&mac) == Some(&address);
-        let unbound = leased.is_none() && !self.offered.contains_key(&mac) && reserved.is_none();
+        let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
         let free = unbound && self.serves(address) && self.is_free(address);
-        let allowed = own || offered || reserved == Some(address) || free;
+        let allowed = own || offered == Some(address) || reserved == Some(address) || free;
         if !allowed || self.reserved.denies(address, client) {
             return Err(Refused::NotYours);
         }
@@ -210,10 +224,10 @@ impl LeaseTable {
 
     /// How many addresses are what, of those that are given to anybody.
     pub fn usage(&mut self, now: Timestamp) -> PoolUse {
-        self.advance(now);
+        self.recount(now);
         let fixed = u32::try_from(self.fixed.len()).unwrap_or(u32::MAX);
         PoolUse {
-            size: self.size.saturating_sub(fixed),
+            size: self.busy.size().saturating_sub(fixed),
             leased: self.live[1],
             offered: self.live[0],
             declined: u32::try_from(self.declined.len()).unwrap_or(u32::MAX),
@@ -221,63 +235,65 @@ impl LeaseTable {
     }
 
     fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<Entry> {
-        self.by_address.get(&address).copied().filter(|entry| entry.mac == mac)
+        self.entries.get(address).filter(|entry| entry.mac == mac)
+    }
+
+    fn held(&self, mac: MacAddr) -> Held {
+        self.by_mac.get(&mac).copied().unwrap_or_default()
     }
 
     /// True for an address that is given to anybody.
     fn serves(&self, address: Ipv4Addr) -> bool {
-        self.offset(address).is_some() && !self.fixed.contains(&address)
-    }
-
-    fn offset(&self, address: Ipv4Addr) -> Option<u32> {
-        u32::from(address).checked_sub(self.first).filter(|offset| *offset < self.size)
+        self.entries.offset(address).is_some() && !self.fixed.contains(&address)
     }
 
     fn is_free(&self, address: Ipv4Addr) -> bool {
-        !self.by_address.contains_key(&address) && !self.declined.contains_key(&address)
+        self.entries.get(address).is_none() && !self.declined.contains_key(&address)
     }
 
     /// True if a reserved address can be its owner's now: nobody else holds it by right.
     fn is_open(&self, now: Timestamp, address: Ipv4Addr, client: Client) -> bool {
-        let held = self.by_address.get(&address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
+        let held = self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
         !held && !self.declined.contains_key(&address)
     }
 
     /// The first free address, counted from the one that the MAC address hashes to.
     fn free(&self, mac: MacAddr) -> Option<Ipv4Addr> {
         let [a, b, c, d, ..] = Digest::of(&mac.0).0;
-        let start = u32::from_be_bytes([a, b, c, d]) % self.size;
-        self.busy.first_missing(start).map(|offset| Ipv4Addr::from(self.first + offset))
+        let start = u32::from_be_bytes([a, b, c, d]) % self.busy.size().max(1);
+        self.busy.first_missing(start).map(|offset| self.entries.address(offset))
     }
 
-    /// Takes the address that has been unused for longest; one that is still held by right is never taken.
+    /// Takes the address that has been unused for longest; one that is still held by right is never taken. It is looked for
+    /// among all, which takes a tenth of a millisecond in the largest range, but not again before there can be one.
     fn reclaim(&mut self, now: Timestamp) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
-        let least = Timestamp::from_millis(0);
-        let oldest = |hold| self.by_age.range((hold, least, Ipv4Addr::UNSPECIFIED)..).next().copied();
-        let over = |hold| oldest(hold).filter(|(own, until, _)| *own == hold && *until <= now);
-        let (.., address) = over(Hold::Offered).or_else(|| over(Hold::Leased)).ok_or(Refused::Exhausted)?;
+        if now < self.none_before {
+            return Err(Refused::Exhausted);
+        }
+        let given = || self.entries.of_range().filter(|(address, _)| self.serves(*address));
+        let first = given().map(|(_, entry)| entry.until).min().ok_or(Refused::Exhausted)?;
+        if first > now {
+            self.none_before = first;
+            return Err(Refused::Exhausted);
+        }
+        let over = given().filter(|(_, entry)| entry.until <= now);
+        let oldest = over.min_by_key(|(address, entry)| (entry.hold, entry.until, *address));
+        let (address, _) = oldest.ok_or(Refused::Exhausted)?;
         let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
         Ok((address, (entry.hold == Hold::Leased).then(|| entry.gone(address))))
     }
 
     /// Takes an address from another holder, whose time is over.
     fn vacate(&mut self, address: Ipv4Addr, client: Client) -> Option<LeaseChange> {
-        self.by_address.get(&address).filter(|entry| entry.mac != client.mac)?;
+        self.entries.get(address).filter(|entry| entry.mac != client.mac)?;
         let entry = self.drop_entry(address)?;
         (entry.hold == Hold::Leased).then(|| entry.gone(address))
     }
 
-    /// Time passes: what is over no longer counts as used, and declined addresses come back.
+    /// Time passes: once a second what is over is counted anew, and declined addresses come back.
     fn advance(&mut self, now: Timestamp) {
-        if now > self.counted {
-            for hold in [Hold::Offered, Hold::Leased] {
-                // From the first moment that was not counted yet to the last address of this one.
-                let from = (hold, self.counted.after(Duration::from_millis(1)), Ipv4Addr::UNSPECIFIED);
-                let over = self.by_age.range(from..=(hold, now, Ipv4Addr::BROADCAST)).count();
-                let live = &mut self.live[hold as usize];
-                *live = live.saturating_sub(u32::try_from(over).unwrap_or(u32::MAX));
-            }
-            self.counted = now;
+        if now.since(self.counted) >= COUNT_EVERY {
+            self.recount(now);
         }
         if now >= self.rested {
             let back: Vec<Ipv4Addr> =
@@ -291,29 +307,40 @@ impl LeaseTable {
         }
     }
 
+    fn recount(&mut self, now: Timestamp) {
+        self.counted = self.counted.max(now);
+        self.live = [0; 2];
+        for (address, entry) in self.entries.of_range() {
+            self.live[entry.hold as usize] += u32::from(entry.until > self.counted && self.serves(address));
+        }
+    }
+
     fn hold(&mut self, address: Ipv4Addr, entry: Entry) {
         self.drop_entry(address);
-        self.by_address.insert(address, entry);
-        let by_mac = if entry.hold == Hold::Leased { &mut self.leased } else { &mut self.offered };
-        by_mac.insert(entry.mac, address);
+        self.entries.replace(address, Some(entry));
+        *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
+        self.none_before = self.none_before.min(entry.until);
         if self.serves(address) {
-            self.by_age.insert((entry.hold, entry.until, address));
             self.live[entry.hold as usize] += u32::from(entry.until > self.counted);
         }
         self.mark(address);
     }
 
     fn drop_offer(&mut self, mac: MacAddr) {
-        if let Some(address) = self.offered.get(&mac).copied() {
+        if let Some(address) = self.held(mac).offered {
             self.drop_entry(address);
         }
     }
 
     fn drop_entry(&mut self, address: Ipv4Addr) -> Option<Entry> {
-        let entry = self.by_address.remove(&address)?;
-        let by_mac = if entry.hold == Hold::Leased { &mut self.leased } else { &mut self.offered };
-        by_mac.remove(&entry.mac);
-        if self.by_age.remove(&(entry.hold, entry.until, address)) && entry.until > self.counted {
+        let entry = self.entries.replace(address, None)?;
+        if let Some(held) = self.by_mac.get_mut(&entry.mac) {
+            *held.place(entry.hold) = None;
+            if held.leased.is_none() && held.offered.is_none() {
+                self.by_mac.remove(&entry.mac);
+            }
+        }
+        if self.serves(address) && entry.until > self.counted {
             let live = &mut self.live[entry.hold as usize];
             *live = live.saturating_sub(1);
         }
@@ -323,7 +350,7 @@ impl LeaseTable {
 
     /// Brings the map of busy addresses up to date for one of them.
     fn mark(&mut self, address: Ipv4Addr) {
-        if let Some(offset) = self.offset(address) {
+        if let Some(offset) = self.entries.offset(address) {
             self.busy.set(offset, !self.is_free(address) || self.fixed.contains(&address));
         }
     }

@@ -33,6 +33,7 @@ mod reserved;
 mod route;
 mod run;
 mod served;
+mod slots;
 mod socket;
 mod turn;
 

@@ -35,6 +35,9 @@ const MAX_PACKET: usize = 2048;
 const TURN: usize = 64;
 /// Changes that may wait for the disk; beyond it nothing more is read, and the kernel drops what it cannot keep.
 const MAX_WAITING: usize = 4096;
+/// Shortest time from one change of the store to the next. A change and its flush cost the same for one lease as for fifty, so
+/// it is worth while to let them gather; a client that is alone never waits for it.
+const PACE: Duration = Duration::from_millis(3);
 /// A socket that fails at every read is not asked in a tight loop.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// The rhythm of everything that happens by itself, and how many beats are a second.
@@ -58,13 +61,14 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut committing: Option<Committing> = None;
     loop {
-        if committing.is_none() {
+        if committing.is_none() && driver.may_commit() {
             committing = driver.commit();
         }
         tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
             outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
+            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && driver.has_steps() => {}
             _ = beats.tick() => driver.beat(),
             () = driver.ready(), if driver.has_room() => driver.read(),
         }
@@ -102,6 +106,8 @@ struct Driver {
     figures: Figures,
     log: Arc<Log>,
     tasks: TaskTracker,
+    /// When what has gathered may go to the disk.
+    next_commit: tokio::time::Instant,
     beat: u64,
     paused_until: Option<tokio::time::Instant>,
     buffer: Box<[u8; MAX_PACKET]>,
@@ -129,10 +135,19 @@ impl Driver {
             figures: Figures::default(),
             log: Arc::default(),
             tasks: TaskTracker::new(),
+            next_commit: tokio::time::Instant::now(),
             beat: 0,
             paused_until: None,
             buffer: Box::new([0; MAX_PACKET]),
         }
+    }
+
+    fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    fn may_commit(&self) -> bool {
+        tokio::time::Instant::now() >= self.next_commit
     }
 
     fn has_room(&self) -> bool {
@@ -264,6 +279,7 @@ impl Driver {
         if self.steps.is_empty() {
             return None;
         }
+        self.next_commit = tokio::time::Instant::now() + PACE;
         let (steps, waiting) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.waiting));
         let shared = Arc::clone(&self.shared);
         Some(Box::pin(async move { (shared.dhcp_steps(&steps).await, waiting) }))
