@@ -67,7 +67,7 @@ impl Rendering {
             site: &self.site,
             profile: &self.site.profiles[&self.site.default_profile],
             overlays: self.catalog.overlays(),
-            node: &NodeContext { id, name: None },
+            node: &NodeContext::new(id, None),
             central: [10, 77, 0, 1].into(),
             ca_pem: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
             agent: &self.agent,

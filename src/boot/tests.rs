@@ -20,6 +20,7 @@ fn profile(name: &str) -> Profile {
         kernel_args: Vec::new(),
         packages: Vec::new(),
         vfio: Vec::new(),
+        vars: Default::default(),
     }
 }
 

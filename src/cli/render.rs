@@ -75,7 +75,7 @@ impl<'s> Renderer<'s> {
     pub(super) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Vec<Fault>> {
         let image = self.image(profile);
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
-        let node = NodeContext { id: node.unwrap_or_else(any), name: None };
+        let node = NodeContext::new(node.unwrap_or_else(any), None);
         let nothing = AgentBinary::new(b"");
         let input = RenderInput {
             site: self.site,

@@ -5,7 +5,7 @@ use super::{
     fault::suggest,
     reader::{At, Document, Entry, Table},
 };
-use crate::id::{ImageName, OverlayName, ProfileName};
+use crate::id::{ImageName, OverlayName, ProfileName, Vars};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most profiles of a site.
@@ -153,6 +153,7 @@ fn inherit(document: &Document, chain: &[&Written]) -> Option<Profile> {
         kernel_args: gather(chain, |profile| &profile.kernel_args),
         packages: gather(chain, |profile| &profile.packages),
         vfio: gather(chain, |profile| &profile.vfio),
+        vars: Vars::new(),
     };
     let args: usize = resolved.kernel_args.iter().map(|arg| arg.len() + 1).sum();
     let bounds = [

@@ -1,7 +1,7 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
 use super::VfioSelector;
-use crate::id::{ImageName, MacAddr, NodeId, OverlayName, ProfileName};
+use crate::id::{ImageName, MacAddr, NodeId, OverlayName, ProfileName, Vars};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// One site, checked: every reference resolves, every bound holds.
@@ -273,4 +273,6 @@ pub struct Profile {
     pub packages: Vec<String>,
     /// PCI devices to hand to virtual machines.
     pub vfio: Vec<VfioSelector>,
+    /// Variables of its overlays, the nearest profile's winning.
+    pub vars: Vars,
 }

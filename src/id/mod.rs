@@ -13,17 +13,19 @@ mod secret;
 mod session;
 mod time;
 mod uuid;
+mod vars;
 
 pub use arch::{Arch, ClientArch};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
-pub use name::{ImageName, NameError, OverlayName, ProfileName};
+pub use name::{BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName};
 pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
 pub use session::{BootSessionId, ParseBootSessionIdError};
 pub use time::{ParseTimestampError, Timestamp};
 pub use uuid::{ParseUuidError, SystemUuid};
+pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
 
 /// Writes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

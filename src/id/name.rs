@@ -1,4 +1,4 @@
-//! Names that people give to profiles, overlays and images. A name is a folder name too, so it cannot hold `/` or `..`.
+//! Names that people give to profiles, overlays, images, bundles and groups. A name is a folder name too, so it cannot hold `/` or `..`.
 
 use std::{fmt, str::FromStr};
 
@@ -78,6 +78,16 @@ name!(
     /// The name of an image: a folder under `images_dir`.
     ImageName,
     "image"
+);
+name!(
+    /// The name of a bundle: a squashfs layer of software.
+    BundleName,
+    "bundle"
+);
+name!(
+    /// The name of a group of nodes.
+    GroupName,
+    "group"
 );
 
 #[cfg(test)]

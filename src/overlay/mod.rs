@@ -12,7 +12,7 @@ mod template;
 
 pub use archive::APKOVL_PATH;
 pub use elf::interpreter;
-pub use plan::{Kind, NodeContext, Origin, RenderFault, RenderFaults, RenderedFile};
+pub use plan::{GroupContext, Kind, MemberContext, NodeContext, Origin, RenderFault, RenderFaults, RenderedFile};
 pub use template::TemplateFault;
 
 use crate::{

@@ -44,9 +44,10 @@ impl Given {
                 kernel_args: Vec::new(),
                 packages: Vec::new(),
                 vfio: Vec::new(),
+                vars: Default::default(),
             },
             overlays: read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}")),
-            node: NodeContext { id: "0123abcd".parse().expect("an ID"), name: None },
+            node: NodeContext::new("0123abcd".parse().expect("an ID"), None),
             agent: AgentBinary::new(b"an agent"),
             image: ImageFacts {
                 name: "alpine-lab".parse().expect("plain"),

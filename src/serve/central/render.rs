@@ -114,7 +114,7 @@ impl Central {
         }
         let job = Job {
             central: self.clone(),
-            node: NodeContext { id: node.id, name: Some(node.name.clone()) },
+            node: NodeContext::new(node.id, Some(node.name.clone())),
             profile: profile.name.clone(),
             facts,
             endpoint,

@@ -1,0 +1,115 @@
+//! Variables: values that people set by name, in `site.toml` or by command, and that overlays use.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+/// The longest name of a variable, in bytes.
+const MAX_NAME: usize = 63;
+/// The longest text, in bytes: a key or a certificate fits.
+pub const MAX_VAR_TEXT: usize = 16 * 1024;
+/// Most values of a list.
+pub const MAX_VAR_LIST: usize = 1024;
+
+/// Variables by name.
+pub type Vars = BTreeMap<VarName, VarValue>;
+
+/// The name of a variable, as templates write it: `vars.mpi_slots`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VarName(String);
+
+/// Why a text is no name of a variable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter")]
+pub struct VarNameError(String);
+
+impl VarName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for VarName {
+    type Err = VarNameError;
+
+    fn from_str(text: &str) -> Result<Self, VarNameError> {
+        let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+        let good = text.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
+            && text.len() <= MAX_NAME
+            && text.bytes().all(plain);
+        if good { Ok(VarName(text.to_owned())) } else { Err(VarNameError(text.chars().take(80).collect())) }
+    }
+}
+
+impl fmt::Display for VarName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for VarName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+super::serde_as_text!(VarName);
+
+/// The value of a variable. Never a secret: a value is stored, shown and part of a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum VarValue {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// Text of up to [`MAX_VAR_TEXT`] bytes.
+    Text(String),
+    /// Up to [`MAX_VAR_LIST`] texts.
+    List(Vec<String>),
+}
+
+impl VarValue {
+    /// The word for its type, as `overlay.toml` has it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            VarValue::Bool(_) => "bool",
+            VarValue::Integer(_) => "integer",
+            VarValue::Text(_) => "text",
+            VarValue::List(_) => "list",
+        }
+    }
+}
+
+impl fmt::Display for VarValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VarValue::Bool(value) => value.fmt(f),
+            VarValue::Integer(value) => value.fmt(f),
+            VarValue::Text(text) => f.pad(text),
+            VarValue::List(texts) => f.pad(&texts.join(",")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_a_template_can_write() {
+        for text in ["", "A", "a-b", "1a", "_a", "a b", "a.b", &"a".repeat(64)] {
+            assert!(text.parse::<VarName>().is_err(), "{text:?}");
+        }
+        assert!("mpi_slots2".parse::<VarName>().is_ok());
+    }
+
+    #[test]
+    fn a_value_keeps_its_type_when_it_is_stored() {
+        let list = VarValue::List(vec!["a".into(), "b".into()]);
+        for value in [VarValue::Bool(true), VarValue::Integer(-1), VarValue::Text("1".into()), list] {
+            let json = serde_json::to_string(&value).expect("plain data");
+            assert_eq!(serde_json::from_str::<VarValue>(&json).expect("what was written"), value);
+        }
+    }
+}
