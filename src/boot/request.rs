@@ -116,10 +116,9 @@ fn optional<T>(
 
 /// As text that can be shown: without control characters, and not too long.
 fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
-    if bytes.len() > MAX_VALUE {
-        return Err(QueryError::ValueTooLong(key));
-    }
-    Ok(String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect())
+    let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
+    // Measured last: what stands for a byte that is no UTF-8 takes three.
+    if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
 }
 
 /// Reads iPXE's `hexhyp` (`41-42`) and `hexraw` (`4142`).
@@ -200,6 +199,7 @@ mod tests {
             ("mac=52:54:00:12:34:56&arch=vax", "`arch` is `vax`"),
             ("mac=52:54:00:12:34:56&serial_hex=414", "not hexadecimal"),
             (&format!("mac=52:54:00:12:34:56&serial={}", "x".repeat(600)), "`serial` has more than"),
+            (&format!("mac=52:54:00:12:34:56&serial_hex={}", "ee".repeat(200)), "`serial` has more than"),
             (&"x".repeat(5000), "the query has 5000 bytes"),
         ] {
             let error = ScriptRequest::parse(query).expect_err(query).to_string();
