@@ -12,7 +12,7 @@ mod tasks;
 pub use bind::DaemonError;
 pub use build::{REQUIRED_LOADERS, agent_path, build, build_with};
 
-use crate::config::Site;
+use crate::config::{DhcpMode, Site};
 use crate::serve::{
     central::{Shared, WATCH_INTERVAL},
     metrics::{self, Metrics},
@@ -43,6 +43,13 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     let (shared, token) = (central.clone(), stop.clone());
     tasks.spawn("DHCP", async move {
         crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
+    });
+    let interfaces = central.site().segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
+    let solicited = interfaces.filter_map(|segment| segment.interface().map(str::to_owned)).collect();
+    let token = stop.clone();
+    tasks.spawn("IPv6 router solicitations", async move {
+        crate::serve::ndp::run(solicited, token).await;
+        Ok(())
     });
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);

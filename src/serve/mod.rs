@@ -6,6 +6,7 @@ pub mod central;
 pub mod metrics;
 pub mod dhcp;
 pub mod tftp;
+pub mod ndp;
 pub mod http;
 pub mod agent;
 pub mod admin;

@@ -1,0 +1,91 @@
+//! Drives it: one raw socket for each interface. Nothing here can keep a rack from booting; at worst iPXE waits as it always did.
+
+use super::message::{ADVERTISEMENT, is_solicitation};
+use crate::serve::log::Log;
+use nix::net::if_::if_nametoindex;
+use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    fs, io,
+    net::{Ipv6Addr, SocketAddrV6},
+    time::Duration,
+};
+use tokio::{io::unix::AsyncFd, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Where routers are asked (RFC 4291 section 2.7.1).
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+/// Messages that passed a router have less, and are not believed (RFC 4861 section 6.1.2).
+const HOP_LIMIT: u32 = 255;
+/// A solicitation is some 16 bytes; what is longer than this is cut off, and then no solicitation.
+const MAX_PACKET: usize = 512;
+/// Answers in a second, over all that ask: a rack at once. More than that is a flood, and waits for the next second.
+const MAX_PER_SECOND: u32 = 2000;
+/// A socket that fails at every read is not asked in a tight loop.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+
+/// Answers on these interfaces until `shutdown`. Never fails: what cannot be opened is logged and left out.
+pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
+    let ears = interfaces.into_iter().filter_map(|name| match open(&name) {
+        Ok(socket) => Some(answer(name, socket)),
+        Err(why) => {
+            tracing::info!(interface = name, %why, "IPv6 router solicitations are not answered: iPXE waits some seconds for a router");
+            None
+        }
+    });
+    let serving = futures_util::future::join_all(ears);
+    if shutdown.run_until_cancelled(serving).await.is_some() {
+        // There was none to answer on.
+        shutdown.cancelled().await;
+    }
+}
+
+fn open(interface: &str) -> io::Result<AsyncFd<Socket>> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
+    socket.bind_device(Some(interface.as_bytes()))?;
+    socket.join_multicast_v6(&ALL_ROUTERS, if_nametoindex(interface)?)?;
+    socket.set_unicast_hops_v6(HOP_LIMIT)?;
+    AsyncFd::register(socket).map_err(io::Error::from)
+}
+
+/// Does this host forward IPv6 there? Read at each question: it can be switched on at any time. Where there is no IPv6, it does not.
+fn forwards(interface: &str) -> bool {
+    let setting = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/forwarding"));
+    setting.is_ok_and(|value| value.trim() != "0")
+}
+
+async fn answer(interface: String, socket: AsyncFd<Socket>) {
+    let log = Log::default();
+    let mut second = (Instant::now(), 0);
+    loop {
+        let read = socket.async_io(tokio::io::Interest::READABLE, receive).await;
+        let asker = match read {
+            Ok(Some(asker)) => asker,
+            Ok(None) => continue,
+            Err(_) => {
+                tokio::time::sleep(AFTER_ERROR).await;
+                continue;
+            }
+        };
+        if second.0.elapsed() >= Duration::from_secs(1) {
+            second = (Instant::now(), 0);
+        }
+        second.1 += 1;
+        if second.1 > MAX_PER_SECOND || forwards(&interface) {
+            continue;
+        }
+        if let Err(why) = sendto(socket.get_ref(), &ADVERTISEMENT, SendFlags::DONTWAIT, &asker) {
+            log.warn("ndp_send", || format!("{interface}: cannot answer an IPv6 router solicitation: {why}"));
+        }
+    }
+}
+
+/// Whoever asked with an address of this very link. One that has no address yet would have to be answered by multicast, to
+/// everybody's surprise; iPXE always has one.
+fn receive(socket: &Socket) -> io::Result<Option<SocketAddrV6>> {
+    let mut packet = [0; MAX_PACKET];
+    let (length, _, from) = recvfrom(socket, &mut packet[..], RecvFlags::DONTWAIT)?;
+    let asker = from.and_then(|from| SocketAddrV6::try_from(from).ok());
+    let asker = asker.filter(|asker| asker.ip().is_unicast_link_local());
+    Ok(asker.filter(|_| packet.get(..length).is_some_and(is_solicitation)))
+}
