@@ -9,6 +9,7 @@ mod chain;
 mod dhcp;
 mod contract;
 mod house;
+mod ndp;
 mod parsers;
 mod http;
 mod storm;

@@ -3,14 +3,13 @@
 use super::message::{ADVERTISEMENT, is_solicitation};
 use crate::serve::log::Log;
 use nix::net::if_::if_nametoindex;
-use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs, io,
-    net::{Ipv6Addr, SocketAddrV6},
+    net::{Ipv6Addr, SocketAddr},
     time::Duration,
 };
-use tokio::{io::unix::AsyncFd, time::Instant};
+use tokio::{net::UdpSocket, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Where routers are asked (RFC 4291 section 2.7.1).
@@ -40,12 +39,13 @@ pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
     }
 }
 
-fn open(interface: &str) -> io::Result<AsyncFd<Socket>> {
+/// A raw socket, in tokio's coat for sockets that send and receive one message at a time.
+fn open(interface: &str) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(interface.as_bytes()))?;
     socket.join_multicast_v6(&ALL_ROUTERS, if_nametoindex(interface)?)?;
     socket.set_unicast_hops_v6(HOP_LIMIT)?;
-    AsyncFd::register(socket).map_err(io::Error::from)
+    UdpSocket::from_std(socket.into())
 }
 
 /// Does this host forward IPv6 there? Read at each question: it can be switched on at any time. Where there is no IPv6, it does not.
@@ -54,19 +54,18 @@ fn forwards(interface: &str) -> bool {
     setting.is_ok_and(|value| value.trim() != "0")
 }
 
-async fn answer(interface: String, socket: AsyncFd<Socket>) {
+async fn answer(interface: String, socket: UdpSocket) {
     let log = Log::default();
     let mut second = (Instant::now(), 0);
+    let mut packet = [0; MAX_PACKET];
     loop {
-        let read = socket.async_io(tokio::io::Interest::READABLE, receive).await;
-        let asker = match read {
-            Ok(Some(asker)) => asker,
-            Ok(None) => continue,
-            Err(_) => {
-                tokio::time::sleep(AFTER_ERROR).await;
-                continue;
-            }
+        let Ok((length, from)) = socket.recv_from(&mut packet).await else {
+            tokio::time::sleep(AFTER_ERROR).await;
+            continue;
         };
+        if !packet.get(..length).is_some_and(is_solicitation) || !is_on_this_link(from) {
+            continue;
+        }
         if second.0.elapsed() >= Duration::from_secs(1) {
             second = (Instant::now(), 0);
         }
@@ -74,18 +73,13 @@ async fn answer(interface: String, socket: AsyncFd<Socket>) {
         if second.1 > MAX_PER_SECOND || forwards(&interface) {
             continue;
         }
-        if let Err(why) = sendto(socket.get_ref(), &ADVERTISEMENT, SendFlags::DONTWAIT, &asker) {
+        if let Err(why) = socket.send_to(&ADVERTISEMENT, from).await {
             log.warn("ndp_send", || format!("{interface}: cannot answer an IPv6 router solicitation: {why}"));
         }
     }
 }
 
-/// Whoever asked with an address of this very link. One that has no address yet would have to be answered by multicast, to
-/// everybody's surprise; iPXE always has one.
-fn receive(socket: &Socket) -> io::Result<Option<SocketAddrV6>> {
-    let mut packet = [0; MAX_PACKET];
-    let (length, _, from) = recvfrom(socket, &mut packet[..], RecvFlags::DONTWAIT)?;
-    let asker = from.and_then(|from| SocketAddrV6::try_from(from).ok());
-    let asker = asker.filter(|asker| asker.ip().is_unicast_link_local());
-    Ok(asker.filter(|_| packet.get(..length).is_some_and(is_solicitation)))
+/// Whoever has no address yet would have to be answered by multicast, to everybody's surprise; iPXE always has one.
+fn is_on_this_link(asker: SocketAddr) -> bool {
+    matches!(asker, SocketAddr::V6(asker) if asker.ip().is_unicast_link_local())
 }

@@ -1,0 +1,37 @@
+//! IPv6 router solicitations of a real client.
+
+use crate::world::{World, eventually};
+use std::process::{Command, Stdio};
+
+/// What rdisc6 hears within a second for one question.
+fn ask(world: &World) -> (bool, String) {
+    let mut command = Command::new("rdisc6");
+    command
+        .args(["-1", "-r", "1", "-w", "1000", "eth0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = world.nodes.spawn(&mut command).unwrap().wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn who_asks_for_an_ipv6_router_hears_that_there_is_none_unless_this_host_may_be_one() {
+    let world = World::new("auto");
+    // The addresses of both ends are tried for a second before they may be used.
+    eventually("rdisc6 has an answer", || {
+        let (answered, said) = ask(&world);
+        let none =
+            said.lines().any(|line| line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds"));
+        if answered && none { Ok(()) } else { Err(said) }
+    });
+    let forward = |value: &str| {
+        let path = "/proc/sys/net/ipv6/conf/br0/forwarding";
+        world.central.inside(|| std::fs::write(path, value)).unwrap().unwrap();
+    };
+    forward("1");
+    assert!(!ask(&world).0, "a host that forwards leaves the answer to its routing daemon");
+    forward("0");
+    assert!(ask(&world).0, "and speaks again when it no longer does");
+}
