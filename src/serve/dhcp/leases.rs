@@ -222,9 +222,9 @@ impl LeaseTable {
         Some((entry.hold == Hold::Leased).then(|| entry.gone(address)))
     }
 
-    /// How many addresses are what, of those that are given to anybody.
+    /// How many addresses are what, of those that are given to anybody. What ran out within the last second may still count.
     pub fn usage(&mut self, now: Timestamp) -> PoolUse {
-        self.recount(now);
+        self.advance(now);
         let fixed = u32::try_from(self.fixed.len()).unwrap_or(u32::MAX);
         PoolUse {
             size: self.busy.size().saturating_sub(fixed),
