@@ -1,10 +1,12 @@
 //! Built images: a manifest that names its blobs by SHA-256, and the blobs, read whole and checked.
 //!
 //!     blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
-//!     blobs_dir/images/<name>.json     the manifest; written last and by rename, so what it names is there
+//!     blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
 //!
 //! [`crate::catalog`] reads what the image builder writes. A blob whose bytes do not have its digest is never handed out.
+//! [`super::versions`] says how several versions of an image stand side by side.
 
+use super::versions::Shelf;
 use crate::id::{Arch, Digest, ImageName, Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,20 @@ pub struct ImageManifest {
     pub packages: BTreeMap<String, String>,
     /// When the build ended.
     pub built_at: Timestamp,
+}
+
+impl ImageManifest {
+    /// What names this version: a digest of everything that a node boots of it. When and from which recipe it was built does
+    /// not matter, so two builds that give the same bytes are one version.
+    pub fn version(&self) -> Digest {
+        let parts = self.parts.each().map(|(_, blob)| blob.digest.0);
+        Digest::of_fields(parts.iter().map(<[u8; 32]>::as_slice).chain([self.kernel_release.as_bytes()]))
+    }
+
+    /// Bytes of all parts.
+    pub fn size(&self) -> u64 {
+        self.parts.each().iter().map(|(_, blob)| blob.size).sum()
+    }
 }
 
 /// The blobs of an image.
@@ -154,14 +170,29 @@ pub fn blob_path(blobs_dir: &Path, digest: &Digest) -> PathBuf {
     blobs_dir.join("sha256").join(digest.to_string())
 }
 
-/// Where an image's manifest lies.
+/// Where the manifest lies that nodes get of an image.
 pub fn manifest_path(blobs_dir: &Path, name: &ImageName) -> PathBuf {
-    blobs_dir.join("images").join(format!("{name}.json"))
+    Shelf::image(blobs_dir, name).current_path()
 }
 
-/// Reads an image's manifest, without its blobs.
+/// Reads the manifest that nodes get of an image, without its blobs.
 pub fn load_manifest(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, ImageError> {
-    let path = manifest_path(blobs_dir, name);
+    read_manifest(manifest_path(blobs_dir, name), name)
+}
+
+/// Reads the manifest of a version, without its blobs.
+pub fn load_version(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, ImageError> {
+    let path = Shelf::image(blobs_dir, name).version_path(version);
+    let manifest = read_manifest(path.clone(), name)?;
+    let found = manifest.version();
+    if found != *version {
+        let source = format!("it describes version {}", found.short()).into();
+        return Err(ImageError::Manifest { name: name.clone(), path, source });
+    }
+    Ok(manifest)
+}
+
+fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, ImageError> {
     let text = match read_bounded(&path, MAX_MANIFEST) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -180,17 +211,34 @@ pub fn load_manifest(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest
     Ok(manifest)
 }
 
-/// Reads an image and checks every blob against its digest.
+/// Reads the image that nodes get and checks every blob against its digest.
 pub fn load_image(blobs_dir: &Path, name: &ImageName) -> Result<Image, ImageError> {
-    let manifest = load_manifest(blobs_dir, name)?;
-    let load = |part, blob| load_blob(blobs_dir, name, part, blob);
-    Ok(Image {
-        kernel: load("kernel", manifest.parts.kernel)?,
-        initramfs: load("initramfs", manifest.parts.initramfs)?,
-        packages: load("packages", manifest.parts.packages)?,
-        modloop: load("modloop", manifest.parts.modloop)?,
-        manifest,
-    })
+    Image::load(blobs_dir, load_manifest(blobs_dir, name)?)
+}
+
+impl Image {
+    /// Reads the blobs of a manifest and checks each against its digest.
+    ///
+    /// # Errors
+    /// The first blob that is missing or damaged.
+    pub fn load(blobs_dir: &Path, manifest: ImageManifest) -> Result<Self, ImageError> {
+        let load = |part, blob| load_blob(blobs_dir, &manifest.name, part, blob);
+        Ok(Image {
+            kernel: load("kernel", manifest.parts.kernel)?,
+            initramfs: load("initramfs", manifest.parts.initramfs)?,
+            packages: load("packages", manifest.parts.packages)?,
+            modloop: load("modloop", manifest.parts.modloop)?,
+            manifest,
+        })
+    }
+
+    /// The bytes of a part, by its digest.
+    pub fn part(&self, digest: &Digest) -> Option<&Bytes> {
+        // In the order of `each`.
+        let bytes = [&self.kernel, &self.initramfs, &self.packages, &self.modloop];
+        let parts = self.manifest.parts.each();
+        parts.iter().zip(bytes).find_map(|((_, blob), bytes)| (blob.digest == *digest).then_some(bytes))
+    }
 }
 
 fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob) -> Result<Bytes, ImageError> {

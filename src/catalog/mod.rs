@@ -7,6 +7,7 @@ mod fault;
 pub mod image;
 pub mod overlay;
 mod snapshot;
+pub mod versions;
 
 pub use fault::{Fault, Faults};
 pub use image::{Image, ImageError, ImageManifest};

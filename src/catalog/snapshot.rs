@@ -1,6 +1,11 @@
 //! The snapshot: everything that a boot can be made of, read and checked at one moment.
 
-use super::{Faults, Image, ImageError, Overlay, image::load_image, read_overlays};
+use super::{
+    Faults, Image, ImageError, Overlay,
+    image::{load_image, load_version},
+    read_overlays,
+    versions::Shelf,
+};
 use crate::id::{Digest, ImageName, OverlayName};
 use bytes::Bytes;
 use std::{
@@ -12,6 +17,7 @@ use std::{
 #[derive(Debug)]
 pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
+    previous: BTreeMap<ImageName, Image>,
     unusable: BTreeMap<ImageName, String>,
     overlays: BTreeMap<OverlayName, Overlay>,
     overlays_digest: Digest,
@@ -23,7 +29,8 @@ impl Catalog {
         let digests: Vec<[u8; 32]> = overlays.values().map(|overlay| overlay.digest.0).collect();
         let overlays_digest = Digest::of_fields(digests.iter().map(<[u8; 32]>::as_slice));
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
-        Catalog { images, unusable: BTreeMap::new(), overlays, overlays_digest }
+        let (previous, unusable) = (BTreeMap::new(), BTreeMap::new());
+        Catalog { images, previous, unusable, overlays, overlays_digest }
     }
 
     /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
@@ -34,16 +41,19 @@ impl Catalog {
     pub fn load(overlays_dir: &Path, blobs_dir: &Path, names: &BTreeSet<ImageName>) -> Result<Self, Faults> {
         let overlays = read_overlays(overlays_dir)?;
         let mut images = Vec::new();
-        let mut unusable = BTreeMap::new();
+        let (mut previous, mut unusable) = (BTreeMap::new(), BTreeMap::new());
         for name in names {
             match load_image(blobs_dir, name) {
-                Ok(image) => images.push(image),
+                Ok(image) => {
+                    previous.extend(load_previous(blobs_dir, &image).map(|image| (name.clone(), image)));
+                    images.push(image);
+                }
                 Err(error) => {
                     unusable.insert(name.clone(), explain(&error));
                 }
             }
         }
-        Ok(Catalog { unusable, ..Catalog::new(images, overlays) })
+        Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
     }
 
     /// An image, if it can be served.
@@ -71,20 +81,33 @@ impl Catalog {
         self.overlays_digest
     }
 
+    /// The version of an image that was served before the one that is served now: a machine that is half-way through its boot
+    /// still fetches parts of it.
+    pub fn previous(&self, name: &ImageName) -> Option<&Image> {
+        self.previous.get(name)
+    }
+
     /// The bytes of a part of any image, by its digest.
     pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
-        self.images.values().find_map(|image| {
-            let parts = &image.manifest.parts;
-            [
-                (parts.kernel.digest, &image.kernel),
-                (parts.initramfs.digest, &image.initramfs),
-                (parts.packages.digest, &image.packages),
-                (parts.modloop.digest, &image.modloop),
-            ]
-            .into_iter()
-            .find_map(|(part, bytes)| (part == *digest).then(|| bytes.clone()))
-        })
+        let images = self.images.values().chain(self.previous.values());
+        images.filter_map(|image| image.part(digest)).next().cloned()
     }
+}
+
+/// The version before this one, sharing what both have. Without it nothing but a boot that is under way would fail, so a damaged
+/// one is left out.
+fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
+    let name = &image.manifest.name;
+    let version = Shelf::image(blobs_dir, name).pointer().ok()?.previous?;
+    let manifest = load_version(blobs_dir, name, &version).ok()?;
+    let mut previous = Image::load(blobs_dir, manifest).ok()?;
+    let parts = [&mut previous.kernel, &mut previous.initramfs, &mut previous.packages, &mut previous.modloop];
+    for (part, (_, blob)) in parts.into_iter().zip(previous.manifest.parts.each()) {
+        if let Some(same) = image.part(&blob.digest) {
+            *part = same.clone();
+        }
+    }
+    Some(previous)
 }
 
 fn explain(error: &ImageError) -> String {

@@ -4,11 +4,12 @@ use super::{
     Context, Failure,
     print::{Output, bytes, table, write},
     progress::Drawing,
+    versions::{self, Prune},
 };
 use crate::catalog::{ImageError, ImageManifest};
 use crate::config::{Site, suggest};
 use crate::id::{ImageName, ProfileName};
-use crate::image::{self, BuildError, BuildRequest, ImageState, Listed};
+use crate::image::{self, BuildError, BuildRequest, ImageState, Listed, Version};
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -24,7 +25,26 @@ pub(super) enum Image {
         /// Name of an image, or `all` that profiles name
         #[arg(default_value = "all")]
         name: String,
+        /// Leave the current version with the nodes; `image promote` gives them the new one
+        #[arg(long)]
+        no_promote: bool,
     },
+    /// Give nodes another version of an image, from their next boot on
+    Promote {
+        /// Name of an image
+        name: String,
+        /// The beginning of a version, as `image list` shows it
+        version: String,
+    },
+    /// Give nodes the version that they got before the current one
+    Rollback {
+        /// Name of an image
+        name: String,
+    },
+    /// Throw away old versions, and blobs that nothing needs
+    ///
+    /// What is current, was so before, or is in use stays. In use is what the lists in blobs_dir/in-use/ name.
+    Prune(Prune),
     /// Compare every blob of an image with its digest
     Verify {
         /// Name of an image, or `all` that are built
@@ -38,7 +58,10 @@ impl Image {
         let site = context.site()?;
         match self {
             Image::List { output } => output.print(&views(&site)?, |views| list(views)),
-            Image::Build { name } => build(&site, &name),
+            Image::Build { name, no_promote } => build(&site, &name, !no_promote),
+            Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
+            Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
+            Image::Prune(prune) => prune.run(&site),
             Image::Verify { name } => verify(&site, &name),
         }
     }
@@ -62,8 +85,7 @@ fn known(site: &Site) -> Result<Vec<Listed>, Failure> {
     })?;
     for name in site.profiles.values().map(|profile| &profile.image) {
         if all.iter().all(|listed| listed.name != *name) {
-            let (state, manifest, problem) = (ImageState::NotBuilt, None, Some("there is no recipe".to_owned()));
-            all.push(Listed { name: name.clone(), state, manifest, problem });
+            all.push(Listed::unknown(name.clone()));
         }
     }
     Ok(all)
@@ -77,12 +99,8 @@ fn views(site: &Site) -> Result<Vec<ImageView>, Failure> {
     Ok(known(site)?.into_iter().map(view).collect())
 }
 
-fn size(manifest: &ImageManifest) -> u64 {
-    manifest.parts.each().iter().map(|(_, blob)| blob.size).sum()
-}
-
 fn list(views: &[ImageView]) -> String {
-    let rows = views.iter().map(|ImageView { image, profiles }| {
+    let rows = views.iter().flat_map(|ImageView { image, profiles }| {
         let state = match image.state {
             ImageState::Built => "built",
             ImageState::Stale => "stale: the recipe has changed",
@@ -90,23 +108,38 @@ fn list(views: &[ImageView]) -> String {
             ImageState::Broken => "broken",
             ImageState::NoRecipe => "built, without recipe",
         };
-        let manifest = image.manifest.as_ref();
         let profiles: Vec<&str> = profiles.iter().map(ProfileName::as_str).collect();
-        [
-            image.name.to_string(),
-            state.to_owned(),
-            manifest.map(|one| one.alpine_release.clone()).unwrap_or_default(),
-            manifest.map(|one| one.kernel_release.clone()).unwrap_or_default(),
-            manifest.map(|one| bytes(size(one))).unwrap_or_default(),
-            manifest.map(|one| one.built_at.to_string()).unwrap_or_default(),
-            profiles.join(" "),
-        ]
+        let first = row(&image.name, state.to_owned(), image.manifest.as_ref(), &profiles.join(" "));
+        let others = image.versions.iter().filter(|version| !version.current);
+        let others = others.map(|other| row(&image.name, standing(other), Some(&other.manifest), ""));
+        std::iter::once(first).chain(others).collect::<Vec<_>>()
     });
-    table(["name", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
+    table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
+}
+
+/// How a version that nodes do not get stands.
+fn standing(version: &Version) -> String {
+    let words = [(version.previous, "before it"), (version.in_use, "in use")];
+    let words: Vec<&str> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    if words.is_empty() { "kept".to_owned() } else { words.join(", ") }
+}
+
+fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profiles: &str) -> [String; 8] {
+    let of = |show: fn(&ImageManifest) -> String| manifest.map(show).unwrap_or_default();
+    [
+        name.to_string(),
+        of(|one| one.version().short()),
+        state,
+        of(|one| one.alpine_release.clone()),
+        of(|one| one.kernel_release.clone()),
+        of(|one| bytes(one.size())),
+        of(|one| one.built_at.to_string()),
+        profiles.to_owned(),
+    ]
 }
 
 /// One image by the name that somebody typed.
-fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
+pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     let known = known(site)?;
     let found = known.iter().find(|listed| listed.name.as_str() == name).map(|listed| listed.name.clone());
     found.ok_or_else(|| {
@@ -115,7 +148,7 @@ fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     })
 }
 
-fn build(site: &Site, name: &str) -> Result<(), Failure> {
+fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     let mut names: Vec<ImageName> = match name {
         "all" => site.profiles.values().map(|profile| profile.image.clone()).collect(),
         name => vec![find(site, name)?],
@@ -130,13 +163,14 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
             // Beside the blobs: sites that share those share downloads too.
             cache_dir: site.blobs_dir.join("cache"),
             work_dir: site.blobs_dir.join("work"),
+            promote,
             name,
         };
         let built = image::build(&request, &Drawing::new()).map_err(|error| match error {
             BuildError::Recipe(faults) => faults.into(),
             error => Failure::of(&error),
         })?;
-        let (name, total) = (&request.name, bytes(size(&built)));
+        let (name, total) = (&request.name, bytes(built.size()));
         write(&format!("{name}: kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))?;
     }
     Ok(())
@@ -152,7 +186,7 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
         match image::verify(&site.blobs_dir, &image) {
             Ok(manifest) => {
                 sound += 1;
-                write(&format!("{image}: every blob has its digest ({})\n", bytes(size(&manifest))))?;
+                write(&format!("{image}: every blob has its digest ({})\n", bytes(manifest.size())))?;
             }
             // Of all images, one that is not built has nothing to verify.
             Err(ImageError::NotBuilt { .. }) if name == "all" => {}

@@ -20,6 +20,7 @@ mod progress;
 mod render;
 mod serve;
 mod timeline;
+mod versions;
 
 pub use failure::Failure;
 
@@ -72,7 +73,7 @@ enum Verb {
     /// Overlays of the site
     #[command(subcommand)]
     Overlay(overlay::Overlay),
-    /// Images: build, list, verify
+    /// Images: build, list, verify, promote, rollback, prune
     #[command(subcommand)]
     Image(image::Image),
     /// What happened, and with --follow what happens

@@ -10,10 +10,14 @@ use super::{
     recipe::{self, Recipe},
     repo::Repo,
     store,
+    versions::{promote, versions},
     work::Work,
 };
 use crate::{
-    catalog::image::{FORMAT, ImageManifest, Parts, load_image},
+    catalog::{
+        Image,
+        image::{FORMAT, ImageManifest, Parts, load_image},
+    },
     id::{Digest, ImageName, Timestamp},
 };
 use std::{
@@ -41,6 +45,8 @@ pub struct BuildRequest {
     pub cache_dir: PathBuf,
     /// Where to work; about 1.5 GB, given back at the end.
     pub work_dir: PathBuf,
+    /// Nodes get it at once. An image without any version is promoted in any case.
+    pub promote: bool,
 }
 
 /// Builds an image, or says at once that it is there: same recipe, every blob intact.
@@ -96,9 +102,19 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
     Ok(())
 }
 
+/// A whole version of the very recipe, the current one before others, which is then made current if that was asked for.
 fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
-    let image = load_image(&request.blobs_dir, &request.name).ok()?;
-    (image.manifest.recipe == *digest).then_some(image.manifest)
+    let (blobs_dir, name) = (&request.blobs_dir, &request.name);
+    let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
+    if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {
+        return Some(current);
+    }
+    let made = versions(blobs_dir, name).ok()?.into_iter().find(|version| version.manifest.recipe == *digest)?;
+    let manifest = Image::load(blobs_dir, made.manifest).ok()?.manifest;
+    if request.promote {
+        return promote(blobs_dir, name, &made.version.to_string()).ok();
+    }
+    Some(manifest)
 }
 
 fn check_tools() -> Result<(), BuildError> {
@@ -254,6 +270,7 @@ impl Build<'_> {
     }
 
     fn store(&self, recipe: Digest, sources: &Sources, made: &Made) -> Result<ImageManifest, BuildError> {
+        let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
         let parts = Parts {
             kernel: put(&sources.kernel.vmlinuz)?,
@@ -274,9 +291,7 @@ impl Build<'_> {
             packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
             built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
         };
-        store::put_manifest(&self.request.blobs_dir, &manifest)?;
-        // What is on the disk is what nodes will be served: read it back.
-        Ok(load_image(&self.request.blobs_dir, &self.request.name)?.manifest)
+        store::finish(&self.request.blobs_dir, &manifest, self.request.promote)
     }
 }
 

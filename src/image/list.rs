@@ -1,9 +1,16 @@
 //! Which images there are: recipes and built ones, side by side.
 
-use super::{build::recipe_digest, recipe::RECIPE_FILE};
+use super::{
+    build::recipe_digest,
+    recipe::RECIPE_FILE,
+    versions::{Version, versions},
+};
 use crate::{
-    catalog::image::{ImageError, ImageManifest, load_image, load_manifest},
-    id::ImageName,
+    catalog::{
+        image::{ImageError, ImageManifest, load_image, load_manifest},
+        versions::{IMAGES, shelves},
+    },
+    id::{Digest, ImageName},
 };
 use serde::Serialize;
 use std::{collections::BTreeSet, fs, path::Path};
@@ -31,10 +38,22 @@ pub struct Listed {
     pub name: ImageName,
     /// How it stands.
     pub state: ImageState,
-    /// Its manifest, if it is built.
+    /// The version that nodes get, if it is built.
+    pub version: Option<Digest>,
+    /// Its manifest.
     pub manifest: Option<ImageManifest>,
+    /// All versions, the newest first.
+    pub versions: Vec<Version>,
     /// Why it is broken.
     pub problem: Option<String>,
+}
+
+impl Listed {
+    /// An image that somebody names and that has neither recipe nor manifest.
+    pub fn unknown(name: ImageName) -> Self {
+        let problem = Some("there is no recipe".to_owned());
+        Listed { name, state: ImageState::NotBuilt, version: None, manifest: None, versions: Vec::new(), problem }
+    }
 }
 
 /// Every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] does that.
@@ -43,9 +62,7 @@ pub struct Listed {
 /// A folder is there and cannot be read.
 pub fn list(blobs_dir: &Path, images_dir: &Path) -> std::io::Result<Vec<Listed>> {
     let recipes = names(images_dir, |path| path.join(RECIPE_FILE).is_file().then(|| path.file_name())?)?;
-    let built = names(&blobs_dir.join("images"), |path| {
-        path.extension().is_some_and(|extension| extension == "json").then(|| path.file_stem())?
-    })?;
+    let built = shelves(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
     Ok(recipes.union(&built).map(|name| describe(blobs_dir, images_dir, name, recipes.contains(name))).collect())
 }
 
@@ -59,7 +76,10 @@ fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: b
         Err(ImageError::NotBuilt { .. }) => (ImageState::NotBuilt, None, None),
         Err(error) => (ImageState::Broken, None, Some(error.to_string())),
     };
-    Listed { name: name.clone(), state, manifest, problem }
+    let version = manifest.as_ref().map(ImageManifest::version);
+    // A list of what is in use that cannot be read stops `prune`, which says so; it hides no version here.
+    let versions = versions(blobs_dir, name).unwrap_or_default();
+    Listed { name: name.clone(), state, version, manifest, versions, problem }
 }
 
 fn names(folder: &Path, name: impl Fn(&Path) -> Option<&std::ffi::OsStr>) -> std::io::Result<BTreeSet<ImageName>> {

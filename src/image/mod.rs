@@ -22,6 +22,7 @@ mod progress;
 pub mod recipe;
 mod repo;
 mod store;
+mod versions;
 mod work;
 
 pub use build::{BuildRequest, build, recipe_digest};
@@ -29,6 +30,9 @@ pub use command::{CommandError, Tool, missing_tools};
 pub use error::BuildError;
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{Progress, Quiet, Step};
+pub use versions::{
+    Dropped, KEEP, Prune, Pruned, Version, VersionError, declare_in_use, promote, prune, rollback, versions,
+};
 
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,20 @@
 
 use super::error::{BuildError, io_error};
 use crate::{
-    catalog::image::{Blob, ImageManifest, blob_path, manifest_path},
-    id::Digest,
+    catalog::{
+        Image,
+        image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
+        versions::{BUNDLES, IMAGES, IN_USE, Shelf},
+    },
+    id::{Digest, ImageName},
 };
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 use std::{
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::Path,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
 };
 
 /// Initrds are concatenated by the EFI stub without padding, and Linux looks for the next one at a multiple of this.
@@ -26,12 +32,82 @@ pub(super) fn put_blob(blobs_dir: &Path, file: &Path) -> Result<Blob, BuildError
     Ok(blob)
 }
 
-/// Writes an image's manifest. What it names must be in the store.
-pub(super) fn put_manifest(blobs_dir: &Path, manifest: &ImageManifest) -> Result<(), BuildError> {
-    let path = manifest_path(blobs_dir, &manifest.name);
+/// Keeps everybody else from adding, promoting or throwing away until it is dropped. Waits for whoever does.
+pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
+    fs::create_dir_all(blobs_dir).map_err(io_error("make the folder", blobs_dir))?;
+    let path = blobs_dir.join("lock");
+    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(io_error("open the lock", &path))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|error| io_error("take the lock", &path)(error.into()))?;
+    Ok(file)
+}
+
+/// Writes the manifest of a version; what it names must be in the store. Nodes do not get it before [`point`] says so.
+pub(super) fn put_version<M: Serialize>(shelf: &Shelf, version: &Digest, manifest: &M) -> Result<(), BuildError> {
+    let path = shelf.version_path(version);
     let mut text = serde_json::to_vec_pretty(manifest).expect("a manifest has only text keys");
     text.push(b'\n');
     write_whole(&path, &text, 0o644).map_err(io_error("write", &path))
+}
+
+/// Moves kept of each image: as far back as somebody may want to look.
+const MAX_MOVES: u64 = 16;
+
+/// Makes a version the current one, under the [`lock`]. Whenever this dies, the old version is current or the new one.
+pub(super) fn point(shelf: &Shelf, version: &Digest) -> Result<(), BuildError> {
+    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+    if pointer.current == Some(*version) {
+        return Ok(());
+    }
+    let (moves_dir, number) = (shelf.moves_dir(), pointer.moves + 1);
+    fs::create_dir_all(&moves_dir).map_err(io_error("make the folder", &moves_dir))?;
+    for (old, was) in shelf.moves().map_err(io_error("read", &moves_dir))? {
+        // What somebody prepared who then died, or what nobody looks back at any more.
+        if old >= number || old + MAX_MOVES <= number {
+            let link = moves_dir.join(format!("{old}.{was}"));
+            fs::remove_file(&link).map_err(io_error("remove", &link))?;
+        }
+    }
+    let target = shelf.move_target(number, version);
+    let current = shelf.current_path();
+    let root = current.parent().expect("a manifest lies in a folder");
+    let link = root.join(&target);
+    symlink(format!("../{version}.json"), &link).map_err(io_error("make the link", &link))?;
+    sync_folder(&moves_dir)?;
+    let name = current.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = root.join(format!(".{name}.{}", std::process::id()));
+    // Left by a process of the same number that was killed.
+    let _ = fs::remove_file(&temporary);
+    symlink(&target, &temporary).map_err(io_error("make the link", &temporary))?;
+    fs::rename(&temporary, &current).map_err(io_error("replace", &current))?;
+    sync_folder(root)
+}
+
+/// Adds a version whose blobs are in the store, and makes it current if that is wanted or there is none. What it gives was read
+/// back from the disk: that is what nodes will be served.
+pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) -> Result<ImageManifest, BuildError> {
+    let (shelf, version) = (Shelf::image(blobs_dir, &manifest.name), manifest.version());
+    adopt(blobs_dir, &manifest.name)?;
+    put_version(&shelf, &version, manifest)?;
+    if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
+        point(&shelf, &version)?;
+    }
+    Ok(Image::load(blobs_dir, load_version(blobs_dir, &manifest.name, &version)?)?.manifest)
+}
+
+fn sync_folder(folder: &Path) -> Result<(), BuildError> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error("flush", folder))
+}
+
+/// Turns a manifest that an earlier release wrote as a plain file into a version with a pointer to it, under the [`lock`].
+pub(super) fn adopt(blobs_dir: &Path, name: &ImageName) -> Result<(), BuildError> {
+    let shelf = Shelf::image(blobs_dir, name);
+    let plain = fs::symlink_metadata(shelf.current_path()).is_ok_and(|meta| meta.is_file());
+    // One that cannot be read is worth nothing: the next version replaces it.
+    let Some(manifest) = plain.then(|| load_manifest(blobs_dir, name).ok()).flatten() else { return Ok(()) };
+    let version = manifest.version();
+    put_version(&shelf, &version, &manifest)?;
+    point(&shelf, &version)
 }
 
 /// Writes a file so that a reader, or a crash, sees the old content or the new, never a part.
@@ -57,8 +133,12 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
 
 /// Removes temporary files of builds that were killed. A file that cannot be removed only takes space, so that is no error.
 pub(super) fn sweep(blobs_dir: &Path) {
-    for folder in ["sha256", "images"] {
-        let Ok(entries) = fs::read_dir(blobs_dir.join(folder)) else { continue };
+    let mut folders: Vec<PathBuf> = ["sha256", IMAGES, BUNDLES, IN_USE].map(|folder| blobs_dir.join(folder)).into();
+    let shelves = folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let shelves: Vec<PathBuf> = shelves.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    folders.extend(shelves.into_iter().filter(|path| path.is_dir()));
+    for folder in folders {
+        let Ok(entries) = fs::read_dir(folder) else { continue };
         for entry in entries.filter_map(Result::ok) {
             let name = entry.file_name();
             let owner = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once('.')?.1.parse::<u32>().ok());

@@ -57,7 +57,7 @@ pub struct RenderInput<'a> {
 pub struct ImageFacts {
     /// The image's name.
     pub name: ImageName,
-    /// Digest of its manifest.
+    /// Its version.
     pub manifest: Digest,
     /// Digest of its modloop.
     pub modloop: Digest,
@@ -66,10 +66,8 @@ pub struct ImageFacts {
 impl ImageFacts {
     /// The facts of a built image. When it was built and from which recipe do not matter: its bytes do.
     pub fn of(manifest: &ImageManifest) -> Self {
-        let parts = manifest.parts.each().map(|(_, blob)| blob.digest.0);
-        let fields = parts.iter().map(<[u8; 32]>::as_slice).chain([manifest.kernel_release.as_bytes()]);
         let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
-        ImageFacts { name, manifest: Digest::of_fields(fields), modloop }
+        ImageFacts { name, manifest: manifest.version(), modloop }
     }
 }
 

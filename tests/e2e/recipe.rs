@@ -38,6 +38,7 @@ fn the_committed_recipe_builds_and_a_second_build_is_instant() {
         keys_dir: dir.join("keys"),
         cache_dir: from_env("MESHD_E2E_BLOBS", ".lab/blobs").join("cache"),
         work_dir: dir.join("work"),
+        promote: true,
     };
     let show = |error: BuildError| -> ! {
         let mut text = error.to_string();

@@ -1,0 +1,96 @@
+//! `meshd image promote|rollback|prune`: which version of an image nodes get. Files only; a running meshd sees it by itself.
+
+use super::{
+    Failure,
+    print::{Output, bytes, table, write},
+};
+use crate::catalog::{ImageManifest, versions::read_list};
+use crate::config::Site;
+use crate::id::ImageName;
+use crate::image::{self, KEEP, Pruned};
+use clap::Args;
+use std::{
+    collections::BTreeSet,
+    io::{IsTerminal as _, Write as _},
+    path::PathBuf,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Prune {
+    /// Name of an image [default: all]
+    name: Option<String>,
+    /// How many of each image stay because they were built last
+    #[arg(long, value_name = "N", default_value_t = KEEP)]
+    keep: usize,
+    /// One more list of what is in use, a digest a line
+    #[arg(long, value_name = "FILE")]
+    in_use: Vec<PathBuf>,
+    /// Only tell what would go
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
+    let manifest = image::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    tell(&manifest)
+}
+
+pub(super) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
+    let manifest = image::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    tell(&manifest)
+}
+
+fn tell(manifest: &ImageManifest) -> Result<(), Failure> {
+    let (name, version) = (&manifest.name, manifest.version().short());
+    let (kernel, built) = (&manifest.kernel_release, manifest.built_at);
+    write(&format!("{name}: nodes get version {version} from their next boot on: kernel {kernel}, built {built}\n"))
+}
+
+impl Prune {
+    pub(super) fn run(self, site: &Site) -> Result<(), Failure> {
+        let name = self.name.as_deref().map(|name| super::image::find(site, name)).transpose()?;
+        let mut in_use = BTreeSet::new();
+        for list in &self.in_use {
+            in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
+        }
+        let go = |dry_run| {
+            let what = image::Prune { name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
+            image::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
+        };
+        let mut pruned = go(true)?;
+        if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {
+            if !self.yes {
+                eprint!("{}", shown(&pruned));
+                confirm("Throw this away?")?;
+            }
+            pruned = go(false)?;
+        }
+        self.output.print(&pruned, shown)
+    }
+}
+
+fn shown(pruned: &Pruned) -> String {
+    let rows = pruned.versions.iter().map(|gone| [gone.name.to_string(), gone.version.short()]);
+    let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
+    let count = pruned.versions.len();
+    format!("{versions}{count} versions, {} blobs, {}\n", pruned.blobs, bytes(pruned.bytes))
+}
+
+/// Asks at the terminal; without one nothing is done.
+fn confirm(question: &str) -> Result<(), Failure> {
+    let refuse = || Failure::new("nothing was done", "say yes, or give --yes");
+    if !std::io::stdin().is_terminal() {
+        return Err(refuse());
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if yes { Ok(()) } else { Err(refuse()) }
+}
