@@ -9,9 +9,13 @@ use super::{
 use crate::catalog::{ImageError, ImageManifest};
 use crate::config::{Site, suggest};
 use crate::id::{ImageName, ProfileName};
-use crate::image::{self, BuildError, BuildRequest, ImageState, Listed, Version};
+use crate::image::{
+    self, BuildError, BuildRequest, ImageState, ImportRequest, Listed, Version,
+    import::recipe::{is_import, is_url},
+};
 use clap::Subcommand;
 use serde::Serialize;
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Image {
@@ -25,6 +29,20 @@ pub(super) enum Image {
         /// Name of an image, or `all` that profiles name
         #[arg(default_value = "all")]
         name: String,
+        /// Leave the current version with the nodes; `image promote` gives them the new one
+        #[arg(long)]
+        no_promote: bool,
+    },
+    /// Import Alpine's own netboot files and packages, checked by digest and signature
+    Import {
+        /// Name of an image
+        name: String,
+        /// A folder with the files, in place of the recipe's mirror: vmlinuz-lts, initramfs-lts, modloop-lts, packages/
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+        /// Another mirror than the recipe's
+        #[arg(long, value_name = "URL", conflicts_with = "from")]
+        mirror: Option<String>,
         /// Leave the current version with the nodes; `image promote` gives them the new one
         #[arg(long)]
         no_promote: bool,
@@ -59,6 +77,7 @@ impl Image {
         match self {
             Image::List { output } => output.print(&views(&site)?, |views| list(views)),
             Image::Build { name, no_promote } => build(&site, &name, !no_promote),
+            Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
             Image::Prune(prune) => prune.run(&site),
@@ -156,24 +175,53 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     names.sort_unstable();
     names.dedup();
     for name in names {
-        let request = BuildRequest {
-            recipe_dir: site.images_dir.join(name.as_str()),
-            blobs_dir: site.blobs_dir.clone(),
-            keys_dir: site.state_dir.join("keys"),
-            // Beside the blobs: sites that share those share downloads too.
-            cache_dir: site.blobs_dir.join("cache"),
-            work_dir: site.blobs_dir.join("work"),
-            promote,
-            name,
-        };
-        let built = image::build(&request, &Drawing::new()).map_err(|error| match error {
-            BuildError::Recipe(faults) => faults.into(),
-            error => Failure::of(&error),
-        })?;
-        let (name, total) = (&request.name, bytes(built.size()));
-        write(&format!("{name}: kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))?;
+        told(image::build(&request(site, name, promote), &Drawing::new()))?;
     }
     Ok(())
+}
+
+fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
+    BuildRequest {
+        recipe_dir: site.images_dir.join(name.as_str()),
+        blobs_dir: site.blobs_dir.clone(),
+        keys_dir: site.state_dir.join("keys"),
+        // Beside the blobs: sites that share those share downloads too.
+        cache_dir: site.blobs_dir.join("cache"),
+        work_dir: site.blobs_dir.join("work"),
+        name,
+        promote,
+    }
+}
+
+/// Says what came of a build or import.
+fn told(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
+    let built = outcome.map_err(|error| match error {
+        BuildError::Recipe(faults) => faults.into(),
+        error => Failure::of(&error),
+    })?;
+    let (name, version, total) = (&built.name, built.version().short(), bytes(built.size()));
+    write(&format!("{name}: version {version}, kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))
+}
+
+fn import(
+    site: &Site,
+    name: &str,
+    from: Option<PathBuf>,
+    mirror: Option<String>,
+    promote: bool,
+) -> Result<(), Failure> {
+    if let Some(url) = mirror.as_ref().filter(|url| !is_url(url)) {
+        return Err(Failure::new(format!("`{url}` is no URL"), "write --mirror https://mirror.example.org/alpine"));
+    }
+    // A folder may bring an image that nobody has a recipe of.
+    let name = if from.is_some() { name.parse().map_err(|error| Failure::of(&error))? } else { find(site, name)? };
+    let recipe_dir = site.images_dir.join(name.as_str());
+    if recipe_dir.exists() && !is_import(&recipe_dir) {
+        let hint = format!("build it: meshd image build {name}; or import under another name");
+        return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
+    }
+    let request = ImportRequest { build: request(site, name, promote), from, mirror };
+    told(image::import(&request, &Drawing::new()))
 }
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {

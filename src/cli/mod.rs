@@ -73,7 +73,7 @@ enum Verb {
     /// Overlays of the site
     #[command(subcommand)]
     Overlay(overlay::Overlay),
-    /// Images: build, list, verify, promote, rollback, prune
+    /// Images: build, import, list, verify, promote, rollback, prune
     #[command(subcommand)]
     Image(image::Image),
     /// What happened, and with --follow what happens

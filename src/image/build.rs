@@ -4,6 +4,7 @@ use super::{
     command::{self, Run},
     error::{BuildError, failed, io_error},
     fetch::{self, KernelPackage},
+    import::{ImportRequest, import, recipe::is_import},
     installed, kernel, keys,
     plan::{self, PackagePlan},
     progress::{Progress, Step},
@@ -54,6 +55,11 @@ pub struct BuildRequest {
 /// # Errors
 /// What went wrong. Nothing is left half-written, and an image that was there before is still there.
 pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+    if is_import(&request.recipe_dir) {
+        let there = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
+        let anew = ImportRequest { build: request.clone(), from: None, mirror: None };
+        return there.map_or_else(|| import(&anew, progress), Ok);
+    }
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
     if let Some(manifest) = up_to_date(request, &digest) {

@@ -39,6 +39,17 @@ pub const TOOLS: [Tool; 16] = [
     Tool { program: "unshare", package: "util-linux" },
 ];
 
+/// Every program that an import runs.
+pub const IMPORT_TOOLS: [Tool; 7] = [
+    Tool { program: "curl", package: "curl" },
+    Tool { program: "unsquashfs", package: "squashfs-tools" },
+    Tool { program: "cpio", package: "cpio" },
+    Tool { program: "gzip", package: "gzip" },
+    Tool { program: "tar", package: "tar" },
+    Tool { program: "openssl", package: "openssl" },
+    Tool { program: "unshare", package: "util-linux" },
+];
+
 /// A program that did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -62,11 +73,16 @@ pub enum CommandError {
     },
 }
 
-/// The tools that are not installed.
+/// The tools that a build needs and that are not installed.
 pub fn missing_tools() -> Vec<Tool> {
+    missing(&TOOLS)
+}
+
+/// Those of some tools that are not installed.
+pub fn missing(tools: &[Tool]) -> Vec<Tool> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
     let there = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
-    TOOLS.into_iter().filter(|tool| !there(tool)).collect()
+    tools.iter().filter(|tool| !there(tool)).copied().collect()
 }
 
 /// PATH, and where a normal user's PATH lacks the administrator's tools.

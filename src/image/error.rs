@@ -2,6 +2,7 @@
 
 use super::{
     command::{CommandError, Tool},
+    import::ImportError,
     installed::DatabaseError,
     modules::NoSuchModule,
     plan::PlanError,
@@ -106,6 +107,9 @@ pub enum BuildError {
     /// The repository does not install to what the database says.
     #[error("installing the new packages gives something else than the source has: {0}")]
     Unproven(String),
+    /// It could not be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The image was built and cannot be read back.
     #[error("the image cannot be read back after building")]
     ReadBack(#[from] ImageError),

@@ -8,10 +8,13 @@
 //! `recipe`, `installed`, `plan` and `modules` are pure. Everything else runs other programs in a work folder that goes away with the
 //! build. [`crate::catalog::image`] reads what is written here.
 
+pub mod apk;
 mod build;
 mod command;
 mod error;
 mod fetch;
+pub mod import;
+mod initrd;
 pub mod installed;
 mod kernel;
 mod keys;
@@ -28,6 +31,7 @@ mod work;
 pub use build::{BuildRequest, build, recipe_digest};
 pub use command::{CommandError, Tool, missing_tools};
 pub use error::BuildError;
+pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{Progress, Quiet, Step};
 pub use versions::{

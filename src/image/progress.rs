@@ -13,6 +13,10 @@ pub enum Step {
     UnpackUserland,
     /// Kernel and modules are taken out of their package; the modules are pruned.
     UnpackKernel,
+    /// The mirror's indexes are read, and what the recipe's packages need is found in them.
+    Index,
+    /// Packages come from the mirror, or from the cache, and are checked.
+    FetchPackages,
     /// Every package is made again and signed.
     Packages,
     /// Alpine's mkinitfs makes the initramfs.
@@ -25,11 +29,13 @@ pub enum Step {
 
 impl Step {
     /// Every step.
-    pub const ALL: [Step; 8] = [
+    pub const ALL: [Step; 10] = [
         Step::FetchUserland,
         Step::FetchKernel,
         Step::UnpackUserland,
         Step::UnpackKernel,
+        Step::Index,
+        Step::FetchPackages,
         Step::Packages,
         Step::Initramfs,
         Step::Modloop,
@@ -44,6 +50,8 @@ impl fmt::Display for Step {
             Step::FetchKernel => "fetch kernel",
             Step::UnpackUserland => "unpack userland",
             Step::UnpackKernel => "unpack kernel",
+            Step::Index => "package index",
+            Step::FetchPackages => "fetch packages",
             Step::Packages => "packages",
             Step::Initramfs => "initramfs",
             Step::Modloop => "modloop",

@@ -4,13 +4,12 @@
 use super::{
     command::Run,
     error::{BuildError, failed, io_error},
+    initrd::{self, set_mode},
     installed::{self, Checksum, Node},
-    kernel::compress,
     keys::RepoKey,
     plan::{Files, PackagePlan, restored},
     recipe::{Algorithm, Compression, How, Restore},
 };
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -69,14 +68,8 @@ impl Repo<'_> {
         self.archive(&root, &packages, out)
     }
 
-    /// The tree's own apk, run by the tree's own loader: no chroot, so the key stays where it is.
     fn apk(&self, applet: &str) -> Run {
-        let libraries = format!("{0}/lib:{0}/usr/lib", self.tree.display());
-        Run::as_root(self.tree.join(format!("lib/ld-musl-{}.so.1", self.arch)))
-            .arg("--library-path")
-            .arg(libraries)
-            .arg(self.tree.join("sbin/apk"))
-            .arg(applet)
+        apk(self.tree, self.arch, applet)
     }
 
     fn stage(&self, plan: &PackagePlan) -> Result<PathBuf, BuildError> {
@@ -172,12 +165,8 @@ impl Repo<'_> {
         Ok(())
     }
 
-    /// Gives a path the build's date, and a mode unless it is a link.
     fn finish(&self, path: &Path, mode: Option<u32>) -> Result<(), BuildError> {
-        let time = Timespec { tv_sec: i64::try_from(self.date).unwrap_or(0), tv_nsec: 0 };
-        let times = Timestamps { last_access: time, last_modification: time };
-        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io_error("date", path)(e.into()))?;
-        mode.map_or(Ok(()), |mode| set_mode(path, mode))
+        initrd::finish(path, mode, self.date)
     }
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
@@ -199,23 +188,8 @@ impl Repo<'_> {
     fn prove(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
         let root = self.work.join("proof");
         fs::create_dir(&root).map_err(io_error("make the folder", &root))?;
-        self.apk("add")
-            .args([
-                "--initdb",
-                "--no-scripts",
-                "--no-network",
-                "--no-cache",
-                "--quiet",
-                "--repositories-file",
-                "/dev/null",
-            ])
-            .args(["--arch", self.arch, "--keys-dir"])
-            .arg(self.trusted)
-            .arg("--root")
-            .arg(&root)
-            .arg("--repository")
-            .arg(repository)
-            .args(plans.iter().map(|plan| &plan.name))
+        let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
+        install(self.apk("add"), self.arch, self.trusted, &root, repository, &names)
             .done()
             .map_err(failed("install the new packages for proof"))?;
         let database = root.join("lib/apk/db/installed");
@@ -228,31 +202,38 @@ impl Repo<'_> {
     }
 
     fn archive(&self, root: &Path, packages: &[PathBuf], out: &Path) -> Result<(), BuildError> {
-        let folder = root.join("packages").join(self.arch);
-        let index = folder.join("APKINDEX.tar.gz");
-        let paths = packages.iter().chain([&index]);
-        let mut list = format!("packages\0packages/{}\0", self.arch).into_bytes();
-        for path in paths {
-            self.finish(path, Some(0o644))?;
-            list.extend(path.strip_prefix(root).expect("packages lie in the repository").as_os_str().as_bytes());
-            list.push(0);
-        }
-        self.finish(&folder, Some(0o755))?;
-        self.finish(&root.join("packages"), Some(0o755))?;
-        let (names, plain) = (self.work.join("repo.list"), self.work.join("repo.cpio"));
-        fs::write(&names, list).map_err(io_error("write", &names))?;
-        Run::new("cpio")
-            .args(["--create", "--format=newc", "--null", "--reproducible", "--owner=+0:+0", "--quiet"])
-            .at(root)
-            .input(File::open(&names).map_err(io_error("open", &names))?)
-            .into_file(File::create(&plain).map_err(io_error("make", &plain))?)
-            .map_err(failed("archive the packages"))?;
-        compress(&plain, COMPRESSION, out)
+        let index = root.join("packages").join(self.arch).join("APKINDEX.tar.gz");
+        let within = |path: &PathBuf| {
+            path.strip_prefix(root).expect("packages lie in the repository").to_string_lossy().into_owned()
+        };
+        let folders = ["packages".to_owned(), format!("packages/{}", self.arch)];
+        let files: Vec<String> = folders.into_iter().chain(packages.iter().chain([&index]).map(within)).collect();
+        initrd::pack(root, &files, self.date, COMPRESSION, self.work, out)
     }
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+/// Installs packages of a repository into an empty root, trusting only the keys in `trusted`, without running scripts.
+pub(super) fn install(apk: Run, arch: &str, trusted: &Path, root: &Path, repository: &Path, names: &[&str]) -> Run {
+    apk.args(["--initdb", "--no-scripts", "--no-network", "--no-cache", "--quiet", "--repositories-file", "/dev/null"])
+        .args(["--arch", arch, "--keys-dir"])
+        .arg(trusted)
+        .arg("--root")
+        .arg(root)
+        .arg("--repository")
+        .arg(repository)
+        .args(names)
+}
+
+/// apk of a tree, run by the tree's own loader: no chroot, so the key stays where it is.
+pub(super) fn apk(tree: &Path, arch: &str, applet: &str) -> Run {
+    let libraries = format!("{0}/lib:{0}/usr/lib", tree.display());
+    let program =
+        ["sbin/apk", "usr/sbin/apk", "usr/bin/apk"].map(|path| tree.join(path)).into_iter().find(|p| p.is_file());
+    Run::as_root(tree.join(format!("lib/ld-musl-{arch}.so.1")))
+        .arg("--library-path")
+        .arg(libraries)
+        .arg(program.unwrap_or_else(|| tree.join("sbin/apk")))
+        .arg(applet)
 }
 
 /// A package that was installed has the version, folders, files and modes that were planned.

@@ -32,8 +32,8 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("dhcproto::", &["src/serve/dhcp/"]),
     ("axum::", &["src/serve/"]),
     ("nix::", &["src/serve/tftp/", "src/serve/dhcp/frames.rs"]),
-    ("flate2::", &["src/overlay/archive"]),
-    ("tar::", &["src/overlay/archive"]),
+    ("flate2::", &["src/overlay/archive", "src/image/apk/members.rs"]),
+    ("tar::", &["src/overlay/archive", "src/image/apk/members.rs"]),
     ("clap::", &["src/cli/", "src/bin/", "src/agent/cli"]),
 ];
 

@@ -12,6 +12,7 @@ mod house;
 mod ndp;
 mod parsers;
 mod http;
+mod images;
 mod storm;
 mod stranger;
 mod world;

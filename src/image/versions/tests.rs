@@ -149,7 +149,9 @@ fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
     let other = Shop { dir: shop.dir, name: "other".parse().unwrap() };
     let theirs: Vec<Digest> = (0..4).map(|at| other.add(&format!("their {at}"), at)).collect();
     let shop = Shop { dir: other.dir, name: "lab".parse().unwrap() };
-    (0..4).for_each(|at| drop(shop.add(&format!("our {at}"), at)));
+    for at in 0..4 {
+        shop.add(&format!("our {at}"), at);
+    }
     // A manifest of a later release, and the blob that it names.
     let later = shop.manifest("from the future", 9).parts.kernel;
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);

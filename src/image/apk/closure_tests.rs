@@ -1,0 +1,89 @@
+//! What a closure promises: whole, or every lack by name.
+
+use super::{
+    closure::{Lack, closure},
+    index::{Record, parse},
+};
+
+const SUM: &str = "Q12jmj7l5rSw0yVb/vlWAYkK/YBwk=";
+
+/// `name version D:.. p:.. i:.. k:..`, one package a line.
+fn records(text: &str) -> Vec<Record> {
+    let mut index = String::new();
+    for line in text.lines() {
+        let (head, rest) = line.split_once('|').unwrap_or((line, ""));
+        let (name, version) = head.trim().split_once(' ').unwrap();
+        index += &format!("C:{SUM}\nP:{name}\nV:{version}\nA:x86_64\nS:1\n");
+        index.extend(rest.split('|').map(|field| format!("{}\n", field.trim())).filter(|field| field != "\n"));
+        index += "\n";
+    }
+    parse(&index).unwrap()
+}
+
+fn ask(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<Lack>> {
+    let records = records(text);
+    let install: Vec<String> = install.iter().map(|&word| word.to_owned()).collect();
+    let show = |record: &&Record| format!("{} {}", record.name, record.version);
+    closure(&records, &install).map(|found| found.iter().map(show).collect())
+}
+
+#[test]
+fn needs_of_needs_come_by_name_library_and_command() {
+    let mirror = "a 1 | D:so:libb.so.1 cmd:c\nb 2 | p:so:libb.so.1=1.2 | D:d>=2\nc 3 | p:cmd:c=3\nd 1\nd 2\nz 9";
+    assert_eq!(ask(mirror, &["a"]).unwrap(), ["a 1", "b 2", "c 3", "d 2"]);
+}
+
+#[test]
+fn the_newest_of_several_repositories_is_taken_unless_a_version_is_asked_for() {
+    let mirror = "a 1.9\na 1.10\na 1.2";
+    assert_eq!(ask(mirror, &["a"]).unwrap(), ["a 1.10"]);
+    assert_eq!(ask(mirror, &["a<1.10"]).unwrap(), ["a 1.9"]);
+    assert_eq!(ask(mirror, &["a~1.2"]).unwrap(), ["a 1.2"]);
+}
+
+#[test]
+fn everything_that_is_missing_is_named_with_who_wants_it() {
+    let lacks = ask("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
+    let text: Vec<String> = lacks.iter().map(Lack::to_string).collect();
+    assert_eq!(text.len(), 4, "{text:?}");
+    for said in
+        ["`gone`, which a needs", "`so:libx.so.1`, which a needs", "`a>2`, which b needs", "`nope`, which the recipe"]
+    {
+        assert!(text.iter().any(|line| line.contains(said)), "{said} is missing from {text:?}");
+    }
+}
+
+#[test]
+fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
+    let shells = "base 1 | D:/bin/sh\ndash 1 | p:/bin/sh | k:60\nbusybox 1 | p:/bin/sh | k:100";
+    assert_eq!(ask(shells, &["base"]).unwrap(), ["base 1", "busybox 1"]);
+    assert_eq!(ask(shells, &["base", "dash"]).unwrap(), ["base 1", "dash 1"]);
+    let mailers = "base 1 | D:smtp\npostfix 1 | p:smtp\nexim 1 | p:smtp";
+    let lacks = ask(mailers, &["base"]).unwrap_err();
+    assert!(
+        matches!(&lacks[..], [Lack::Undecided { providers, .. }] if providers == &["exim", "postfix"]),
+        "{lacks:?}"
+    );
+    assert_eq!(ask(mailers, &["base", "exim"]).unwrap(), ["base 1", "exim 1"]);
+}
+
+#[test]
+fn a_service_file_comes_with_what_it_serves_and_with_openrc() {
+    let mirror =
+        "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
+    assert_eq!(ask(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
+    let with = ask(mirror, &["dhcpcd", "openrc"]).unwrap();
+    assert_eq!(with, ["dhcpcd 10", "dhcpcd-openrc 10", "late 1", "openrc 1"]);
+}
+
+#[test]
+fn packages_that_must_not_meet_are_refused() {
+    let lacks = ask("a 1 | D:!b\nb 1", &["a", "b"]).unwrap_err();
+    assert_eq!(lacks, [Lack::Conflict { package: "a".into(), with: "b".into() }]);
+    assert!(ask("a 1 | D:!b<1\nb 1", &["a", "b"]).is_ok());
+}
+
+#[test]
+fn a_circle_ends() {
+    assert_eq!(ask("a 1 | D:b\nb 1 | D:a", &["a"]).unwrap(), ["a 1", "b 1"]);
+}

@@ -1,0 +1,138 @@
+//! Splits a row of gzip members, and reads and writes the small tar archives in them. Everything is bounded: a mirror may send
+//! anything. With `overlay/archive` the only home of tar and flate2.
+
+use flate2::{Compression, GzBuilder, bufread::GzDecoder};
+use std::io::{self, Read as _, Write as _};
+
+/// Largest archive that is unpacked into memory, in bytes. Alpine's largest index has some 10 MB.
+const MAX_UNPACKED: u64 = 256 << 20;
+/// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine.
+const GZIP_OS_UNKNOWN: u8 = 255;
+/// Two empty blocks end a tar archive.
+const END_OF_ARCHIVE: usize = 1024;
+
+/// A file of an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its path as the archive has it.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// The first gzip member, unpacked, and everything after it.
+///
+/// # Errors
+/// It is no gzip, is damaged, or unpacks to too much.
+pub fn first(bytes: &[u8]) -> io::Result<(Vec<u8>, &[u8])> {
+    first_within(bytes, MAX_UNPACKED)
+}
+
+/// The same with a bound of one's own, in bytes.
+///
+/// # Errors
+/// It is no gzip, is damaged, or unpacks to more than `limit` bytes.
+pub fn first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
+    let mut decoder = GzDecoder::new(bytes);
+    let mut unpacked = Vec::new();
+    decoder.by_ref().take(limit + 1).read_to_end(&mut unpacked)?;
+    if unpacked.len() as u64 > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("unpacks to more than {limit} bytes")));
+    }
+    Ok((unpacked, decoder.into_inner()))
+}
+
+/// Unpacks all members to their end.
+///
+/// # Errors
+/// It is no gzip, is damaged, or unpacks to more than `limit` bytes.
+pub fn all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    while !bytes.is_empty() {
+        let (unpacked, rest) = first_within(bytes, limit - whole.len() as u64)?;
+        whole.extend(unpacked);
+        bytes = rest;
+    }
+    Ok(whole)
+}
+
+/// The regular files of a tar archive; a missing end of archive is no fault.
+///
+/// # Errors
+/// It is no tar archive.
+pub fn files(tar: &[u8]) -> io::Result<Vec<File>> {
+    let mut archive = tar::Archive::new(tar);
+    let mut files = Vec::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        if entry.header().entry_type().is_file() {
+            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes)?;
+            files.push(File { name, bytes });
+        }
+    }
+    Ok(files)
+}
+
+/// A gzip member that holds these files, with or without the end of the archive. The same input gives the same bytes.
+pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(file.bytes.len() as u64);
+        builder.append_data(&mut header, &file.name, &file.bytes[..]).expect("memory takes everything");
+    }
+    let mut tar = builder.into_inner().expect("memory takes everything");
+    if !ends {
+        tar.truncate(tar.len() - END_OF_ARCHIVE);
+    }
+    gzip(&tar)
+}
+
+/// One gzip member, the same for the same bytes.
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzBuilder::new().operating_system(GZIP_OS_UNKNOWN).write(Vec::new(), Compression::best());
+    encoder.write_all(bytes).expect("memory takes everything");
+    encoder.finish().expect("memory takes everything")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(name: &str, bytes: &[u8]) -> File {
+        File { name: name.into(), bytes: bytes.into() }
+    }
+
+    #[test]
+    fn members_are_split_where_they_end() {
+        let (a, b) = (file("a", b"one"), file("b", b"two"));
+        let (first_member, second) = (pack(std::slice::from_ref(&a), false), pack(std::slice::from_ref(&b), true));
+        let row = [&first_member[..], &second[..]].concat();
+        let (unpacked, rest) = first(&row).unwrap();
+        assert_eq!((files(&unpacked).unwrap(), rest), (vec![a.clone()], &second[..]));
+        assert_eq!(files(&all(&row, 1 << 20).unwrap()).unwrap(), [a, b]);
+    }
+
+    #[test]
+    fn what_is_cut_short_flipped_or_too_large_is_refused() {
+        let good = pack(&[file("a", &[7; 4096])], true);
+        assert!(first(&good[..good.len() - 1]).is_err());
+        let mut bad = good.clone();
+        let middle = bad.len() - 6;
+        bad[middle] ^= 1;
+        assert!(first(&bad).is_err());
+        assert!(all(&good, 100).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn junk_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = first(&bytes).and_then(|(unpacked, _)| files(&unpacked));
+            let _ = files(&bytes);
+        }
+    }
+}

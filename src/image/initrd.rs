@@ -1,0 +1,51 @@
+//! Packs files as an initrd: a compressed cpio, the same bytes for the same files.
+
+use super::{
+    command::Run,
+    error::{BuildError, failed, io_error},
+    kernel::compress,
+    recipe::Compression,
+};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
+
+/// Packs `files` (relative to `root`, each after the folders that it lies in) with a date for all, folders 0755, files 0644.
+pub(super) fn pack(
+    root: &Path,
+    files: &[String],
+    date: u64,
+    how: Compression,
+    scratch: &Path,
+    out: &Path,
+) -> Result<(), BuildError> {
+    for file in files {
+        let path = root.join(file);
+        finish(&path, Some(if path.is_dir() { 0o755 } else { 0o644 }), date)?;
+    }
+    let (names, plain) = (scratch.join("initrd.list"), scratch.join("initrd.cpio"));
+    let list: String = files.iter().map(|file| format!("{file}\0")).collect();
+    fs::write(&names, list).map_err(io_error("write", &names))?;
+    Run::new("cpio")
+        .args(["--create", "--format=newc", "--null", "--reproducible", "--owner=+0:+0", "--quiet"])
+        .at(root)
+        .input(File::open(&names).map_err(io_error("open", &names))?)
+        .into_file(File::create(&plain).map_err(io_error("make", &plain))?)
+        .map_err(failed("archive the packages"))?;
+    compress(&plain, how, out)
+}
+
+/// Gives a path a date in seconds since the epoch, and a mode unless it is a link.
+pub(super) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), BuildError> {
+    let time = Timespec { tv_sec: i64::try_from(date).unwrap_or(0), tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io_error("date", path)(e.into()))?;
+    mode.map_or(Ok(()), |mode| set_mode(path, mode))
+}
+
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+}

@@ -1,0 +1,252 @@
+//! What an import promises: the whole image, checked, or nothing at all and the reason.
+
+use super::mirror::{KEY, Mirror, Package, RELEASE, VERSION, netboot, package};
+use meshd::{
+    catalog::{ImageManifest, image::load_image},
+    image::{BuildError, BuildRequest, ImportRequest, Quiet, import},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn main_packages() -> Vec<Package> {
+    vec![
+        package("alpine-base", "3.23.0-r0", &["D:alpine-release openrc cmd:busybox"]),
+        package("alpine-release", "3.23.0-r0", &[]),
+        package("busybox", "1.37.0-r30", &["D:so:libc.musl-x86_64.so.1", "p:cmd:busybox=1.37.0-r30"]),
+        package("musl", "1.2.5-r21", &["p:so:libc.musl-x86_64.so.1=1"]),
+        package("openrc", "0.63-r0", &["D:so:libc.musl-x86_64.so.1"]),
+        package("busybox-openrc", "1.37.0-r30", &["i:busybox=1.37.0-r30 openrc"]),
+        package("unwanted", "1-r0", &[]),
+    ]
+}
+
+fn community_packages() -> Vec<Package> {
+    vec![package("dmidecode", "3.6-r0", &["D:so:libc.musl-x86_64.so.1"])]
+}
+
+struct Desk {
+    dir: tempfile::TempDir,
+    mirror: Mirror,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let mirror = Mirror::new(RELEASE, RELEASE, &main_packages(), &community_packages());
+        let desk = Desk { dir: tempfile::tempdir().unwrap(), mirror };
+        desk.recipe("");
+        desk
+    }
+
+    /// Writes the recipe; `netboot` are more lines of that section.
+    fn recipe(&self, netboot: &str) {
+        let dir = self.dir.path().join("images/lts");
+        fs::create_dir_all(&dir).unwrap();
+        fs::copy(self.mirror.key(), dir.join(KEY)).unwrap();
+        let text = format!(
+            "arch = \"x86_64\"\ndescription = \"for tests\"\n\
+             [mirror]\nurl = \"{}\"\nbranch = \"v3.23\"\nrepositories = [\"main\", \"community\"]\nkeys = [\"{KEY}\"]\n\
+             [netboot]\nversion = \"{VERSION}\"\nflavor = \"lts\"\n{netboot}\n\
+             [packages]\ninstall = [\"alpine-base\", \"dmidecode\"]\n",
+            self.mirror.url
+        );
+        fs::write(dir.join("image.toml"), text).unwrap();
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.dir.path().join("blobs")
+    }
+
+    fn request(&self, name: &str, from: Option<&Path>) -> ImportRequest {
+        let dir = self.dir.path();
+        ImportRequest {
+            build: BuildRequest {
+                recipe_dir: dir.join("images").join(name),
+                name: name.parse().unwrap(),
+                blobs_dir: self.blobs(),
+                keys_dir: dir.join("keys"),
+                cache_dir: dir.join("cache"),
+                work_dir: dir.join("work"),
+                promote: true,
+            },
+            from: from.map(Path::to_owned),
+            mirror: None,
+        }
+    }
+
+    fn import(&self) -> Result<ImageManifest, BuildError> {
+        import(&self.request("lts", None), &Quiet)
+    }
+
+    /// The import fails, says this, and leaves nothing behind; nodes get what they got before.
+    fn refused(&self, said: &[&str]) {
+        let before = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
+        let error = self.import().expect_err("this must be refused");
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(error) = source {
+            text += &format!(": {error}");
+            source = error.source();
+        }
+        assert!(said.iter().all(|said| text.contains(said)), "{said:?} is missing from: {text}");
+        let after = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
+        assert_eq!(after, before);
+        let left: Vec<_> =
+            fs::read_dir(self.dir.path().join("work")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["lts.lock"]);
+    }
+}
+
+/// The names in an initrd.
+fn listing(bytes: &[u8], dir: &Path) -> Vec<String> {
+    let file = dir.join("initrd.gz");
+    fs::write(&file, bytes).unwrap();
+    let list = "gzip -dc \"$0\" | cpio -it --quiet";
+    let output = Command::new("sh").args(["-c", list]).arg(&file).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_image_comes_whole_from_a_mirror_and_the_same_again_is_the_same_version() {
+    let desk = Desk::new();
+    let manifest = desk.import().unwrap();
+    assert_eq!((manifest.kernel_release.as_str(), manifest.alpine_release.as_str()), (RELEASE, VERSION));
+    assert_eq!(manifest.kernel_package, format!("alpine-netboot-lts={VERSION}"));
+    let names: Vec<&str> = manifest.packages.keys().map(String::as_str).collect();
+    let all = ["alpine-base", "alpine-release", "busybox", "busybox-openrc", "dmidecode", "musl", "openrc"];
+    assert_eq!(names, all, "the closure, the service files that belong to it, and nothing else");
+
+    let image = load_image(&desk.blobs(), &manifest.name).unwrap();
+    let listed = listing(&image.packages, desk.dir.path());
+    assert!(listed.contains(&"packages/x86_64/dmidecode-3.6-r0.apk".to_owned()), "{listed:?}");
+    assert!(listed.contains(&"etc/apk/keys/meshd-repo.rsa.pub".to_owned()), "{listed:?}");
+    assert_eq!(listed.iter().filter(|name| name.ends_with(".apk")).count(), all.len());
+
+    let again = desk.import().unwrap();
+    assert_eq!(again.version(), manifest.version());
+    // With everything in the cache, only indexes and digests are asked for.
+    fs::remove_file(desk.mirror.bundle()).unwrap();
+    fs::remove_file(desk.mirror.file("main/x86_64/musl-1.2.5-r21.apk")).unwrap();
+    assert_eq!(desk.import().unwrap().version(), manifest.version());
+}
+
+#[test]
+fn a_package_that_the_mirror_lacks_fails_the_import_by_name() {
+    let desk = Desk::new();
+    desk.mirror.sync("community", &[]);
+    desk.refused(&["`dmidecode`", "the recipe"]);
+    desk.mirror.sync("community", &[package("dmidecode", "3.6-r0", &["D:so:libgone.so.7"])]);
+    desk.refused(&["`so:libgone.so.7`", "dmidecode"]);
+    desk.mirror.sync("community", &community_packages());
+    fs::remove_file(desk.mirror.file("main/x86_64/musl-1.2.5-r21.apk")).unwrap();
+    desk.refused(&["musl-1.2.5-r21.apk", "does not have"]);
+}
+
+#[test]
+fn what_was_changed_on_the_way_is_refused_and_the_version_before_stays() {
+    let desk = Desk::new();
+    desk.import().unwrap();
+    let flip = |path: PathBuf, at: usize| {
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.len() - at;
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    // A new package, so that the cache does not have it.
+    let newer = [package("dmidecode", "3.7-r0", &[])];
+    desk.mirror.sync("community", &newer);
+    flip(desk.mirror.file("community/x86_64/dmidecode-3.7-r0.apk"), 20);
+    desk.refused(&["dmidecode-3.7-r0.apk", "SHA-256"]);
+    desk.mirror.sync("community", &newer);
+    flip(desk.mirror.file("community/x86_64/APKINDEX.tar.gz"), 20);
+    desk.refused(&["community", "does not fit", KEY]);
+    desk.mirror.sync("community", &newer);
+    desk.mirror.publish("6.18.2-0-lts", "6.18.2-0-lts");
+    flip(desk.mirror.bundle(), 20);
+    desk.refused(&["alpine-netboot", "sha512", "damaged"]);
+    desk.mirror.publish("6.18.2-0-lts", "6.18.2-0-lts");
+    let fresh = desk.import().unwrap();
+    assert_eq!((fresh.kernel_release.as_str(), fresh.packages["dmidecode"].as_str()), ("6.18.2-0-lts", "3.7-r0"));
+}
+
+#[test]
+fn kernel_and_modules_of_different_releases_are_refused() {
+    let desk = Desk::new();
+    desk.mirror.publish(RELEASE, "6.18.2-0-lts");
+    desk.refused(&[RELEASE, "6.18.2-0-lts", "same release"]);
+}
+
+#[test]
+fn an_index_of_a_stranger_and_a_bundle_without_a_digest_are_refused() {
+    let desk = Desk::new();
+    let stranger = Mirror::new(RELEASE, RELEASE, &main_packages(), &community_packages());
+    fs::copy(stranger.file("main/x86_64/APKINDEX.tar.gz"), desk.mirror.file("main/x86_64/APKINDEX.tar.gz")).unwrap();
+    // The name of the key is the same, the key is not.
+    desk.refused(&["main", "does not fit"]);
+    desk.mirror.sync("main", &main_packages());
+    let sum = desk.mirror.bundle().with_extension("gz.sha512");
+    let stated = fs::read(&sum).unwrap();
+    fs::remove_file(&sum).unwrap();
+    desk.refused(&["publishes no digest", "netboot.sha256"]);
+    fs::write(&sum, stated).unwrap();
+    desk.recipe(&format!("sha256 = \"{}\"", "0".repeat(64)));
+    desk.refused(&["the recipe says", &"0".repeat(64)]);
+}
+
+#[test]
+fn a_mirror_that_is_not_there_is_named() {
+    let desk = Desk::new();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let request = ImportRequest { mirror: Some(format!("http://{gone}/alpine")), ..desk.request("lts", None) };
+    let told = import(&request, &Quiet).unwrap_err().to_string();
+    assert!(told.contains(&gone.to_string()) && told.contains("reachable"), "{told}");
+}
+
+/// The files of a mirror in a folder, as somebody carries them to a site without a network.
+fn carried(desk: &Desk) -> PathBuf {
+    let folder = desk.dir.path().join("carried");
+    fs::create_dir_all(folder.join("packages")).unwrap();
+    netboot(&folder, RELEASE, RELEASE);
+    desk.mirror.sync("main", &[main_packages(), community_packages()].concat());
+    for entry in fs::read_dir(desk.mirror.file("main/x86_64")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.join("packages").join(entry.file_name())).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_folder_is_imported_with_a_recipe_and_without_one() {
+    let desk = Desk::new();
+    let folder = carried(&desk);
+    let with = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();
+    assert!(!with.packages.contains_key("unwanted"));
+
+    let told = import(&desk.request("own", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(told.contains("keys/"), "{told}");
+    fs::create_dir(folder.join("keys")).unwrap();
+    fs::copy(desk.mirror.key(), folder.join("keys").join(KEY)).unwrap();
+    let without = import(&desk.request("own", Some(&folder)), &Quiet).unwrap();
+    assert!(without.packages.contains_key("unwanted"), "without a recipe everything is taken");
+    assert_eq!((without.kernel_release.as_str(), without.name.as_str()), (RELEASE, "own"));
+}
+
+#[test]
+fn a_folder_with_digests_must_have_them_right() {
+    let desk = Desk::new();
+    let folder = carried(&desk);
+    let sums =
+        Command::new("sha256sum").args(["vmlinuz-lts", "initramfs-lts", "modloop-lts"]).current_dir(&folder).output();
+    let sums = String::from_utf8(sums.unwrap().stdout).unwrap();
+    fs::write(folder.join("SHA256SUMS"), &sums).unwrap();
+    import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();
+    fs::write(folder.join("SHA256SUMS"), sums.replace("modloop-lts", "modloop-virt")).unwrap();
+    let told = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(told.contains("modloop-lts") && told.contains("no digest of it"), "{told}");
+    fs::write(folder.join("SHA256SUMS"), sums.replace(&sums[..8], "00000000")).unwrap();
+    let told = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(told.contains("vmlinuz-lts") && told.contains("damaged"), "{told}");
+}
