@@ -119,6 +119,7 @@ mod tests {
             heartbeat_s: 30,
             profile: "discovery".into(),
             services: services.iter().map(|name| (*name).to_owned()).collect(),
+            checks: Default::default(),
         }
     }
 

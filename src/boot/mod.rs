@@ -15,7 +15,9 @@ mod script;
 mod tests;
 
 pub use line::{Line, Turn};
-pub use plan::{Ask, BootPlan, Fetches, ImageParts, OverlayUrl, decide, effective_profile, kernel_args};
+pub use plan::{
+    Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile, kernel_args,
+};
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
 pub use script::{boot_script, entry_script, refusal_script};

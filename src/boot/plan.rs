@@ -1,9 +1,10 @@
 //! The decision: which kernel, initrds and arguments a node boots with.
 
 use super::{Endpoint, Refusal, ScriptRequest, quote};
-use crate::config::{Delivery, Profile, Site, Transport};
+use crate::config::{Delivery, Edit, Profile, Site, Transport, arg_key, edit_args};
 use crate::fleet::{Condition, ConditionKind, Node, Phase};
-use crate::id::{Arch, BootSessionId, Digest, NodeId, ProfileName, Secret};
+use crate::id::{Arch, BootSessionId, Digest, ImageName, NodeId, ProfileName, Secret};
+use std::borrow::Cow;
 
 /// The parts of a built image, by digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +21,36 @@ pub struct ImageParts {
     pub modloop: Digest,
 }
 
+/// What a node boots: all of it public, and the same at each boot of one generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct What {
+    /// What the node will be.
+    pub profile: ProfileName,
+    /// The image.
+    pub image: ImageName,
+    /// Its parts.
+    pub parts: ImageParts,
+    /// [`kernel_args`].
+    pub args: Vec<String>,
+}
+
+/// A node shall boot a profile that the site does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("profile {profile} is {by} and no longer in site.toml; {next}")]
+pub struct NoProfile {
+    /// Which.
+    pub profile: ProfileName,
+    by: &'static str,
+    next: String,
+}
+
 /// Everything that the decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The site.
     pub site: &'a Site,
-    /// The image of the node's [`effective_profile`]; `None` if it is not there or not intact.
-    pub image: Option<&'a ImageParts>,
+    /// What this node boots.
+    pub what: &'a What,
     /// Who asks, already told apart from everyone else.
     pub node: &'a Node,
     /// The power-on that this script is for.
@@ -84,49 +108,57 @@ const MAX_COMMAND_LINE: usize = 2047;
 /// Arguments that the boot chain itself stands on.
 const RESERVED: [&str; 8] = ["initrd", "apkovl", "alpine_repo", "modloop", "ip", "BOOTIF", "init", "rdinit"];
 
-/// The profile that a node boots: the one that an operator assigned, else the site's default.
+/// The profile that a node boots time after time: the one that an operator assigned, else the site's default.
 ///
-/// An assigned profile that the site no longer has gives the default here; [`decide`] refuses such a node instead.
+/// An assigned profile that the site no longer has gives the default here; [`choose`] refuses such a node instead.
 pub fn effective_profile<'a>(site: &'a Site, node: &Node) -> &'a Profile {
     let assigned = node.profile.as_ref().and_then(|name| site.profiles.get(name));
     assigned.unwrap_or_else(|| site.profiles.get(&site.default_profile).expect("a valid site has its default profile"))
 }
 
-/// The arguments that site and profile decide, in order: the same at every boot, hence part of the generation.
+/// The profile that a node boots in a session, or next where none is named: with what an operator ordered for one boot only.
 ///
-/// A profile's argument takes the place of a default with the same key, and of an earlier one that is the very same. Other
-/// repetitions stay as they are written: the kernel takes the last of most, and all of some.
+/// # Errors
+/// The site has no such profile. Booting the default in its place would look well and do the wrong job.
+pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -> Result<Cow<'a, Profile>, NoProfile> {
+    let once = node.once.as_ref().filter(|once| once.is_for(session));
+    if let Some(name) = once.and_then(|once| once.profile.as_ref()).filter(|name| !site.profiles.contains_key(*name)) {
+        let next = format!("take it back: meshd node boot-once {} --clear", node.id);
+        return Err(NoProfile { profile: name.clone(), by: "ordered for one boot", next });
+    }
+    let ordered = once.and_then(|once| site.profiles.get(once.profile.as_ref()?));
+    if let (None, Some(name)) = (ordered, node.profile.as_ref().filter(|name| !site.profiles.contains_key(*name))) {
+        let next = format!("assign another: meshd node assign-profile {} PROFILE", node.id);
+        return Err(NoProfile { profile: name.clone(), by: "assigned", next });
+    }
+    let mut profile = Cow::Borrowed(ordered.unwrap_or_else(|| effective_profile(site, node)));
+    if let Some(once) = once.filter(|once| !once.kernel_args.is_empty()) {
+        let edits: Vec<Edit<String>> = once.kernel_args.iter().filter_map(|arg| arg.parse().ok()).collect();
+        edit_args(&mut profile.to_mut().kernel_args, &edits);
+    }
+    Ok(profile)
+}
+
+/// The arguments that site and profile decide, in order: the same at every boot, hence part of the generation. A profile's argument
+/// takes the place of a default with the same key.
 pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
     let mut defaults = vec!["panic=10"];
     if !profile.vfio.is_empty() && arch == Arch::X86_64 {
         // AMD's IOMMU is on by default and ignores the first. Other architectures need neither.
         defaults.extend(["intel_iommu=on", "iommu=pt"]);
     }
-    defaults.retain(|default| profile.kernel_args.iter().all(|arg| key(arg) != key(default)));
+    defaults.retain(|default| profile.kernel_args.iter().all(|arg| arg_key(arg) != arg_key(default)));
     let mut args: Vec<String> = defaults.into_iter().map(str::to_owned).collect();
     args.extend(site.boot.consoles.iter().map(|console| format!("console={console}")));
-    for arg in &profile.kernel_args {
-        args.retain(|earlier| earlier != arg || is_positional(arg));
-        args.push(arg.clone());
-    }
+    args.extend(profile.kernel_args.iter().cloned());
     args
-}
-
-fn key(arg: &str) -> &str {
-    arg.split_once('=').map_or(arg, |(key, _)| key)
-}
-
-/// What these mean depends on what stands before them: `hugepagesz=1G hugepages=8 hugepagesz=2M hugepages=8`.
-fn is_positional(arg: &str) -> bool {
-    matches!(key(arg), "hugepagesz" | "hugepages")
 }
 
 /// Decides what a node boots.
 pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
-    let Ask { site, node, endpoint, .. } = *ask;
+    let Ask { site, what, node, endpoint, .. } = *ask;
     admitted(node)?;
-    let profile = assigned_profile(site, node)?;
-    let image = usable_image(ask, profile)?;
+    let image = fitting_image(ask)?;
     let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
     // Overlay and modloop stay on HTTP: a capability is spent by the last byte of a transfer to one address, which TFTP
     // cannot promise, and the modloop is fetched by a running node that has HTTP anyway.
@@ -141,11 +173,11 @@ pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
         format!("BOOTIF={}", ask.request.mac.bootif()),
         "init=/sbin/mesh-init".to_owned(),
     ];
-    args.extend(kernel_args(site, profile, image.arch));
-    check_args(profile, &args)?;
+    check_args(what, &args)?;
+    args.extend(what.args.iter().cloned());
     Ok(BootPlan {
         node: node.id,
-        profile: profile.name.clone(),
+        profile: what.profile.clone(),
         session: ask.session,
         fetches: Fetches {
             kernel: loaded(image.kernel, "kernel"),
@@ -173,29 +205,13 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
     }
 }
 
-fn assigned_profile<'a>(site: &'a Site, node: &Node) -> Result<&'a Profile, Refusal> {
-    match &node.profile {
-        // Booting the default in its place would look well and do the wrong job.
-        Some(name) if !site.profiles.contains_key(name) => Err(Refusal::RenderFailed {
-            detail: format!(
-                "profile {name} is assigned and no longer in site.toml. Assign another: meshd node assign-profile {} PROFILE",
-                node.id
-            ),
-        }),
-        _ => Ok(effective_profile(site, node)),
-    }
-}
-
-fn usable_image<'a>(ask: &Ask<'a>, profile: &Profile) -> Result<&'a ImageParts, Refusal> {
-    let image = ask.image.ok_or_else(|| Refusal::ImageMissing {
-        image: profile.image.clone(),
-        detail: "it is not built here, or a part of it does not match its digest".to_owned(),
-    })?;
+fn fitting_image<'a>(ask: &Ask<'a>) -> Result<&'a ImageParts, Refusal> {
+    let parts = &ask.what.parts;
     match ask.request.arch {
-        Some(machine) if machine != image.arch => {
-            Err(Refusal::ArchMismatch { image: profile.image.clone(), built_for: image.arch, machine })
+        Some(machine) if machine != parts.arch => {
+            Err(Refusal::ArchMismatch { image: ask.what.image.clone(), built_for: parts.arch, machine })
         }
-        _ => Ok(image),
+        _ => Ok(parts),
     }
 }
 
@@ -208,20 +224,18 @@ fn overlay_url(ask: &Ask<'_>) -> OverlayUrl {
     }
 }
 
-fn check_args(profile: &Profile, args: &[String]) -> Result<(), Refusal> {
+fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
     let refuse = |detail: String| Err(Refusal::RenderFailed { detail });
-    let name = &profile.name;
-    if let Some(arg) = profile.kernel_args.iter().find(|arg| RESERVED.contains(&key(arg))) {
-        return refuse(format!(
-            "profile {name} sets the kernel argument {}, which the boot chain needs itself",
-            key(arg)
-        ));
+    let name = &what.profile;
+    if let Some(arg) = what.args.iter().find(|arg| RESERVED.contains(&arg_key(arg))) {
+        let key = arg_key(arg);
+        return refuse(format!("profile {name} sets the kernel argument {key}, which the boot chain needs itself"));
     }
-    if let Some(arg) = args.iter().find(|arg| quote::ipxe_word(arg).is_none()) {
+    if let Some(arg) = chain.iter().chain(&what.args).find(|arg| quote::ipxe_word(arg).is_none()) {
         return refuse(format!("the kernel argument {arg} of profile {name} cannot be written into an iPXE script"));
     }
     // `initrd=` and `apkovl=` are still to come: 48 bytes, or some 100 when the overlay travels as a URL.
-    let length = args.iter().map(|arg| arg.len() + 1).sum::<usize>() + 160;
+    let length = chain.iter().chain(&what.args).map(|arg| arg.len() + 1).sum::<usize>() + 160;
     if length > MAX_COMMAND_LINE {
         return refuse(format!("the kernel command line of profile {name} is longer than {MAX_COMMAND_LINE} bytes"));
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Profile, Segment, Site};
 use crate::config::{Link, Transport, VfioSelector};
-use crate::fleet::{Node, Phase, Sighting};
+use crate::fleet::{Node, Once, Phase, Sighting};
 use crate::id::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
 use std::{path::PathBuf, time::Duration};
@@ -12,22 +12,13 @@ const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http
 const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 
 fn profile(name: &str) -> Profile {
-    Profile {
-        name: name.parse().expect("a name"),
-        extends: None,
-        image: "alpine-lab".parse().expect("a name"),
-        overlays: Vec::new(),
-        kernel_args: Vec::new(),
-        packages: Vec::new(),
-        vfio: Vec::new(),
-        vars: Default::default(),
-    }
+    Profile::new(name.parse().expect("a name"), "alpine-lab".parse().expect("a name"))
 }
 
 fn site() -> Site {
     let mut compute = profile("compute");
     compute.kernel_args =
-        ["quiet", "hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2", "quiet"].map(str::to_owned).into();
+        ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2", "quiet"].map(str::to_owned).into();
     let mut vfio = profile("vfio-host");
     vfio.vfio = vec![VfioSelector::Class(0x0300)];
     vfio.kernel_args = vec!["panic=60".to_owned()];
@@ -59,6 +50,7 @@ fn site() -> Site {
             consoles: vec!["tty0".into(), "ttyS0,115200".into()],
             max_loading: 256,
         },
+        groups: Vec::new(),
         default_profile: "discovery".parse().expect("a name"),
         profiles: profiles.into_iter().map(|profile| (profile.name.clone(), profile)).collect(),
     }
@@ -82,14 +74,19 @@ fn parts(arch: Arch) -> ImageParts {
     ImageParts { arch, kernel, initramfs, packages, modloop }
 }
 
-fn plan(site: &Site, node: &Node, image: Option<&ImageParts>) -> Result<BootPlan, Refusal> {
+const SESSION: BootSessionId = BootSessionId([7; 12]);
+
+fn plan(site: &Site, node: &Node, parts: &ImageParts) -> Result<BootPlan, Refusal> {
     let capability = Secret::new(CAPABILITY.to_owned());
-    let session = BootSessionId([7; 12]);
-    decide(&Ask { site, image, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
+    let profile = choose(site, node, Some(SESSION)).expect("the site has it");
+    let args = kernel_args(site, &profile, parts.arch);
+    let what = What { profile: profile.name.clone(), image: profile.image.clone(), parts: parts.clone(), args };
+    let (what, session) = (&what, SESSION);
+    decide(&Ask { site, what, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
 }
 
 fn script(site: &Site, profile: Option<&str>) -> String {
-    boot_script(&plan(site, &node(profile), Some(&parts(Arch::X86_64))).expect("it boots"))
+    boot_script(&plan(site, &node(profile), &parts(Arch::X86_64)).expect("it boots"))
 }
 
 /// Compares with `tests/golden/script-NAME.ipxe`; `MESHD_UPDATE_GOLDEN=1` writes it anew.
@@ -149,13 +146,13 @@ fn a_node_that_may_not_boot_is_refused() {
     let image = parts(Arch::X86_64);
     let mut held = node(None);
     held.phase = Phase::Rejected;
-    assert_eq!(plan(&site, &held, Some(&image)), Err(Refusal::Rejected));
+    assert_eq!(plan(&site, &held, &image), Err(Refusal::Rejected));
     held.phase = Phase::Quarantined;
-    assert_eq!(plan(&site, &held, Some(&image)), Err(Refusal::Quarantined { detail: String::new() }));
+    assert_eq!(plan(&site, &held, &image), Err(Refusal::Quarantined { detail: String::new() }));
     let code = |result: Result<BootPlan, Refusal>| result.map_err(|refusal| refusal.code()).err();
-    assert_eq!(code(plan(&site, &node(None), None)), Some("image_missing"));
-    assert_eq!(code(plan(&site, &node(None), Some(&parts(Arch::Aarch64)))), Some("arch_mismatch"));
-    assert_eq!(code(plan(&site, &node(Some("gone")), Some(&image))), Some("render_failed"));
+    assert_eq!(code(plan(&site, &node(None), &parts(Arch::Aarch64))), Some("arch_mismatch"));
+    let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
+    assert!(gone.contains("meshd node assign-profile"), "{gone}");
 }
 
 #[test]
@@ -172,7 +169,7 @@ fn arguments_that_would_break_the_chain_are_refused() {
         let name: ProfileName = "compute".parse().expect("a name");
         site.profiles.get_mut(&name).expect("it is there").kernel_args =
             args.iter().map(|arg| arg.to_string()).collect();
-        let refused = plan(&site, &node(Some("compute")), Some(&parts(Arch::X86_64)));
+        let refused = plan(&site, &node(Some("compute")), &parts(Arch::X86_64));
         assert!(matches!(refused, Err(Refusal::RenderFailed { .. })), "{args:?}: {refused:?}");
     }
 }
@@ -194,12 +191,41 @@ fn a_profile_may_change_an_argument_and_repeat_only_some() {
 }
 
 #[test]
+fn what_is_ordered_for_one_boot_holds_in_its_session_and_in_no_other() {
+    let site = site();
+    let other = BootSessionId([8; 12]);
+    let mut node = node(Some("compute"));
+    node.once = Some(Once {
+        profile: "vfio-host".parse().ok(),
+        kernel_args: ["panic=1", "debug"].map(str::to_owned).into(),
+        set_at: Timestamp::from_millis(0),
+        used_by: None,
+    });
+    let booted = |node: &Node, session| {
+        let profile = choose(&site, node, session).expect("the site has it");
+        format!("{} {}", profile.name, profile.kernel_args.join(" "))
+    };
+    for session in [None, Some(SESSION), Some(other)] {
+        assert_eq!(booted(&node, session), "vfio-host panic=1 debug");
+    }
+    node.once.as_mut().expect("set").used_by = Some(SESSION);
+    assert_eq!(booted(&node, Some(SESSION)), "vfio-host panic=1 debug");
+    for session in [None, Some(other)] {
+        assert!(booted(&node, session).starts_with("compute hugepagesz"), "{session:?}");
+    }
+    node.once.as_mut().expect("set").used_by = None;
+    node.once.as_mut().expect("set").profile = "gone".parse().ok();
+    let gone = choose(&site, &node, None).expect_err("not in the site").to_string();
+    assert!(gone.contains("boot-once") && gone.contains("--clear"), "{gone}");
+}
+
+#[test]
 fn the_capability_is_in_one_line_and_in_no_debug_print() {
     for delivery in [Delivery::Initrd, Delivery::Url] {
         let mut site = site();
         site.boot.delivery = delivery;
         assert_eq!(script(&site, None).lines().filter(|line| line.contains(CAPABILITY)).count(), 1);
-        let plan = plan(&site, &node(None), Some(&parts(Arch::X86_64))).expect("it boots");
+        let plan = plan(&site, &node(None), &parts(Arch::X86_64)).expect("it boots");
         assert!(!format!("{plan:?}").contains(CAPABILITY));
     }
 }
@@ -234,7 +260,7 @@ proptest! {
         let mut site = site();
         let name: ProfileName = "discovery".parse().expect("a name");
         site.profiles.get_mut(&name).expect("it is there").kernel_args = vec![arg.clone()];
-        if let Ok(plan) = plan(&site, &node(None), Some(&parts(Arch::X86_64))) {
+        if let Ok(plan) = plan(&site, &node(None), &parts(Arch::X86_64)) {
             let script = boot_script(&plan);
             prop_assert_eq!(commands(&script).len(), commands(&self::script(&self::site(), None)).len());
             let kernel = script.lines().find(|line| line.starts_with("kernel ")).expect("there is one");

@@ -13,6 +13,7 @@ mod id;
 mod image;
 pub mod lab;
 mod node;
+mod orders;
 mod overlay;
 mod print;
 mod profile;
@@ -64,7 +65,7 @@ enum Verb {
     Serve(serve::Serve),
     /// Validate site, overlays and images; needs no running meshd
     Check(check::Check),
-    /// Nodes: list, show, approve, assign-profile, reboot, release, timeline
+    /// Nodes: what they are, what they boot, what happened to them
     #[command(subcommand)]
     Node(node::Node),
     /// Profiles of the site

@@ -3,10 +3,13 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
+    orders,
     print::{Output, ago, fields, now, table, wrapped},
+    profile::vars,
     timeline::timeline,
     wait,
 };
+use crate::fleet::Once;
 use crate::id::{BootSessionId, Timestamp};
 use crate::serve::admin::view::{AssignProfile, NodeDetail, NodeView, TimelineView};
 use crate::wire::Facts;
@@ -42,6 +45,12 @@ pub(super) enum Node {
         #[arg(long)]
         reboot: bool,
     },
+    /// Set variables of a node, from its next boot on
+    Set(orders::Set),
+    /// Remove variables that a node has itself, from its next boot on
+    Unset(orders::Unset),
+    /// Order something for the next boot only
+    BootOnce(orders::Once),
     /// Reboot a node over its link
     Reboot {
         /// ID or name
@@ -96,13 +105,16 @@ impl Node {
                     Ok(())
                 }
                 Node::AssignProfile { node, profile, reboot } => assign(&client, &node, profile, reboot).await,
+                Node::Set(set) => set.run(&client).await,
+                Node::Unset(unset) => unset.run(&client).await,
+                Node::BootOnce(once) => once.run(&client).await,
                 Node::Reboot { node } => restart(&client, &node).await,
             }
         })
     }
 }
 
-fn path(node: &str, rest: &str) -> String {
+pub(super) fn path(node: &str, rest: &str) -> String {
     format!("/v1/nodes/{}{rest}", segment(node))
 }
 
@@ -112,7 +124,7 @@ async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> R
     if reboot { restart(client, name).await } else { Ok(()) }
 }
 
-async fn restart(client: &Client, name: &str) -> Result<(), Failure> {
+pub(super) async fn restart(client: &Client, name: &str) -> Result<(), Failure> {
     let node: NodeView = client.post(&path(name, "/reboot"), &()).await?;
     eprintln!("{} ({}) reboots", node.id, node.name);
     Ok(())
@@ -166,6 +178,9 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("address", text(node.address)),
         ("macs", macs.join(" ")),
         ("hardware", hardware.join(" ")),
+        ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
+        ("vars", vars(&detail.vars)),
+        ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
         ("generation", text(node.generation)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
@@ -187,6 +202,11 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += &format!("\n{}", table(["check", "status", "detail"], checks));
     }
     out
+}
+
+fn once(once: &Once) -> String {
+    let state = once.used_by.map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
+    format!("{} ({state})", once.words())
 }
 
 /// A word of the wire as it is written there.

@@ -4,8 +4,10 @@ use super::{
     Context, Failure,
     print::{Output, fields, table},
 };
-use crate::config::{Site, suggest};
+use crate::config::{Setting, Site, suggest};
+use crate::id::Vars;
 use crate::serve::admin::view::ProfileView;
+use crate::wire::CheckPolicy;
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
@@ -19,6 +21,9 @@ pub(super) enum Profile {
     Show {
         /// Its name
         name: String,
+        /// Each value, and the profile that set it
+        #[arg(long)]
+        resolved: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -32,7 +37,12 @@ impl Profile {
                 let all: Vec<_> = site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect();
                 output.print(&all, |all| list(all))
             }
-            Profile::Show { name, output } => output.print(&ProfileView::new(find(&site, &name)?, &site), show),
+            Profile::Show { name, resolved: true, output } => {
+                output.print(&find(&site, &name)?.settings, |all| settings(all))
+            }
+            Profile::Show { name, resolved: false, output } => {
+                output.print(&ProfileView::new(find(&site, &name)?, &site), show)
+            }
         }
     }
 }
@@ -47,6 +57,18 @@ pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s crate::config::
 
 fn words<T: ToString>(list: &[T]) -> String {
     list.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Variables as `meshd node set` takes them.
+pub(super) fn vars(vars: &Vars) -> String {
+    vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn checks(policy: &CheckPolicy) -> String {
+    let rules = policy.rules.iter().map(|(check, rule)| format!("{check}: {}", rule.as_str()));
+    let mib = |name, value: Option<u64>| value.map(|value| format!("{name} at least {value} MiB"));
+    let limits = [mib("memory", policy.thresholds.memory_mib), mib("storage", policy.thresholds.storage_mib)];
+    rules.chain(limits.into_iter().flatten()).collect::<Vec<_>>().join(", ")
 }
 
 fn list(profiles: &[ProfileView]) -> String {
@@ -65,6 +87,17 @@ fn list(profiles: &[ProfileView]) -> String {
     )
 }
 
+fn settings(all: &[Setting]) -> String {
+    let removed = |setting: &Setting| setting.removed_by.as_ref().map(|by| format!("taken away by {by}"));
+    table(
+        ["key", "value", "set by", "note"],
+        all.iter().map(|setting| {
+            let note = removed(setting).unwrap_or_default();
+            [setting.key.clone(), setting.value.to_string(), setting.by.to_string(), note]
+        }),
+    )
+}
+
 fn show(profile: &ProfileView) -> String {
     fields([
         ("name", profile.name.to_string()),
@@ -73,7 +106,10 @@ fn show(profile: &ProfileView) -> String {
         ("overlays", words(&profile.overlays)),
         ("kernel args", words(&profile.kernel_args)),
         ("packages", words(&profile.packages)),
+        ("bundles", words(&profile.bundles)),
         ("vfio", words(&profile.vfio)),
+        ("vars", vars(&profile.vars)),
+        ("checks", checks(&profile.checks)),
         ("default", if profile.default { "yes: what an unknown node boots".into() } else { String::new() }),
     ])
 }

@@ -56,7 +56,11 @@ pub(super) fn interface(text: &str) -> Result<(), String> {
     })
 }
 
-pub(super) fn kernel_arg(text: &str) -> Result<(), String> {
+/// One kernel argument that a profile or an operator may set.
+///
+/// # Errors
+/// What is wrong with it and what to do.
+pub fn kernel_arg(text: &str) -> Result<(), String> {
     let shown = super::reader::brief(text);
     let key = text.split('=').next().unwrap_or(text);
     if text.is_empty() {

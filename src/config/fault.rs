@@ -1,10 +1,10 @@
 //! What is wrong with a file that people write: where, what, and what to do next. All faults of a file come at once.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};
 
 /// One thing that is wrong in a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The file, as the operator named it.
     pub file: PathBuf,
@@ -43,7 +43,7 @@ impl fmt::Display for Fault {
 }
 
 /// All faults of one file or more, in the order of their lines. Never empty.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Faults(pub Vec<Fault>);
 

@@ -4,22 +4,30 @@
 
 mod check;
 mod dhcp;
+mod edit;
 mod fault;
+mod groups;
 mod metrics;
 mod parse;
+mod profile;
 mod profiles;
 pub mod reader;
 mod reservation;
 mod segment;
 mod site;
+mod vars;
 mod vfio;
 
+pub use check::kernel_arg;
+pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use parse::parse;
+pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use site::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, MetricsListener, Pool, Profile,
-    Reservation, Segment, Site, Transport, Whom,
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, MetricsListener, Pool, Reservation,
+    Segment, Site, Transport, Whom,
 };
+pub use vars::MAX_VARS;
 pub use vfio::{ParseVfioError, VfioSelector};
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, metrics, profiles,
+    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, groups, metrics,
+    profiles,
     reader::{self, At, Document, Table, write_duration},
     reservation, segment,
 };
@@ -40,7 +41,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
 
 fn read(document: &Document, file: &Path) -> Option<Site> {
     let root = document.root();
-    for section in ["groups", "identity", "store"] {
+    for section in ["identity", "store"] {
         root.reserved(section);
     }
     // Every section is read before any may end the reading: all faults at once.
@@ -54,6 +55,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let enroll = enroll(&root);
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
+    let groups = groups::read(document, &root);
     let (head, (http, agent)) = (head?, planes?);
     let (default_profile, profiles) = profiles?;
     Some(Site {
@@ -74,6 +76,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         boot: boot?,
         default_profile,
         profiles,
+        groups: groups?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
-use super::VfioSelector;
-use crate::id::{ImageName, MacAddr, NodeId, OverlayName, ProfileName, Vars};
+use super::{Group, Profile};
+use crate::id::{MacAddr, NodeId, ProfileName};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// One site, checked: every reference resolves, every bound holds.
@@ -42,6 +42,8 @@ pub struct Site {
     pub default_profile: ProfileName,
     /// All profiles, with `extends` resolved. Contains `default_profile`.
     pub profiles: BTreeMap<ProfileName, Profile>,
+    /// All groups, in the order of the file.
+    pub groups: Vec<Group>,
 }
 
 /// One network on which machines boot.
@@ -254,25 +256,4 @@ pub enum Delivery {
     Initrd,
     /// By `apkovl=URL`, for loaders that cannot add an initrd.
     Url,
-}
-
-/// What a node shall be, with everything inherited already in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
-    /// Its name.
-    pub name: ProfileName,
-    /// The profile that it extends.
-    pub extends: Option<ProfileName>,
-    /// Kernel, initramfs, modloop and packages.
-    pub image: ImageName,
-    /// In order, parents' first; a later one wins.
-    pub overlays: Vec<OverlayName>,
-    /// Kernel arguments, parents' first.
-    pub kernel_args: Vec<String>,
-    /// Packages beside those of the overlays, parents' first.
-    pub packages: Vec<String>,
-    /// PCI devices to hand to virtual machines.
-    pub vfio: Vec<VfioSelector>,
-    /// Variables of its overlays, the nearest profile's winning.
-    pub vars: Vars,
 }

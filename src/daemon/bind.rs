@@ -60,7 +60,7 @@ pub(super) struct BoundSegment {
 /// Opens every socket. Needs a tokio runtime.
 pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     let site = central.site();
-    let dhcp = dhcp::bind(site)?;
+    let dhcp = dhcp::bind(&site)?;
     let segments = dhcp.interfaces().map(|(name, address)| {
         let interface = Some(name);
         Ok(BoundSegment {

@@ -36,7 +36,7 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
 
 async fn reload(central: &Shared) {
     let reader = central.clone();
-    match tokio::task::spawn_blocking(move || load_catalog(reader.site())).await {
+    match tokio::task::spawn_blocking(move || load_catalog(&reader.site())).await {
         Ok(Ok(catalog)) => {
             central.replace_catalog(catalog);
             tracing::info!("overlays and images were read anew");

@@ -73,6 +73,14 @@ pub enum EventKind {
     OtherDhcpServer,
     /// A machine found the address that DHCP gave it in use.
     AddressDeclined,
+    /// An operator set or removed variables of a node.
+    VarsChanged,
+    /// An operator ordered something for one boot, took it back, or a boot used it.
+    BootOnce,
+    /// Site, overlays and images were read anew.
+    Reloaded,
+    /// What was edited has faults; the last good one stays.
+    ReloadRefused,
 }
 
 impl EventKind {
@@ -95,6 +103,10 @@ impl EventKind {
             EventKind::PoolFilling => "pool_filling",
             EventKind::OtherDhcpServer => "other_dhcp_server",
             EventKind::AddressDeclined => "address_declined",
+            EventKind::VarsChanged => "vars_changed",
+            EventKind::BootOnce => "boot_once",
+            EventKind::Reloaded => "reloaded",
+            EventKind::ReloadRefused => "reload_refused",
         }
     }
 }

@@ -19,7 +19,7 @@ pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::Generation;
 pub use identity::{Claim, Identified, Sighting, identify};
 pub use lease::Lease;
-pub use node::{Fingerprint, LinkState, Node};
+pub use node::{Fingerprint, LinkState, Node, Once};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};

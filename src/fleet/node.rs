@@ -1,10 +1,13 @@
 //! A node as the central node knows it.
 
 use super::{Condition, ConditionKind, Generation, Phase, PhaseChange, Transition, UnlawfulTransition};
-use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp};
+use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
 
 /// Everything that identifies the hardware, beyond what the ID is derived from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +70,47 @@ pub struct Node {
     /// When an operator released it: boots before that count for no loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
+    /// Its own variables: they win over those of its profile and its groups.
+    #[serde(default, skip_serializing_if = "Vars::is_empty")]
+    pub vars: Vars,
+    /// What an operator ordered for one boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub once: Option<Once>,
+    /// The generation that it boots, whatever becomes of its profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<Generation>,
+    /// The central node's address that its last script named: part of what it boots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Ipv4Addr>,
+}
+
+/// Something for the next boot only. It is used up by the boot session whose script had it, however often that asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Once {
+    /// Another profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileName>,
+    /// Kernel arguments on top of the profile's; `-x` takes one away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_args: Vec<String>,
+    /// When it was ordered.
+    pub set_at: Timestamp,
+    /// The boot session that has it; `None` while none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_by: Option<BootSessionId>,
+}
+
+impl Once {
+    /// Whether a boot session gets it; `None` is the next one.
+    pub fn is_for(&self, session: Option<BootSessionId>) -> bool {
+        self.used_by.is_none() || self.used_by == session
+    }
+
+    /// In words, for people.
+    pub fn words(&self) -> String {
+        let profile = self.profile.iter().map(|profile| format!("profile {profile}"));
+        profile.chain(self.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Whether a node's link is up; kept in memory, never stored.
@@ -104,6 +148,10 @@ impl Node {
             checks: Vec::new(),
             held_from: None,
             released_at: None,
+            vars: Vars::new(),
+            once: None,
+            pinned: None,
+            told: None,
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {
@@ -146,6 +194,14 @@ impl Node {
         Ok(changed)
     }
 
+    /// A script of this session went out that followed the order for one boot given at `once`. It is this session's from now on, and
+    /// what an earlier session used is over. True if this session is the first to use it.
+    pub fn use_once(&mut self, session: BootSessionId, once: Option<Timestamp>) -> bool {
+        self.once = self.once.take().filter(|order| order.is_for(Some(session)));
+        let Some(order) = self.once.as_mut().filter(|order| Some(order.set_at) == once) else { return false };
+        order.used_by.replace(session).is_none()
+    }
+
     /// Raises a condition, or updates its detail; true if it was not there.
     pub fn raise(&mut self, kind: ConditionKind, detail: impl Into<String>, now: Timestamp) -> bool {
         let detail = detail.into();
@@ -172,6 +228,21 @@ mod tests {
     fn node() -> Node {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
+    }
+
+    #[test]
+    fn an_order_for_one_boot_is_used_by_one_session_and_gone_in_the_next() {
+        let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
+        let at = Timestamp::from_millis;
+        let mut node = node();
+        node.once = Some(Once { profile: None, kernel_args: vec!["debug".into()], set_at: at(1), used_by: None });
+        assert!(!node.use_once(first, None), "given after its script was made: it waits for the next boot");
+        assert_eq!(node.once.as_ref().map(|once| once.used_by), Some(None));
+        assert!(node.use_once(first, Some(at(1))));
+        assert!(!node.use_once(first, Some(at(1))), "asked again");
+        assert!(node.once.is_some());
+        assert!(!node.use_once(next, None));
+        assert_eq!(node.once, None);
     }
 
     #[test]

@@ -81,6 +81,48 @@ impl VarValue {
     }
 }
 
+impl VarValue {
+    /// Whether it is within the bounds of its type.
+    ///
+    /// # Errors
+    /// What is too long.
+    pub fn check(&self) -> Result<(), String> {
+        let long = |text: &String| text.len() > MAX_VAR_TEXT;
+        match self {
+            VarValue::Text(text) if long(text) => Err(format!("is longer than {MAX_VAR_TEXT} bytes")),
+            VarValue::List(texts) if texts.len() > MAX_VAR_LIST => Err(format!("has more than {MAX_VAR_LIST} texts")),
+            VarValue::List(texts) if texts.iter().any(long) => {
+                Err(format!("holds a text of more than {MAX_VAR_TEXT} bytes"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As somebody types it: `true`, `4`, `[a, b]`, and anything else is a text; `"4"` in quotes is a text too.
+impl FromStr for VarValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let quoted = |text: &str| text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).map(str::to_owned);
+        let list = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let value = match (text, list) {
+            ("true", _) => VarValue::Bool(true),
+            ("false", _) => VarValue::Bool(false),
+            (_, Some(inner)) if inner.trim().is_empty() => VarValue::List(Vec::new()),
+            (_, Some(inner)) => {
+                let each = inner.split(',').map(str::trim);
+                VarValue::List(each.map(|one| quoted(one).unwrap_or_else(|| one.to_owned())).collect())
+            }
+            (text, None) => match text.parse() {
+                Ok(number) => VarValue::Integer(number),
+                Err(_) => VarValue::Text(quoted(text).unwrap_or_else(|| text.to_owned())),
+            },
+        };
+        value.check().map(|()| value)
+    }
+}
+
 impl fmt::Display for VarValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,6 +144,24 @@ mod tests {
             assert!(text.parse::<VarName>().is_err(), "{text:?}");
         }
         assert!("mpi_slots2".parse::<VarName>().is_ok());
+    }
+
+    #[test]
+    fn a_value_that_somebody_types_gets_the_type_that_it_looks_like() {
+        let list = |texts: &[&str]| VarValue::List(texts.iter().map(|text| (*text).to_owned()).collect());
+        for (typed, value) in [
+            ("true", VarValue::Bool(true)),
+            ("-4", VarValue::Integer(-4)),
+            ("4x", VarValue::Text("4x".into())),
+            ("\"4\"", VarValue::Text("4".into())),
+            ("", VarValue::Text(String::new())),
+            ("[a, \"b c\"]", list(&["a", "b c"])),
+            ("[]", list(&[])),
+            ("99999999999999999999", VarValue::Text("99999999999999999999".into())),
+        ] {
+            assert_eq!(typed.parse(), Ok(value), "{typed}");
+        }
+        assert!("x".repeat(MAX_VAR_TEXT + 1).parse::<VarValue>().is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::{
     catalog::{ImageManifest, Overlay, overlay::AGENT_PATH},
     config::{Profile, Site},
     fleet::Generation,
-    id::{Digest, ImageName, OverlayName, SafePath},
+    id::{Digest, ImageName, OverlayName, ProfileName, SafePath},
     wire::{BOOT_FILE, BootPart},
 };
 use archive::Member;
@@ -137,6 +137,14 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
     Ok(PublicOverlay { members, digest: digest(&files), files })
 }
 
+/// [`PublicOverlay::digest`] of what [`render_public`] would make, without packing it.
+///
+/// # Errors
+/// As [`render_public`].
+pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
+    Ok(digest(&plan::plan(input)?))
+}
+
 fn digest(files: &[RenderedFile]) -> Digest {
     let fields = files.iter().flat_map(|file| {
         let (user, group) = file.owner;
@@ -186,9 +194,9 @@ fn boot_env(boot: &BootPart) -> String {
 
 /// The generation of a node: everything public that determines its next boot. `overlay` is [`PublicOverlay::digest`],
 /// which holds the node's own values.
-pub fn generation(image: &ImageFacts, overlay: Digest, profile: &Profile, kernel_args: &[String]) -> Generation {
+pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, kernel_args: &[String]) -> Generation {
     let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
-    let head = ["meshd-generation/1", profile.name.as_str(), image.name.as_str(), &manifest, &overlay];
+    let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
     let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }

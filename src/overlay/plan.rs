@@ -17,6 +17,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     net::Ipv4Addr,
+    sync::Arc,
 };
 
 /// mesh-init compares a node with this list before anything else runs.
@@ -53,8 +54,8 @@ pub struct GroupContext {
     pub name: GroupName,
     /// Overlays after those of the profile, in order.
     pub overlays: Vec<OverlayName>,
-    /// All its members, in the order of their IDs.
-    pub members: Vec<MemberContext>,
+    /// All its members, in the order of their IDs; shared by the contexts of all of them.
+    pub members: Arc<[MemberContext]>,
 }
 
 /// A member of a group as the other members know it.
@@ -290,6 +291,7 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
         heartbeat_s: u32::try_from(input.site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
         profile: input.profile.name.to_string(),
         services: services.map(|service| (*service).to_owned()).collect(),
+        checks: input.profile.checks.clone(),
     }
 }
 

@@ -37,14 +37,8 @@ impl Given {
         Given {
             site: site(),
             profile: Profile {
-                name: "compute".parse().expect("plain"),
-                extends: None,
-                image: "alpine-lab".parse().expect("plain"),
                 overlays: names.iter().map(|text| name(text)).collect(),
-                kernel_args: Vec::new(),
-                packages: Vec::new(),
-                vfio: Vec::new(),
-                vars: Default::default(),
+                ..Profile::new("compute".parse().expect("plain"), "alpine-lab".parse().expect("plain"))
             },
             overlays: read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}")),
             node: NodeContext::new("0123abcd".parse().expect("an ID"), None),
@@ -95,6 +89,7 @@ fn site() -> Site {
             consoles: Vec::new(),
             max_loading: 256,
         },
+        groups: Vec::new(),
         default_profile: "compute".parse().expect("plain"),
         profiles: BTreeMap::new(),
     }
@@ -291,7 +286,7 @@ fn a_generation_changes_with_anything_public_and_with_nothing_else() {
     let overlay = given.render().expect("renders").digest;
     let of = |given: &Given, overlay, args: &[&str]| {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        generation(&given.image, overlay, &given.profile, &args)
+        generation(&given.image, overlay, &given.profile.name, &args)
     };
     let first = of(&given, overlay, &["quiet"]);
     assert_eq!(first, of(&given, overlay, &["quiet"]));

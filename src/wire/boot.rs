@@ -2,7 +2,7 @@
 
 use crate::id::{BootSessionId, NodeId, Secret, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Where [`AgentConfig`] lies on a node. Public: the same bytes at every boot of one generation.
 pub const AGENT_CONFIG_FILE: &str = "/etc/meshd/agent.json";
@@ -29,6 +29,77 @@ pub struct AgentConfig {
     /// OpenRC services that the profile wants running, checked before the node counts as ready.
     #[serde(default)]
     pub services: Vec<String>,
+    /// What the profile says of the readiness checks.
+    #[serde(default, skip_serializing_if = "CheckPolicy::is_default")]
+    pub checks: CheckPolicy,
+}
+
+/// Every readiness check that a profile may name. An agent has no check that is not here.
+pub const CHECKS: [&str; 4] = ["services", "identity", "clock", "memory"];
+
+/// What a profile says of the readiness checks of its nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckPolicy {
+    /// Checks that do not count as they stand, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rules: BTreeMap<String, CheckRule>,
+    /// What checks compare with.
+    #[serde(skip_serializing_if = "Thresholds::is_default")]
+    pub thresholds: Thresholds,
+}
+
+/// How a check counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckRule {
+    /// A failure keeps the node from being online.
+    #[default]
+    On,
+    /// A failure is a warning.
+    Warn,
+    /// It is skipped.
+    Off,
+}
+
+/// What checks compare with; `None` leaves it to the check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thresholds {
+    /// Least memory that must be available, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Least space that must be free where workloads are stored, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_mib: Option<u64>,
+}
+
+impl CheckPolicy {
+    /// How a check counts.
+    pub fn rule(&self, check: &str) -> CheckRule {
+        self.rules.get(check).copied().unwrap_or_default()
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Thresholds {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl CheckRule {
+    /// The word that is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CheckRule::On => "on",
+            CheckRule::Warn => "warn",
+            CheckRule::Off => "off",
+        }
+    }
 }
 
 /// The per-boot member of an overlay. It is in no cache and no log.

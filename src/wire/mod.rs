@@ -15,7 +15,7 @@ mod enrol;
 mod facts;
 mod link;
 
-pub use boot::{AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart};
+pub use boot::{AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SystemFacts, Versions};
 pub use link::{

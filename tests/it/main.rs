@@ -7,6 +7,7 @@ mod boots;
 mod captures;
 mod chain;
 mod dhcp;
+mod generations;
 mod contract;
 mod house;
 mod ndp;

@@ -2,6 +2,7 @@
 
 use super::{At, Document, parse_duration, write_duration};
 use crate::config::fault::suggest;
+use crate::id::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
 use std::{
     cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive, path::PathBuf,
     str::FromStr, time::Duration,
@@ -9,7 +10,7 @@ use std::{
 use toml_edit::{Item, TableLike, Value};
 
 /// Most elements of one list.
-const MAX_LIST: usize = 4096;
+const MAX_LIST: usize = 16_384;
 
 /// A table, or an inline one. A getter gives `None` when the key is absent or faulty; [`Table::required`] tells them apart.
 pub struct Table<'d> {
@@ -251,6 +252,35 @@ impl<'d> Table<'d> {
             self.table(&key).map(|table| Entry { name, table })
         };
         keys.into_iter().filter_map(entry).collect()
+    }
+
+    /// Every key of this table with its place, for sections whose keys are names or paths and whose values are no tables.
+    pub fn keys(&self) -> Vec<At<String>> {
+        self.toml.iter().map(|(key, _)| self.place(key).with(key.to_owned())).collect()
+    }
+
+    /// A value of a variable: true or false, a whole number, a text, or a list of texts.
+    pub fn variable(&self, key: &str) -> Option<At<VarValue>> {
+        if self.item(key).is_some_and(Item::is_array) {
+            let (place, texts) = (self.place(key), self.strings(key));
+            let long = texts.len() > MAX_VAR_LIST || texts.iter().any(|text| text.len() > MAX_VAR_TEXT);
+            let list = VarValue::List(texts.into_iter().map(|text| text.value).collect());
+            return self.bounded(place.with(list), long);
+        }
+        let value = self.typed(key, "true, false, a whole number, a text or a list of texts", |item| {
+            let text = || item.as_str().map(|text| VarValue::Text(text.to_owned()));
+            item.as_bool().map(VarValue::Bool).or_else(|| item.as_integer().map(VarValue::Integer)).or_else(text)
+        })?;
+        let long = matches!(&value.value, VarValue::Text(text) if text.len() > MAX_VAR_TEXT);
+        self.bounded(value, long)
+    }
+
+    fn bounded(&self, value: At<VarValue>, too_long: bool) -> Option<At<VarValue>> {
+        if too_long {
+            let hint = format!("a text has up to {MAX_VAR_TEXT} bytes, a list up to {MAX_VAR_LIST} texts");
+            self.document.fault(&value, "is too long", hint);
+        }
+        (!too_long).then_some(value)
     }
 
     fn inner(&self, key: &str, toml: &'d dyn TableLike) -> Table<'d> {

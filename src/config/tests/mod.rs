@@ -1,5 +1,6 @@
 //! A site file with every kind of fault, the annotated sample, and any text at all.
 
+mod profiles;
 mod segments;
 
 use super::*;
@@ -207,7 +208,7 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 
 #[test]
 fn a_later_release_s_section_is_refused_and_says_so() {
-    for section in ["[groups.x]", "[[enroll.rule]]", "[identity]", "[admin.https]", "[store]"] {
+    for section in ["[[enroll.rule]]", "[identity]", "[admin.https]", "[store]"] {
         let found = faults("[defaults]", &format!("{section}\n[defaults]"));
         assert_eq!(found.len(), 1, "{section}: {found:#?}");
         assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");

@@ -73,7 +73,7 @@ impl Finding {
 /// Everything that the central node can say of itself.
 pub(super) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
-    let mut findings = interfaces(central.site());
+    let mut findings = interfaces(&central.site());
     let segments = central.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));

@@ -63,6 +63,7 @@ impl From<OperateError> for Refused {
             OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
+            OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
             OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),

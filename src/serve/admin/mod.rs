@@ -5,6 +5,7 @@
 //! | `GET status` | the central node at a glance |
 //! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
+//! | `POST nodes/{node}/vars`, `boot-once` | everything of the node afterwards |
 //! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
@@ -16,6 +17,7 @@
 pub mod doctor;
 mod error;
 mod events;
+mod orders;
 mod routes;
 mod socket;
 mod timeline;

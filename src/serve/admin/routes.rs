@@ -4,22 +4,17 @@ use super::{
     Plane, doctor,
     doctor::Finding,
     error::Refused,
-    events,
-    view::{
-        AssignProfile, GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView,
-    },
+    events, orders,
+    view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
 };
-use crate::id::{BootSessionId, NodeId, ProfileName};
+use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
     central::{Rendered, Shared},
     metrics,
 };
 use axum::{
     Json, Router,
-    extract::{
-        DefaultBodyLimit, MatchedPath, Path, Query, Request, State,
-        rejection::{JsonRejection, QueryRejection},
-    },
+    extract::{DefaultBodyLimit, MatchedPath, Path, Query, Request, State, rejection::QueryRejection},
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
@@ -33,7 +28,7 @@ const MAX_BODY: usize = 16 * 1024;
 /// How long an answer may take to begin.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-type Answer<T> = Result<Json<T>, Refused>;
+pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
     let v1 = Router::new()
@@ -41,7 +36,9 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes", get(nodes))
         .route("/nodes/{node}", get(node))
         .route("/nodes/{node}/approve", post(approve))
-        .route("/nodes/{node}/assign-profile", post(assign_profile))
+        .route("/nodes/{node}/assign-profile", post(orders::assign_profile))
+        .route("/nodes/{node}/vars", post(orders::vars))
+        .route("/nodes/{node}/boot-once", post(orders::boot_once))
         .route("/nodes/{node}/reboot", post(reboot))
         .route("/nodes/{node}/release", post(release))
         .route("/nodes/{node}/timeline", get(timeline))
@@ -88,16 +85,23 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
 async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>> {
     let site = central.site();
     Json(central.store().read(|model| {
-        model.nodes().map(|node| NodeView::new(node, model.boot_of(node), site, &central.link_state(node.id))).collect()
+        model
+            .nodes()
+            .map(|node| NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id)))
+            .collect()
     }))
 }
 
 async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
-    let id = central.resolve(&node)?;
+    detail(&central, central.resolve(&node)?)
+}
+
+/// Everything of a node.
+pub(super) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        Some(NodeDetail::new(node, model.boot_of(node), central.site(), &link))
+        Some(NodeDetail::new(node, model.boot_of(node), &central.site(), &link))
     });
     detail.map(Json).ok_or_else(|| gone(id))
 }
@@ -151,18 +155,6 @@ async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<St
     shown(&central, id)
 }
 
-async fn assign_profile(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    body: Result<Json<AssignProfile>, JsonRejection>,
-) -> Answer<NodeView> {
-    let Json(body) = body.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let id = central.resolve(&node)?;
-    let profile: ProfileName = body.profile.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
-    central.assign_profile(id, profile).await?;
-    shown(&central, id)
-}
-
 async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.reboot(id).await?;
@@ -174,31 +166,32 @@ async fn overlay(State(plane): State<Plane>, Path(node): Path<String>) -> Result
     let Plane { central, told, .. } = plane;
     let id = central.resolve(&node)?;
     let node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
-    let Rendered { generation, profile, overlay } = central.render(&node, central.endpoint(told)).await?;
+    let rendered = central.render(&node, central.endpoint(told)).await?;
+    let Rendered { generation, what, overlay, .. } = rendered;
     let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
     let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");
     let bytes = packed.await.map_err(interrupted)?;
     let headers = [
         (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
         (GENERATION_HEADER, generation.to_string()),
-        (PROFILE_HEADER, profile.to_string()),
+        (PROFILE_HEADER, what.profile.to_string()),
     ];
     Ok((headers, bytes).into_response())
 }
 
 async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
     let site = central.site();
-    Json(site.profiles.values().map(|profile| ProfileView::new(profile, site)).collect())
+    Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
 }
 
-fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
+pub(super) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
-        Some(NodeView::new(node, model.boot_of(node), central.site(), &central.link_state(id)))
+        Some(NodeView::new(node, model.boot_of(node), &central.site(), &central.link_state(id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }
 
-fn gone(id: NodeId) -> Refused {
+pub(super) fn gone(id: NodeId) -> Refused {
     Refused::not_found(format!("node {id} was removed meanwhile; see `meshd node list`"))
 }

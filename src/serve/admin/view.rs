@@ -3,11 +3,14 @@
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
-    BootSession, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node, Phase,
-    Stage, StageMark,
+    BootSession, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node, Once,
+    Phase, Stage, StageMark,
 };
-use crate::id::{Basis, BootSessionId, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp};
-use crate::wire::{Check, Facts};
+use crate::id::{
+    Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp,
+    VarName, Vars,
+};
+use crate::wire::{Check, CheckPolicy, Facts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -102,6 +105,15 @@ pub struct NodeDetail {
     /// When an operator last released it from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
+    /// The groups that it is in, in the order in which they are applied.
+    #[serde(default)]
+    pub groups: Vec<GroupName>,
+    /// Its own variables.
+    #[serde(default)]
+    pub vars: Vars,
+    /// What was ordered for one boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub once: Option<Once>,
     /// Serial numbers of the certificates that are honoured, newest last.
     pub certificates: Vec<String>,
     /// Its last readiness checks.
@@ -127,8 +139,17 @@ pub struct ProfileView {
     pub kernel_args: Vec<String>,
     /// Packages beside those of the overlays.
     pub packages: Vec<String>,
+    /// Software that Alpine's packages do not bring.
+    #[serde(default)]
+    pub bundles: Vec<BundleName>,
     /// PCI devices for virtual machines.
     pub vfio: Vec<String>,
+    /// Variables of its overlays.
+    #[serde(default)]
+    pub vars: Vars,
+    /// Checks that are off or only warn, and what checks compare with.
+    #[serde(default)]
+    pub checks: CheckPolicy,
 }
 
 /// One event: one line of `meshd events -o json`.
@@ -168,6 +189,28 @@ pub struct EventView {
 pub struct AssignProfile {
     /// The profile's name, as somebody typed it.
     pub profile: String,
+}
+
+/// Body of `vars`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChangeVars {
+    /// Variables to set.
+    pub set: Vars,
+    /// Variables to remove.
+    pub unset: Vec<VarName>,
+}
+
+/// Body of `boot-once`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BootOnce {
+    /// The profile's name, as somebody typed it.
+    pub profile: Option<String>,
+    /// Kernel arguments on top of the profile's.
+    pub kernel_args: Vec<String>,
+    /// Take back what was ordered.
+    pub clear: bool,
 }
 
 impl NodeView {
@@ -212,6 +255,14 @@ impl NodeDetail {
             discovered_at: node.discovered_at,
             link_since: link.since,
             released_at: node.released_at,
+            groups: site
+                .groups
+                .iter()
+                .filter(|group| group.nodes.contains(&node.id))
+                .map(|it| it.name.clone())
+                .collect(),
+            vars: node.vars.clone(),
+            once: node.once.clone(),
             certificates: node.certificates.clone(),
             checks: node.checks.clone(),
             facts: node.facts.clone(),
@@ -230,7 +281,10 @@ impl ProfileView {
             overlays: profile.overlays.clone(),
             kernel_args: profile.kernel_args.clone(),
             packages: profile.packages.clone(),
+            bundles: profile.bundles.clone(),
             vfio: profile.vfio.iter().map(ToString::to_string).collect(),
+            vars: profile.vars.clone(),
+            checks: profile.checks.clone(),
         }
     }
 }

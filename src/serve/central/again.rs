@@ -5,13 +5,12 @@
 //! making of the text is spared, and writing down what is written down.
 
 use super::{
-    Central, lock,
+    Central, Live, lock,
     script::{is_recorded, teaches},
 };
 use crate::boot::{Endpoint, ScriptRequest};
-use crate::catalog::Catalog;
-use crate::fleet::{Claim, Identified, Node, Phase, PhaseChange, Sighting, Transition, identify};
-use crate::id::{BootSessionId, ProfileName, Secret};
+use crate::fleet::{Claim, Generation, Identified, Node, Once, Phase, PhaseChange, Sighting, Transition, identify};
+use crate::id::{BootSessionId, ProfileName, Secret, Vars};
 use crate::trust::capability::Grant;
 use std::{
     net::Ipv4Addr,
@@ -23,10 +22,9 @@ pub(super) struct Told {
     request: ScriptRequest,
     endpoint: Endpoint,
     /// Not kept alive by this: it holds images.
-    catalog: Weak<Catalog>,
+    live: Weak<Live>,
     phase: Phase,
-    profile: Option<ProfileName>,
-    name: String,
+    orders: Orders,
     /// The text before and after the capability.
     text: (String, String),
 }
@@ -39,7 +37,7 @@ impl Told {
         capability: &Secret<String>,
         request: &ScriptRequest,
         endpoint: Endpoint,
-        catalog: &Arc<Catalog>,
+        live: &Arc<Live>,
         node: &Node,
     ) -> Option<Arc<Self>> {
         // Exposed to be cut out.
@@ -49,14 +47,13 @@ impl Told {
             Arc::new(Told {
                 request: request.clone(),
                 endpoint,
-                catalog: Arc::downgrade(catalog),
+                live: Arc::downgrade(live),
                 // The phase in which the next request finds it, unless something happens.
                 phase: match node.phase.on(PhaseChange::Boot) {
                     Ok(Transition::To(phase)) => phase,
                     Ok(Transition::Stay) | Err(_) => node.phase,
                 },
-                profile: node.profile.clone(),
-                name: node.name.clone(),
+                orders: Orders::of(node),
                 text,
             })
         })
@@ -68,7 +65,30 @@ impl Told {
     }
 
     fn is_of(&self, node: &Node) -> bool {
-        self.phase == node.phase && self.profile == node.profile && self.name == node.name
+        self.phase == node.phase && self.orders == Orders::of(node)
+    }
+}
+
+/// What operators say of a node that decides what it boots.
+#[derive(PartialEq, Eq)]
+struct Orders {
+    name: String,
+    profile: Option<ProfileName>,
+    vars: Vars,
+    /// Without the session that uses it: that is this one.
+    once: Option<Once>,
+    pinned: Option<Generation>,
+}
+
+impl Orders {
+    fn of(node: &Node) -> Self {
+        Orders {
+            name: node.name.clone(),
+            profile: node.profile.clone(),
+            vars: node.vars.clone(),
+            once: node.once.clone().map(|once| Once { used_by: None, ..once }),
+            pinned: node.pinned,
+        }
     }
 }
 
@@ -84,7 +104,8 @@ impl Central {
     ) -> Option<String> {
         let told = lock(&self.promises).get(&session)?.told.clone()?;
         let same = told.request == *request && told.endpoint == endpoint;
-        if !same || !std::ptr::eq(told.catalog.as_ptr(), Arc::as_ptr(&self.catalog())) {
+        let live = self.live();
+        if !same || !std::ptr::eq(told.live.as_ptr(), Arc::as_ptr(&live)) {
             return None;
         }
         let id = sighting.node_id();
@@ -93,7 +114,7 @@ impl Central {
                 told.is_of(node)
                     && is_recorded(model, id, session, from)
                     && identify(Some(node), sighting, Claim::default()) == Identified::Known
-                    && !teaches(node, sighting, self.site.enroll.policy)
+                    && !teaches(node, sighting, live.site.enroll.policy)
             })
         });
         if !unchanged || self.take_turn(sighting.mac).is_err() {

@@ -105,7 +105,7 @@ impl Central {
             // The link was just made: if it is gone again, its tasks wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
         }
-        let heartbeat_s = u32::try_from(self.site.agent.heartbeat.as_secs()).unwrap_or(30);
+        let heartbeat_s = u32::try_from(self.site().agent.heartbeat.as_secs()).unwrap_or(30);
         Ok((id, Welcome { version: VERSION, heartbeat_s, now: Some(now) }))
     }
 

@@ -24,7 +24,7 @@ impl Central {
     /// How the line stands.
     pub fn line(&self) -> LineState {
         let line = lock(&self.line);
-        LineState { loading: line.loading(), limit: self.site.boot.max_loading, waiting: line.waiting() }
+        LineState { loading: line.loading(), limit: self.site().boot.max_loading, waiting: line.waiting() }
     }
 
     /// The place of a machine that waits for its turn; 1 is next.
@@ -60,7 +60,7 @@ impl Central {
     /// A machine fetched something whole. The overlay is what it loads last; where that travels as a URL, the packages are.
     pub(super) fn loaded(&self, mac: MacAddr, stage: Stage) {
         let now = self.clock.monotonic();
-        let last = match self.site.boot.delivery {
+        let last = match self.site().boot.delivery {
             Delivery::Initrd => Stage::Overlay,
             Delivery::Url => Stage::Packages,
         };

@@ -13,19 +13,23 @@
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
-//! | `operate` | an operator spoke |
+//! | `live`, `context` | what boots are decided from, and what of a node and its groups |
+//! | `operate`, `orders` | an operator spoke: of a node's life, of what it boots |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
 
 mod again;
 mod alarm;
+mod context;
 mod dhcp;
 mod enrol;
 mod fetch;
 mod link;
+mod live;
 mod loading;
 mod operate;
+mod orders;
 mod overlay;
 mod pending;
 mod render;
@@ -40,8 +44,10 @@ pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fetch::Fetched;
 pub use link::{LinkCommand, LinkId};
+pub use live::Live;
 pub use loading::LineState;
 pub use operate::OperateError;
+pub use orders::OrderError;
 pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use pending::PendingTicket;
 pub use render::{RenderError, Rendered};
@@ -88,8 +94,8 @@ pub struct Parts {
 
 /// The state that all servers share.
 pub struct Central {
-    site: Arc<Site>,
-    catalog: RwLock<Arc<Catalog>>,
+    /// What boots are decided from; everything that may change at a reload.
+    live: RwLock<Arc<Live>>,
     loaders: BTreeMap<String, Bytes>,
     agent: AgentBinary,
     store: Store,
@@ -117,8 +123,7 @@ impl Central {
         let started = parts.clock.monotonic();
         let line = Line::new(parts.site.boot.max_loading);
         Arc::new(Central {
-            site: parts.site,
-            catalog: RwLock::new(Arc::new(parts.catalog)),
+            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog))),
             loaders: parts.loaders,
             agent: AgentBinary::new(&parts.agent_binary),
             store: parts.store,
@@ -137,21 +142,6 @@ impl Central {
             started,
             looked: Mutex::default(),
         })
-    }
-
-    /// The valid site.
-    pub fn site(&self) -> &Site {
-        &self.site
-    }
-
-    /// Images and overlays as they are now; hold it for one request only.
-    pub fn catalog(&self) -> Arc<Catalog> {
-        self.catalog.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Puts another catalog in place of the present one. Requests that hold the old one finish with it.
-    pub fn replace_catalog(&self, catalog: Catalog) {
-        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
     }
 
     /// Durable state.

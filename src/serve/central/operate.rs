@@ -1,9 +1,9 @@
 //! An operator spoke.
 
-use super::{Central, script::phase_event, stalls};
-use crate::boot::{self, Endpoint};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, UnlawfulTransition};
-use crate::id::{NodeId, ProfileName};
+use super::{Central, orders::OrderError, script::phase_event, stalls};
+use crate::boot::Endpoint;
+use crate::fleet::{Actor, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
+use crate::id::NodeId;
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
 use std::{net::Ipv4Addr, time::Duration};
@@ -34,6 +34,9 @@ pub enum OperateError {
         /// What there is.
         known: String,
     },
+    /// Something that a node cannot be told.
+    #[error(transparent)]
+    Order(#[from] OrderError),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
@@ -119,31 +122,6 @@ impl Central {
             .await
     }
 
-    /// Gives a node a profile; it takes effect at its next boot.
-    pub async fn assign_profile(&self, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
-        if !self.site.profiles.contains_key(&profile) {
-            let known: Vec<&str> = self.site.profiles.keys().map(ProfileName::as_str).collect();
-            return Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") });
-        }
-        let now = self.now();
-        self.store
-            .commit(|tx| {
-                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-                let before = boot::effective_profile(&self.site, &node).name.clone();
-                node.profile = Some(profile.clone());
-                let detail = format!("{before} -> {profile}");
-                let running =
-                    matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance);
-                if running && before != profile {
-                    node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
-                }
-                tx.put_node(node.clone());
-                tx.event(Event::new(now, Actor::Operator, EventKind::ProfileAssigned, detail).of_node(id));
-                Ok(node)
-            })
-            .await
-    }
-
     /// Tells a node to reboot, over its link. Returns when the node has said that it does.
     pub async fn reboot(&self, id: NodeId) -> Result<(), OperateError> {
         if self.link_state(id).since.is_none() {
@@ -172,6 +150,6 @@ impl Central {
 
     /// Where this node would be told that the central node is: the first segment's address, for renders by an operator.
     pub fn endpoint(&self, address: Ipv4Addr) -> Endpoint {
-        Endpoint { address, http_port: self.site.http.port }
+        Endpoint { address, http_port: self.site().http.port }
     }
 }

@@ -116,7 +116,8 @@ impl Central {
         now: Timestamp,
     ) -> Result<Option<Secret<String>>, StoreError> {
         let (token, hash) = token::mint(self.random());
-        let expires_at = now.after(self.site.enroll.token_ttl);
+        let live = self.live();
+        let expires_at = now.after(live.site.enroll.token_ttl);
         self.store
             .commit(|tx| {
                 let old: Vec<Digest> = tx.before().tokens_of(grant.node).map(|old| old.hash).collect();
@@ -125,12 +126,12 @@ impl Central {
                 }
                 let admitted = tx.edit_node(grant.node, |node| {
                     node.generation = Some(promise.generation);
-                    if boot::effective_profile(&self.site, node).name == promise.profile {
+                    if boot::effective_profile(&live.site, node).name == promise.what.profile {
                         node.clear(ConditionKind::RebootRequired);
                     }
                     node.phase.is_admitted()
                 });
-                let detail = format!("profile {} generation {}", promise.profile, promise.generation.0.short());
+                let detail = format!("profile {} generation {}", promise.what.profile, promise.generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
                 tx.event(chosen.of_node(grant.node).in_session(grant.session));
                 if admitted != Some(true) {

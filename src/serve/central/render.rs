@@ -3,13 +3,18 @@
 //! Whoever asks for what is being made waits for that one; whoever asks for what was made is not kept waiting by others' renders,
 //! which take their turns on threads of their own.
 
-use super::{Central, Shared, lock};
-use crate::boot::{self, Endpoint, ImageParts};
-use crate::catalog::{Catalog, Image};
+use super::{
+    Central, Live, Shared,
+    context::{Context, Contexts},
+    lock,
+};
+use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
+use crate::catalog::Image;
 use crate::config::Profile;
 use crate::fleet::{Generation, Node};
-use crate::id::{Digest, ProfileName};
+use crate::id::{BootSessionId, Digest, ImageName};
 use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
+use crate::store::Model;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -47,8 +52,8 @@ pub struct Rendered {
     pub overlay: Arc<PublicOverlay>,
     /// The digest of everything public.
     pub generation: Generation,
-    /// The profile that it was made for.
-    pub profile: ProfileName,
+    /// Image and kernel arguments.
+    pub what: Arc<What>,
 }
 
 /// What a script promised; the overlay of its session must keep it.
@@ -58,16 +63,13 @@ pub(super) type Promise = Rendered;
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// The site has no such profile any more.
-    #[error("profile `{profile}` is not in the site; assign another one")]
-    NoProfile {
-        /// Which.
-        profile: String,
-    },
+    #[error(transparent)]
+    NoProfile(#[from] NoProfile),
     /// The image is not built, or damaged.
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
     NoImage {
         /// Which.
-        image: String,
+        image: ImageName,
     },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
@@ -83,48 +85,75 @@ pub enum RenderError {
 }
 
 /// Everything that a render is made from, held for as long as it takes.
-struct Job {
+pub(super) struct Job {
     central: Shared,
-    catalog: Arc<Catalog>,
+    live: Arc<Live>,
     node: NodeContext,
-    profile: ProfileName,
+    profile: Profile,
     facts: ImageFacts,
+    parts: ImageParts,
     endpoint: Endpoint,
+    /// Over all of the above: two jobs with one key have one outcome.
+    pub(super) key: Digest,
 }
 
 impl Central {
-    /// Renders what this node would boot now, or waits for somebody who does.
+    /// Renders what this node would boot next.
     ///
     /// # Errors
     /// The site, the image or the overlays do not allow it. Shared by all who asked at that time; the next one tries anew.
     pub async fn render(self: &Shared, node: &Node, endpoint: Endpoint) -> Result<Rendered, Arc<RenderError>> {
-        if let Some(missing) = node.profile.as_ref().filter(|name| !self.site.profiles.contains_key(*name)) {
-            return Err(Arc::new(RenderError::NoProfile { profile: missing.to_string() }));
-        }
-        let profile = boot::effective_profile(&self.site, node);
-        let catalog = self.catalog();
-        let image = catalog.image(&profile.image);
-        let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.to_string() })?;
-        let facts = ImageFacts::of(&image.manifest);
-        let key = key(&catalog, &facts, profile, node, endpoint);
+        self.render_for(&self.live(), node, None, endpoint).await
+    }
+
+    /// Renders what this node boots in a session, or next where none is named; or waits for somebody who does.
+    pub(super) async fn render_for(
+        self: &Shared,
+        live: &Arc<Live>,
+        node: &Node,
+        session: Option<BootSessionId>,
+        endpoint: Endpoint,
+    ) -> Result<Rendered, Arc<RenderError>> {
+        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, session, endpoint));
+        let job = job?;
+        let key = job.key;
         let slot = self.renders.slot(key);
         if let Some(Ok(rendered)) = slot.get() {
             count("cached");
             return Ok(rendered.clone());
         }
-        let job = Job {
-            central: self.clone(),
-            node: NodeContext::new(node.id, Some(node.name.clone())),
-            profile: profile.name.clone(),
-            facts,
-            endpoint,
-            catalog,
-        };
         let outcome = slot.get_or_init(|| self.renders.make(job)).await;
         if outcome.is_err() {
             self.renders.forget(key, &slot);
         }
         outcome.clone()
+    }
+
+    /// Gathers what a render is made from.
+    pub(super) fn job(
+        self: &Shared,
+        live: &Arc<Live>,
+        contexts: &mut Contexts<'_>,
+        model: &Model,
+        node: &Node,
+        session: Option<BootSessionId>,
+        endpoint: Endpoint,
+    ) -> Result<Job, RenderError> {
+        let profile = boot::choose(&live.site, node, session)?;
+        let image = live.catalog.image(&profile.image);
+        let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
+        let facts = ImageFacts::of(&image.manifest);
+        let Context { node, digest } = contexts.of(model, node, &profile);
+        let key = Digest::of_fields([
+            live.common.0.as_slice(),
+            live.catalog.overlays_digest().0.as_slice(),
+            facts.manifest.0.as_slice(),
+            live.profile_digest(&profile).0.as_slice(),
+            digest.0.as_slice(),
+            endpoint.address.octets().as_slice(),
+        ]);
+        let (parts, profile) = (image_parts(image), profile.into_owned());
+        Ok(Job { central: self.clone(), live: live.clone(), node, profile, facts, parts, endpoint, key })
     }
 
     /// Renders made since the start: each different one counts once.
@@ -138,19 +167,8 @@ fn count(result: &'static str) {
     metrics::counter!("meshd_renders_total", "result" => result).increment(1);
 }
 
-fn key(catalog: &Catalog, facts: &ImageFacts, profile: &Profile, node: &Node, endpoint: Endpoint) -> Digest {
-    Digest::of_fields([
-        catalog.overlays_digest().0.as_slice(),
-        facts.manifest.0.as_slice(),
-        profile.name.as_str().as_bytes(),
-        node.id.to_string().as_bytes(),
-        node.name.as_bytes(),
-        endpoint.address.octets().as_slice(),
-    ])
-}
-
 impl Job {
-    fn run(&self) -> Result<Rendered, RenderError> {
+    fn run(self) -> Result<Rendered, RenderError> {
         let begun = self.central.clock.monotonic();
         let outcome = self.render();
         let took = self.central.clock.monotonic().saturating_sub(begun);
@@ -160,27 +178,43 @@ impl Job {
     }
 
     fn render(&self) -> Result<Rendered, RenderError> {
-        let Job { central, catalog, node, profile, facts, endpoint } = self;
-        let site = &central.site;
-        let no_profile = || RenderError::NoProfile { profile: profile.to_string() };
-        let profile = site.profiles.get(profile).ok_or_else(no_profile)?;
-        let no_image = || RenderError::NoImage { image: profile.image.to_string() };
-        let image = catalog.image(&profile.image).ok_or_else(no_image)?;
-        let input = RenderInput {
-            site,
-            profile,
-            overlays: catalog.overlays(),
-            node,
-            central: endpoint.address,
-            ca_pem: central.authority.certificate_pem(),
-            agent: &central.agent,
-            image: facts,
-        };
-        let public = overlay::render_public(&input)
-            .map_err(|source| RenderError::Faults { profile: profile.name.to_string(), source })?;
-        let args = boot::kernel_args(site, profile, image_parts(image).arch);
-        let generation = overlay::generation(facts, public.digest, profile, &args);
-        Ok(Rendered { overlay: Arc::new(public), generation, profile: profile.name.clone() })
+        let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
+        let what = self.what();
+        let generation = self.generation_of(public.digest, &what);
+        Ok(Rendered { overlay: Arc::new(public), generation, what: Arc::new(what) })
+    }
+
+    /// The generation that [`Central::render`] would give, without packing anything.
+    pub(super) fn generation(&self) -> Result<Generation, RenderError> {
+        let digest = overlay::public_digest(&self.input()).map_err(|source| self.faults(source))?;
+        Ok(self.generation_of(digest, &self.what()))
+    }
+
+    fn input(&self) -> RenderInput<'_> {
+        RenderInput {
+            site: &self.live.site,
+            profile: &self.profile,
+            overlays: self.live.catalog.overlays(),
+            node: &self.node,
+            central: self.endpoint.address,
+            ca_pem: self.central.authority.certificate_pem(),
+            agent: &self.central.agent,
+            image: &self.facts,
+        }
+    }
+
+    fn what(&self) -> What {
+        let args = boot::kernel_args(&self.live.site, &self.profile, self.parts.arch);
+        let (profile, image) = (self.profile.name.clone(), self.profile.image.clone());
+        What { profile, image, parts: self.parts.clone(), args }
+    }
+
+    fn generation_of(&self, overlay: Digest, what: &What) -> Generation {
+        overlay::generation(&self.facts, overlay, &what.profile, &what.args)
+    }
+
+    fn faults(&self, source: RenderFaults) -> RenderError {
+        RenderError::Faults { profile: self.profile.name.to_string(), source }
     }
 }
 

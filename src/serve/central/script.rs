@@ -1,13 +1,6 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
-use super::{
-    Central, Shared,
-    again::Told,
-    alarm::Alarm,
-    lock,
-    render::{RenderError, image_parts},
-    stages::reach,
-};
+use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach};
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
 use crate::config::EnrollPolicy;
 use crate::fleet::{
@@ -71,16 +64,15 @@ impl Central {
         }
         let node = self.admit(known, sighting, session.id, link_is_live).await?;
         let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
-        let rendered = self.render(&node, endpoint).await;
-        let rendered = rendered.map_err(|error| render_refusal(&error, &node, self.site()))?;
+        let live = self.live();
+        let rendered = self.render_for(&live, &node, Some(session.id), endpoint).await;
+        let rendered = rendered.map_err(|error| render_refusal(&error, &node))?;
         self.take_turn(session.mac)?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = lock(&self.capabilities).grant(self.now(), self.random(), grant);
-        let catalog = self.catalog();
-        let parts = catalog.image(&boot::effective_profile(&self.site, &node).image).map(image_parts);
         let ask = Ask {
-            site: &self.site,
-            image: parts.as_ref(),
+            site: &live.site,
+            what: &rendered.what,
             node: &node,
             session: session.id,
             endpoint,
@@ -89,8 +81,10 @@ impl Central {
         };
         let plan = boot::decide(&ask).inspect_err(|_| self.give_up_turn(session.mac))?;
         let script = boot::boot_script(&plan);
-        self.record_boot(id, session.id, from).await.map_err(|error| internal(&error))?;
-        let told = Told::of(&script, &capability, request, endpoint, &catalog, &node);
+        let once = node.once.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
+        let told = Recorded { session: session.id, from, told: endpoint.address, once };
+        self.record_boot(id, told).await.map_err(|error| internal(&error))?;
+        let told = Told::of(&script, &capability, request, endpoint, &live, &node);
         self.promise(session.id, rendered, told);
         Ok(script)
     }
@@ -149,7 +143,7 @@ impl Central {
             self.alarm(Alarm { kind, node, session: Some(session), cause, detail: detail.clone() }).await;
             return Err(Refusal::Collision { detail: detail.clone() });
         }
-        let policy = self.site.enroll.policy;
+        let policy = self.site().enroll.policy;
         if let (Identified::Known, Some(node)) = (&identified, known)
             && !teaches(&node, sighting, policy)
         {
@@ -168,13 +162,14 @@ impl Central {
         });
         let was_just_here = known.is_some_and(|node| {
             let linked = matches!(node.phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
-            linked && self.silence(node.id) <= self.site.agent.offline_after
+            linked && self.silence(node.id) <= self.site().agent.offline_after
         });
         Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }
     }
 
     /// The script goes out: the node boots, in this session. The same script again in the same session is only counted.
-    async fn record_boot(&self, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> Result<(), StoreError> {
+    async fn record_boot(&self, id: NodeId, boot: Recorded) -> Result<(), StoreError> {
+        let Recorded { session, from, told, once } = boot;
         let now = self.now();
         if self.store.read(|model| is_recorded(model, id, session, from)) {
             self.repeats.count(session, now);
@@ -188,16 +183,22 @@ impl Central {
                 });
                 reach(tx, session, Stage::Script, now);
                 let mut change = None;
-                tx.edit_node(id, |node| {
+                let used = tx.edit_node(id, |node| {
                     node.boot = Some(session);
                     node.address = Some(from.into());
+                    node.told = Some(told);
                     node.last_seen = now;
                     for past in OF_ONE_BOOT {
                         node.clear(past);
                     }
                     change = node.change(PhaseChange::Boot).ok().flatten();
+                    node.use_once(session, once)
                 });
                 phase_event(tx, id, session, change, Actor::Node, now);
+                if used == Some(true) {
+                    let event = Event::new(now, Actor::Node, EventKind::BootOnce, "this boot has it, the next has not");
+                    tx.event(event.of_node(id).in_session(session));
+                }
                 Ok(())
             })
             .await
@@ -251,6 +252,16 @@ impl Central {
     }
 }
 
+/// What is written down of a script that goes out.
+struct Recorded {
+    session: BootSessionId,
+    from: Ipv4Addr,
+    /// The address of the central node that it names.
+    told: Ipv4Addr,
+    /// Which order for one boot it follows, by the time at which that was given.
+    once: Option<Timestamp>,
+}
+
 /// Who asked for a script, as far as that is known.
 #[derive(Clone, Copy)]
 struct Asker {
@@ -282,7 +293,8 @@ pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, fro
         && model.node(id).is_some_and(|node| {
             let settled = matches!(node.phase.on(PhaseChange::Boot), Ok(Transition::Stay));
             let past = node.conditions.iter().any(|condition| OF_ONE_BOOT.contains(&condition.kind));
-            node.boot == Some(session) && node.address == Some(from.into()) && settled && !past
+            let once = node.once.as_ref().is_none_or(|once| once.used_by == Some(session));
+            node.boot == Some(session) && node.address == Some(from.into()) && settled && !past && once
         })
 }
 
@@ -354,13 +366,10 @@ fn internal(error: &StoreError) -> Refusal {
     Refusal::Internal { detail: "the central node cannot write its store; see its log".to_owned() }
 }
 
-fn render_refusal(error: &RenderError, node: &Node, site: &crate::config::Site) -> Refusal {
+fn render_refusal(error: &RenderError, node: &Node) -> Refusal {
     tracing::error!(node = %node.id, error = error as &dyn std::error::Error, "cannot render a boot");
     match error {
-        RenderError::NoImage { .. } => Refusal::ImageMissing {
-            image: boot::effective_profile(site, node).image.clone(),
-            detail: error.to_string(),
-        },
+        RenderError::NoImage { image } => Refusal::ImageMissing { image: image.clone(), detail: error.to_string() },
         _ => Refusal::RenderFailed { detail: error.to_string() },
     }
 }

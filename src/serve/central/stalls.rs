@@ -91,9 +91,10 @@ impl Central {
     }
 
     fn stall_of(&self, model: &Model, boot: &BootSession, since: Timestamp, now: Timestamp) -> Option<Stall> {
+        let site = self.site();
         let chain = Chain {
-            transport: self.site.boot.kernel_transport,
-            delivery: self.site.boot.delivery,
+            transport: site.boot.kernel_transport,
+            delivery: site.boot.delivery,
             leases: boot.address.and_then(|own| model.lease(own)).is_some_and(|lease| lease.mac == boot.mac),
         };
         stall(boot, chain, since, now)

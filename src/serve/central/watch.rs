@@ -46,9 +46,10 @@ impl Central {
         if silent.is_empty() && bare.is_empty() {
             return;
         }
+        let offline_after = self.site().agent.offline_after;
         let recorded = self.store.commit(|tx| {
             // A node that was heard of since the look is not silent.
-            for id in silent.iter().filter(|id| self.silence(**id) > self.site.agent.offline_after) {
+            for id in silent.iter().filter(|id| self.silence(**id) > offline_after) {
                 let change = tx.edit_node(*id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
                 phase_event(tx, *id, session, change, Actor::Central, now);
@@ -72,7 +73,8 @@ impl Central {
         let watched = |phase| matches!(phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
         let candidates: Vec<NodeId> =
             self.store.read(|model| model.nodes().filter(|node| watched(node.phase)).map(|node| node.id).collect());
-        candidates.into_iter().filter(|id| self.silence(*id) > self.site.agent.offline_after).collect()
+        let offline_after = self.site().agent.offline_after;
+        candidates.into_iter().filter(|id| self.silence(*id) > offline_after).collect()
     }
 
     fn without_overlay(&self, now: Timestamp) -> Vec<NodeId> {

@@ -35,6 +35,7 @@ impl Machine {
             heartbeat_s: 1,
             profile: "discovery".into(),
             services: Vec::new(),
+            checks: Default::default(),
         };
         let boot = BootPart {
             version: 1,

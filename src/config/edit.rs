@@ -1,0 +1,94 @@
+//! What a profile writes into a list that it inherits: one more, or one less.
+
+use std::{fmt, str::FromStr};
+
+/// One element of a list as it is written: `quiet` adds, `-quiet` takes an inherited one away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit<T> {
+    /// One more.
+    Add(T),
+    /// Not this one.
+    Remove(T),
+}
+
+impl<T: FromStr> FromStr for Edit<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        match text.strip_prefix('-') {
+            Some(rest) => rest.parse().map(Edit::Remove),
+            None => text.parse().map(Edit::Add),
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Edit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Edit::Add(value) => value.fmt(f),
+            Edit::Remove(value) => write!(f, "-{value}"),
+        }
+    }
+}
+
+/// The part of a kernel argument before its `=`.
+pub fn arg_key(arg: &str) -> &str {
+    arg.split_once('=').map_or(arg, |(key, _)| key)
+}
+
+/// What these mean depends on what stands before them (`hugepagesz=1G hugepages=8 hugepagesz=2M hugepages=8`), or the kernel
+/// takes every one of them (`console=tty0 console=ttyS0`). All others count once: the last one.
+const KEPT: [&str; 6] = ["hugepagesz", "hugepages", "console", "earlycon", "memmap", "modprobe.blacklist"];
+
+/// True if `later` takes the place of `earlier`.
+pub(super) fn replaces_arg(later: &str, earlier: &str) -> bool {
+    let positional = KEPT[..2].contains(&arg_key(later));
+    let repeated = KEPT.contains(&arg_key(later));
+    if repeated { !positional && later == earlier } else { arg_key(later) == arg_key(earlier) }
+}
+
+/// True if `-pattern` takes an argument away: every one of a key, or the one with this value.
+pub(super) fn removes_arg(pattern: &str, arg: &str) -> bool {
+    if pattern.contains('=') { pattern == arg } else { pattern == arg_key(arg) }
+}
+
+/// Adds kernel arguments to a list, or takes some away: by the rules that hold between a profile and the one that it extends. What
+/// takes away something that is not there changes nothing.
+pub fn edit_args(args: &mut Vec<String>, edits: &[Edit<String>]) {
+    for edit in edits {
+        match edit {
+            Edit::Remove(pattern) => args.retain(|arg| !removes_arg(pattern, arg)),
+            Edit::Add(arg) => {
+                args.retain(|earlier| !replaces_arg(arg, earlier));
+                args.push(arg.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edited(args: &[&str], edits: &[&str]) -> Vec<String> {
+        let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let edits: Vec<Edit<String>> = edits.iter().filter_map(|edit| edit.parse().ok()).collect();
+        edit_args(&mut args, &edits);
+        args
+    }
+
+    #[test]
+    fn the_last_one_of_a_key_counts_and_stands_where_it_was_written_last() {
+        assert_eq!(edited(&["a=1", "quiet"], &["a=2", "quiet"]), ["a=2", "quiet"]);
+        assert_eq!(edited(&["a=1", "b"], &["-a", "c"]), ["b", "c"]);
+        assert_eq!(edited(&["a=1", "b=1"], &["-a=2", "-b=1"]), ["a=1"]);
+    }
+
+    #[test]
+    fn what_counts_by_its_place_or_each_time_stays() {
+        let pages = ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2"];
+        assert_eq!(edited(&[], &pages), pages);
+        assert_eq!(edited(&["console=tty0"], &["console=ttyS0", "console=tty0"]), ["console=ttyS0", "console=tty0"]);
+        assert_eq!(edited(&pages, &["-hugepages", "-hugepagesz"]), [""; 0]);
+    }
+}

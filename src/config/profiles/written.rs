@@ -1,0 +1,94 @@
+//! One profile as it stands in the file.
+
+use crate::config::{
+    Hugepages, PageSize, VfioSelector, check,
+    edit::Edit,
+    reader::{At, Document, Table},
+    vars,
+};
+use crate::id::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
+use crate::wire::{CHECKS, CheckRule};
+use std::str::FromStr;
+
+/// Most pages of `hugepages`: 64 TiB in the smaller size.
+const MAX_PAGES: i64 = 1 << 25;
+/// Largest threshold, in MiB.
+const MAX_MIB: i64 = 1 << 30;
+
+/// Keys of `[profiles.*.thresholds]`.
+pub(super) const THRESHOLDS: [&str; 2] = ["memory_mib", "storage_mib"];
+
+pub(super) struct Written {
+    pub(super) name: ProfileName,
+    pub(super) place: At<()>,
+    pub(super) extends: Option<At<ProfileName>>,
+    /// An `extends` is written, readable or not: what it would bring is unknown then.
+    pub(super) has_parent: bool,
+    pub(super) image: Option<At<ImageName>>,
+    pub(super) has_image: bool,
+    pub(super) overlays: Vec<At<Edit<OverlayName>>>,
+    pub(super) kernel_args: Vec<At<Edit<String>>>,
+    pub(super) packages: Vec<At<Edit<String>>>,
+    pub(super) bundles: Vec<At<Edit<BundleName>>>,
+    pub(super) vfio: Vec<At<Edit<VfioSelector>>>,
+    pub(super) hugepages: Option<At<Hugepages>>,
+    pub(super) vars: Vec<(VarName, At<VarValue>)>,
+    pub(super) checks: Vec<At<(String, CheckRule)>>,
+    pub(super) thresholds: Vec<At<(&'static str, i64)>>,
+}
+
+impl Written {
+    /// Everything but the name, which the caller knows.
+    pub(super) fn read(document: &Document, table: &Table<'_>) -> Self {
+        let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<At<Edit<String>>> {
+            let one = |text: At<String>| {
+                let edit = Edit::<String>::from_str(&text).ok()?;
+                let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
+                rule(plain).map_err(|error| check::fault(document, &text, &error)).ok()?;
+                Some(text.with(edit))
+            };
+            table.strings(key).into_iter().filter_map(one).collect()
+        };
+        Written {
+            name: "unnamed".parse().expect("a constant name is plain"),
+            place: table.here(),
+            extends: table.parsed("extends"),
+            has_parent: table.has("extends"),
+            image: table.parsed("image"),
+            has_image: table.has("image"),
+            overlays: table.list("overlays"),
+            kernel_args: checked("kernel_args", check::kernel_arg),
+            packages: checked("packages", check::package),
+            bundles: table.list("bundles"),
+            vfio: table.table("vfio").map(|vfio| vfio.list("devices")).unwrap_or_default(),
+            hugepages: hugepages(table),
+            vars: vars::read(document, table),
+            checks: checks(table),
+            thresholds: thresholds(table),
+        }
+    }
+}
+
+fn hugepages(table: &Table<'_>) -> Option<At<Hugepages>> {
+    let at = table.place("hugepages");
+    let hint = "write hugepages = { size = \"1G\", count = 16 }; count = 0 takes inherited ones away";
+    let table = table.table("hugepages")?;
+    let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
+    let count = table.integer("count", 0..=MAX_PAGES);
+    let (size, count) = (table.required("size", size, hint), table.required("count", count, hint));
+    let count = u32::try_from(count?.value).ok()?;
+    Some(at.with(Hugepages { size: size?.value, count }))
+}
+
+fn checks(table: &Table<'_>) -> Vec<At<(String, CheckRule)>> {
+    let Some(table) = table.table("checks") else { return Vec::new() };
+    let words = [("on", CheckRule::On), ("warn", CheckRule::Warn), ("off", CheckRule::Off)];
+    let read = CHECKS.into_iter();
+    read.filter_map(|check| Some(table.choice(check, &words)?.map(|rule| (check.to_owned(), rule)))).collect()
+}
+
+fn thresholds(table: &Table<'_>) -> Vec<At<(&'static str, i64)>> {
+    let Some(table) = table.table("thresholds") else { return Vec::new() };
+    let read = THRESHOLDS.into_iter();
+    read.filter_map(|key| Some(table.integer(key, 0..=MAX_MIB)?.map(|value| (key, value)))).collect()
+}

@@ -1,0 +1,169 @@
+//! What a profile inherits, what it takes away, and who set what; groups.
+
+use super::*;
+
+const FAMILY: &str = r#"
+[profiles.base]
+image = "i"
+overlays = ["base", "agent", "motd"]
+kernel_args = ["quiet", "mitigations=auto", "hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2"]
+packages = ["htop", "vim"]
+bundles = ["mpi"]
+vars = { slots = 4, fabric = "ib0", hosts = ["a", "b"], tuned = false }
+checks = { clock = "warn", memory = "off" }
+thresholds = { memory_mib = 512 }
+[profiles.child]
+extends = "base"
+overlays = ["-motd", "vfio", "base"]
+kernel_args = ["-quiet", "-hugepages", "-hugepagesz", "mitigations=off", "nohz_full=1"]
+packages = ["-vim", "htop"]
+hugepages = { size = "1G", count = 16 }
+vars = { slots = 8 }
+checks = { memory = "on" }
+thresholds = { storage_mib = 100 }
+[profiles.grandchild]
+extends = "child"
+hugepages = { size = "2M", count = 0 }
+bundles = ["-mpi", "qemu"]
+[groups.zeta]
+nodes = ["00000002", "00000001"]
+overlays = ["tuning"]
+vars = { slots = 9 }
+[groups.alpha]
+nodes = ["00000001"]
+"#;
+
+fn family() -> Site {
+    read(&format!("{LEAST}{FAMILY}")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn profile(site: &Site, name: &str) -> Profile {
+    site.profiles[&name.parse().expect("a name")].clone()
+}
+
+fn texts<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+/// Faults of the family with some of its text replaced.
+fn refused(change: &str, with: &str) -> Vec<String> {
+    assert!(FAMILY.contains(change), "{change}");
+    let faults = read(&format!("{LEAST}{}", FAMILY.replacen(change, with, 1))).err().map_or_else(Vec::new, |all| all.0);
+    faults.into_iter().map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint)).collect()
+}
+
+#[test]
+fn lists_are_appended_to_what_is_inherited_and_can_take_of_it_away() {
+    let site = family();
+    let child = profile(&site, "child");
+    assert_eq!(texts(&child.overlays), ["agent", "vfio", "base"], "named again it moves to its later place");
+    assert_eq!(texts(&child.packages), ["htop"]);
+    assert_eq!(child.kernel_args, ["mitigations=off", "nohz_full=1", "hugepagesz=1G", "hugepages=16"]);
+    assert_eq!(
+        texts(&profile(&site, "base").kernel_args[2..]).join(" "),
+        "hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2"
+    );
+    let grandchild = profile(&site, "grandchild");
+    assert_eq!((grandchild.kernel_args, grandchild.hugepages), (texts(&["mitigations=off", "nohz_full=1"]), None));
+    assert_eq!(texts(&grandchild.bundles), ["qemu"]);
+}
+
+#[test]
+fn of_variables_checks_and_thresholds_the_nearest_counts() {
+    let child = profile(&family(), "child");
+    let vars: Vec<String> = child.vars.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
+    assert_eq!(serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(), Some("false"));
+    let told = serde_json::to_string(&child.checks).expect("plain data");
+    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":512,"storage_mib":100}}"#);
+}
+
+#[test]
+fn every_value_remembers_who_set_it_and_who_took_it_away() {
+    let child = profile(&family(), "child");
+    let line = |setting: &Setting| {
+        let removed = setting.removed_by.as_ref().map(|by| format!(" -{by}")).unwrap_or_default();
+        format!("{}={} {}{removed}", setting.key, setting.value, setting.by)
+    };
+    let lines: Vec<String> = child.settings.iter().map(line).collect();
+    for wanted in [
+        "image=i base",
+        "overlays=base child",
+        "overlays=agent base",
+        "overlays=motd base -child",
+        "kernel_args=quiet base -child",
+        "kernel_args=mitigations=off child",
+        "kernel_args=hugepages=16 child",
+        "hugepages=16 x 1G child",
+        "packages=htop base",
+        "vars.slots=8 child",
+        "vars.fabric=ib0 base",
+        "checks.memory=on child",
+        "checks.clock=warn base",
+        "thresholds.memory_mib=512 base",
+        "thresholds.storage_mib=100 child",
+    ] {
+        assert!(lines.iter().any(|line| line == wanted), "{wanted} in {lines:#?}");
+    }
+}
+
+#[test]
+fn groups_stand_in_the_order_of_the_file_and_their_nodes_in_that_of_their_ids() {
+    let groups = family().groups;
+    let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["zeta", "alpha"]);
+    assert_eq!(texts(&groups[0].nodes), ["00000001", "00000002"]);
+    assert_eq!((texts(&groups[0].overlays), groups[0].vars.len()), (texts(&["tuning"]), 1));
+}
+
+#[test]
+fn each_mistake_is_a_sentence_with_its_place_and_what_to_do() {
+    for (change, with, fault) in [
+        (
+            "\"-quiet\"",
+            "\"-quite\"",
+            "profiles.child.kernel_args[0]: takes `quite` away, which is not inherited; did you mean `quiet`?",
+        ),
+        (
+            "\"-motd\"",
+            "\"-modt\"",
+            "profiles.child.overlays[0]: takes `modt` away, which is not inherited; did you mean `motd`?",
+        ),
+        ("\"-motd\"", "\"-../x\"", "profiles.child.overlays[0]: `../x` is not a valid overlay name"),
+        ("\"-quiet\"", "\"-init=/bin/sh\"", "profiles.child.kernel_args[0]: `init` is set by meshd itself; remove it"),
+        (
+            "\"-hugepages\", ",
+            "",
+            "profiles.child.hugepages: stands beside the kernel argument `hugepages=2`, and both set aside pages; keep one: kernel_args = [\"-hugepages\"]",
+        ),
+        ("\"1G\", count = 16", "\"4M\", count = 16", "profiles.child.hugepages.size: `4M` is not known"),
+        ("\"1G\", count = 16", "\"1G\"", "profiles.child.hugepages.count: is required"),
+        (
+            "slots = 8",
+            "slots = 8.5",
+            "profiles.child.vars.slots: is a float; write true, false, a whole number, a text or a list of texts",
+        ),
+        ("slots = 8", "Slots = 8", "profiles.child.vars.Slots: `Slots` is not the name of a variable"),
+        ("clock = \"warn\"", "clok = \"warn\"", "profiles.base.checks.clok: unknown key; did you mean `clock`?"),
+        ("clock = \"warn\"", "clock = \"no\"", "profiles.base.checks.clock: `no` is not known"),
+        ("memory_mib = 512", "memory = 512", "profiles.base.thresholds.memory: unknown key"),
+        (
+            "[\"00000001\"]",
+            "[\"00000001\", \"00000001\"]",
+            "groups.alpha.nodes[1]: `00000001` is listed on line 40 already",
+        ),
+        ("[\"00000001\"]", "[\"node-1\"]", "groups.alpha.nodes[0]: `node-1` is not a node ID"),
+        (
+            "[\"00000001\"]",
+            "[]\nprofile = \"base\"",
+            "groups.alpha.profile: a group has no profile; give its nodes a profile",
+        ),
+        ("nodes = [\"00000001\"]", "", "groups.alpha.nodes: is required"),
+        ("[groups.alpha]", "[groups.\"a b\"]", "groups.a b: `a b` is not a valid group name"),
+        ("[\"tuning\"]", "[\"-tuning\"]", "groups.zeta.overlays[0]: takes `tuning` away, and a group inherits nothing"),
+    ] {
+        let found = refused(change, with);
+        assert!(found.iter().any(|found| found.starts_with(fault)), "{fault}: {found:#?}");
+        assert!(found.len() <= 2, "{change} -> {with}: {found:#?}");
+    }
+}

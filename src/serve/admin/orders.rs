@@ -1,0 +1,64 @@
+//! Routes by which an operator says what a node boots.
+
+use super::{
+    Plane,
+    error::Refused,
+    routes::{Answer, detail, shown},
+    view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
+};
+use crate::id::ProfileName;
+use axum::{
+    Json,
+    extract::{Path, State, rejection::JsonRejection},
+};
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+pub(super) fn body<T>(body: Body<T>) -> Result<T, Refused> {
+    body.map(|Json(body)| body).map_err(|error| Refused::bad_request(error.body_text()))
+}
+
+pub(super) fn profile(text: &str) -> Result<ProfileName, Refused> {
+    text.parse().map_err(|error| Refused::bad_request(format!("{error}")))
+}
+
+pub(super) async fn assign_profile(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    order: Body<AssignProfile>,
+) -> Answer<NodeView> {
+    let order = body(order)?;
+    let id = central.resolve(&node)?;
+    central.assign_profile(id, profile(&order.profile)?).await?;
+    shown(&central, id)
+}
+
+pub(super) async fn vars(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    order: Body<ChangeVars>,
+) -> Answer<NodeDetail> {
+    let ChangeVars { set, unset } = body(order)?;
+    if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
+        return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
+    }
+    let id = central.resolve(&node)?;
+    central.set_vars(id, set, unset).await?;
+    detail(&central, id)
+}
+
+pub(super) async fn boot_once(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    order: Body<BootOnce>,
+) -> Answer<NodeDetail> {
+    let order = body(order)?;
+    let id = central.resolve(&node)?;
+    if order.clear {
+        central.clear_once(id).await?;
+    } else {
+        let named = order.profile.as_deref().map(profile).transpose()?;
+        central.boot_once(id, named, order.kernel_args).await?;
+    }
+    detail(&central, id)
+}

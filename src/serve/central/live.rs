@@ -1,0 +1,99 @@
+//! What boots are decided from: the part of the site that may change while meshd runs, with overlays and images, read and checked at
+//! one moment. A reload puts another one in its place as a whole; a request that holds the old one finishes with it.
+
+use super::Central;
+use crate::catalog::Catalog;
+use crate::config::{Group, Profile, Site, Whom};
+use crate::id::{Digest, MacAddr, NodeId, ProfileName};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{Arc, PoisonError},
+};
+
+/// One such moment. Never changes.
+pub struct Live {
+    /// The site. Whatever cannot change while meshd runs is as it was at the start.
+    pub site: Arc<Site>,
+    /// Images and overlays.
+    pub catalog: Arc<Catalog>,
+    /// Groups of a node, as places in the site's list.
+    groups_of: BTreeMap<NodeId, Vec<usize>>,
+    /// Reserved addresses; of several of one machine the first.
+    reserved: BTreeMap<Whom, Ipv4Addr>,
+    /// Over what every overlay depends on beside overlays, image, profile and node.
+    pub(super) common: Digest,
+    /// Over each profile.
+    profiles: BTreeMap<ProfileName, Digest>,
+}
+
+impl Live {
+    pub(super) fn new(site: Arc<Site>, catalog: Catalog) -> Self {
+        let mut groups_of: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (place, group) in site.groups.iter().enumerate() {
+            for node in &group.nodes {
+                groups_of.entry(*node).or_default().push(place);
+            }
+        }
+        let mut reserved = BTreeMap::new();
+        for reservation in &site.reservations {
+            reserved.entry(reservation.whom).or_insert(reservation.address);
+        }
+        let (agent, boot) = (&site.agent, &site.boot);
+        let common = format!("{:?}", (&site.name, &site.ssh_keys, agent.port, agent.heartbeat, &boot.consoles));
+        let profiles = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
+        let common = Digest::of(common.as_bytes());
+        Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site }
+    }
+
+    /// The groups that a node is in, with their places, in the order of the site file.
+    pub(super) fn groups(&self, node: NodeId) -> impl Iterator<Item = (usize, &Group)> {
+        let places = self.groups_of.get(&node).into_iter().flatten();
+        places.filter_map(|place| Some((*place, self.site.groups.get(*place)?)))
+    }
+
+    /// The address that is reserved for a machine, by its ID or by one of its cards.
+    pub(super) fn reserved<'m>(&self, node: NodeId, macs: impl IntoIterator<Item = &'m MacAddr>) -> Option<Ipv4Addr> {
+        let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Whom::Mac(*mac)));
+        self.reserved.get(&Whom::Node(node)).or_else(by_card).copied()
+    }
+
+    /// Over all that a profile says.
+    pub(super) fn profile_digest(&self, profile: &Cow<'_, Profile>) -> Digest {
+        match profile {
+            Cow::Borrowed(profile) => self.profiles.get(&profile.name).copied().unwrap_or_else(|| digest(profile)),
+            Cow::Owned(profile) => digest(profile),
+        }
+    }
+}
+
+fn digest(profile: &Profile) -> Digest {
+    Digest::of(&serde_json::to_vec(profile).expect("a profile is plain data"))
+}
+
+impl Central {
+    /// What boots are decided from now; hold it for one request only.
+    pub fn live(&self) -> Arc<Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The valid site as it is now.
+    pub fn site(&self) -> Arc<Site> {
+        self.live().site.clone()
+    }
+
+    /// Images and overlays as they are now; hold it for one request only.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.live().catalog.clone()
+    }
+
+    /// Puts another catalog in place of the present one.
+    pub fn replace_catalog(&self, catalog: Catalog) {
+        self.replace_live(Live::new(self.site(), catalog));
+    }
+
+    pub(super) fn replace_live(&self, live: Live) {
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+}
