@@ -53,6 +53,7 @@ fn site() -> Site {
         groups: Vec::new(),
         default_profile: "discovery".parse().expect("a name"),
         profiles: profiles.into_iter().map(|profile| (profile.name.clone(), profile)).collect(),
+        secrets: Default::default(),
     }
 }
 

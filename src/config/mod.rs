@@ -13,6 +13,7 @@ mod profile;
 mod profiles;
 pub mod reader;
 mod reservation;
+mod secrets;
 mod segment;
 mod site;
 mod vars;

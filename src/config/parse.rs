@@ -4,7 +4,7 @@ use super::{
     Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, groups, metrics,
     profiles,
     reader::{self, At, Document, Table, write_duration},
-    reservation, segment,
+    reservation, secrets, segment,
 };
 use std::{
     ops::RangeInclusive,
@@ -56,6 +56,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
     let groups = groups::read(document, &root);
+    let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, planes?);
     let (default_profile, profiles) = profiles?;
     Some(Site {
@@ -77,6 +78,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         default_profile,
         profiles,
         groups: groups?,
+        secrets,
     })
 }
 

@@ -1,7 +1,7 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
 use super::{Group, Profile};
-use crate::id::{MacAddr, NodeId, ProfileName};
+use crate::id::{MacAddr, NodeId, ProfileName, VarName};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// One site, checked: every reference resolves, every bound holds.
@@ -44,6 +44,8 @@ pub struct Site {
     pub profiles: BTreeMap<ProfileName, Profile>,
     /// All groups, in the order of the file.
     pub groups: Vec<Group>,
+    /// Where the secrets of overlays lie, by the name of the variable. What they are is read into the catalog.
+    pub secrets: BTreeMap<VarName, PathBuf>,
 }
 
 /// One network on which machines boot.

@@ -233,6 +233,23 @@ fn prometheus_has_a_listener_of_its_own_only_where_the_site_says_so() {
 }
 
 #[test]
+fn a_secret_is_known_by_name_and_file_and_never_written_in_the_site() {
+    let site = |section: &str| {
+        parse(
+            &SAMPLE.replacen("[defaults]", &format!("[secrets]\n{section}\n[defaults]"), 1),
+            Path::new("/etc/site.toml"),
+        )
+    };
+    let secrets = site("munge_key = { file = \"keys/munge\" }").expect("valid").secrets;
+    assert_eq!(secrets.get(&"munge_key".parse().expect("a name")), Some(&"/etc/keys/munge".into()));
+    for wrong in ["a = \"hunter2\"", "A = { file = \"/x\" }", "a = {}", "a = { file = \"/x\", value = \"y\" }"] {
+        let faults = site(wrong).expect_err(wrong);
+        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
+        assert!(!faults.to_string().contains("hunter2"), "{faults}");
+    }
+}
+
+#[test]
 fn a_site_that_is_nowhere_says_how_to_name_one() {
     let faults = load(Path::new("/nonexistent/site.toml")).expect_err("not there");
     assert!(faults.to_string().contains("--site FILE"), "{faults}");
