@@ -94,7 +94,7 @@ fn overlays(table: &mut Table) {
         issued_at: Timestamp::from_millis(0),
         token: None,
     };
-    let delivered = rate(|| drop(black_box(deliver(&public, &boot))));
+    let delivered = rate(|| drop(black_box(deliver(&public, &boot, &[]))));
     table.alone("overlay (3.3 MB) from cache, one core", "/s", delivered, Goal::AtLeast(20_000.0));
 }
 

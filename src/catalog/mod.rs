@@ -3,13 +3,11 @@
 //! Nothing behind this module reads an overlay's or an image's folder. A change on disk becomes visible as a whole new
 //! snapshot or not at all: while anything in it is wrong, the last good one stays.
 
-mod fault;
 pub mod image;
 pub mod overlay;
 mod snapshot;
 pub mod versions;
 
-pub use fault::{Fault, Faults};
 pub use image::{Image, ImageError, ImageManifest};
-pub use overlay::{Overlay, read_overlays};
+pub use overlay::{Overlay, Overlays, read_overlays};
 pub use snapshot::Catalog;

@@ -1,12 +1,13 @@
 //! The snapshot: everything that a boot can be made of, read and checked at one moment.
 
 use super::{
-    Faults, Image, ImageError, Overlay,
+    Image, ImageError, Overlays,
     image::{load_image, load_version},
     read_overlays,
     versions::Shelf,
 };
-use crate::id::{Digest, ImageName, OverlayName};
+use crate::config::Faults;
+use crate::id::{Digest, ImageName};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +20,14 @@ pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
     unusable: BTreeMap<ImageName, String>,
-    overlays: BTreeMap<OverlayName, Overlay>,
+    overlays: Overlays,
     overlays_digest: Digest,
 }
 
 impl Catalog {
     /// Puts a snapshot together from parts that were read already.
-    pub fn new(images: Vec<Image>, overlays: BTreeMap<OverlayName, Overlay>) -> Self {
-        let digests: Vec<[u8; 32]> = overlays.values().map(|overlay| overlay.digest.0).collect();
-        let overlays_digest = Digest::of_fields(digests.iter().map(<[u8; 32]>::as_slice));
+    pub fn new(images: Vec<Image>, overlays: Overlays) -> Self {
+        let overlays_digest = overlays.digest();
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
         let (previous, unusable) = (BTreeMap::new(), BTreeMap::new());
         Catalog { images, previous, unusable, overlays, overlays_digest }
@@ -72,7 +72,7 @@ impl Catalog {
     }
 
     /// All overlays.
-    pub fn overlays(&self) -> &BTreeMap<OverlayName, Overlay> {
+    pub fn overlays(&self) -> &Overlays {
         &self.overlays
     }
 

@@ -1,4 +1,14 @@
-//! `meshd overlay`: what nodes are given on top of their image.
+//! `meshd overlay`: what nodes are given on top of their image, and everything that its authors do.
+
+mod cat;
+mod check;
+mod diff;
+mod golden;
+mod new;
+mod show;
+mod side;
+
+pub(super) use check::faults;
 
 use super::{
     Context, Failure,
@@ -9,8 +19,8 @@ use super::{
     wait,
 };
 use crate::catalog;
-use crate::config::{Fault, Faults, Site};
-use crate::id::{Basis, OverlayName, SystemUuid};
+use crate::config::{Profile, Site};
+use crate::id::{Basis, Digest, OverlayName, ProfileName, SystemUuid};
 use crate::serve::admin::view::GENERATION_HEADER;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,15 +28,25 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Overlay {
+    /// Write the beginning of a new overlay, which works as it is
+    New(new::New),
     /// All overlays
     List {
         #[command(flatten)]
         output: Output,
     },
+    /// What one overlay brings, and what can be set of it
+    Show(show::Show),
     /// Write the public part of an overlay as an archive, to look at
     Render(Render),
+    /// Print one rendered file
+    Cat(cat::Cat),
+    /// Compare two renderings, file by file
+    Diff(diff::Diff),
     /// Read all overlays and render every profile; needs no running meshd
-    Check,
+    Check(check::Check),
+    /// Compare the expected files of overlays with what they render to
+    Golden(golden::Golden),
 }
 
 /// A node's overlay is asked from meshd; a profile's is rendered here, for a node that does not exist.
@@ -49,36 +69,39 @@ pub(super) struct Render {
 impl Overlay {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
+            Overlay::New(new) => new.run(context),
             Overlay::List { output } => output.print(&views(&context.site()?)?, |views| list(views)),
+            Overlay::Show(show) => show.run(context),
             Overlay::Render(render) => render.run(context),
-            Overlay::Check => {
-                let site = context.site()?;
-                let found = faults(&site);
-                if found.is_empty() {
-                    eprintln!("every profile's overlays render");
-                    return Ok(());
-                }
-                Err(Faults(found).into())
-            }
+            Overlay::Cat(cat) => cat.run(context),
+            Overlay::Diff(diff) => diff.run(context),
+            Overlay::Check(check) => check.run(context),
+            Overlay::Golden(golden) => golden.run(context),
         }
     }
+}
+
+/// The public part of a node's overlay, as meshd has it, and its generation.
+fn of_node(context: &Context, node: &str) -> Result<(Vec<u8>, String), Failure> {
+    let client = context.client()?;
+    let path = format!("/v1/overlay/{}", segment(node));
+    let (bytes, generation) = wait(client.fetch(&path, GENERATION_HEADER))?;
+    Ok((bytes.to_vec(), generation))
 }
 
 impl Render {
     fn run(self, context: &Context) -> Result<(), Failure> {
         if let Some(node) = &self.node {
-            let client = context.client()?;
-            let path = format!("/v1/overlay/{}", segment(node));
-            let (bytes, generation) = wait(client.fetch(&path, GENERATION_HEADER))?;
+            let (bytes, generation) = of_node(context, node)?;
             write_whole(&self.out, &bytes)?;
             eprintln!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
             return Ok(());
         }
         let site = context.site()?;
         let profile = profile::find(&site, self.profile.as_deref().unwrap_or_default())?;
-        let mut renderer = Renderer::new(&site, overlays(&site).map_err(Faults)?).with_agent();
+        let mut renderer = Renderer::new(&site, overlays(&site)?).with_agent();
         let node = self.uuid.map(|uuid| Basis::Uuid(uuid).node_id());
-        let rendered = renderer.render(profile, node).map_err(Faults)?;
+        let rendered = renderer.render(profile, node)?;
         write_whole(&self.out, &rendered.to_targz())?;
         for note in &renderer.notes {
             eprintln!("note: {note}");
@@ -89,65 +112,58 @@ impl Render {
     }
 }
 
-/// Everything that is wrong with the overlays of a site, and with what its profiles make of them.
-pub(super) fn faults(site: &Site) -> Vec<Fault> {
-    let overlays = match overlays(site) {
-        Ok(overlays) => overlays,
-        Err(faults) => return faults,
-    };
-    let mut renderer = Renderer::new(site, overlays);
-    let mut all: Vec<Fault> = Vec::new();
-    for profile in site.profiles.values() {
-        let found = renderer.render(profile, None).err().unwrap_or_default();
-        // A template that two profiles share has one fault.
-        let new: Vec<Fault> = found.into_iter().filter(|fault| !all.contains(fault)).collect();
-        all.extend(new);
-    }
-    all
+/// An overlay by the name that somebody typed.
+fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<&'o catalog::Overlay, Failure> {
+    overlays.named.iter().find(|(known, _)| known.as_str() == name).map(|(_, overlay)| overlay).ok_or_else(|| {
+        let hint = crate::config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
+        Failure::new(format!("there is no overlay `{name}` in {}", site.overlays_dir.display()), hint)
+    })
 }
 
 /// One overlay in a listing.
 #[derive(Debug, Serialize)]
 struct OverlayView {
-    name: OverlayName,
+    name: String,
     description: String,
-    digest: crate::id::Digest,
+    digest: Digest,
     files: usize,
     packages: Vec<String>,
     services: BTreeMap<String, Vec<String>>,
-    profiles: Vec<crate::id::ProfileName>,
+    variables: Vec<String>,
+    profiles: Vec<ProfileName>,
+}
+
+impl OverlayView {
+    fn new(overlay: &catalog::Overlay, site: &Site) -> Self {
+        let mut services: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (service, (level, _)) in &overlay.services.enabled {
+            services.entry(level.to_string()).or_default().push(service.clone());
+        }
+        let uses = |profile: &&Profile| profile.overlays.iter().any(|name| name.as_str() == overlay.name.to_string());
+        OverlayView {
+            name: overlay.name.to_string(),
+            description: overlay.description.clone(),
+            digest: overlay.digest,
+            files: overlay.entries.len(),
+            packages: overlay.packages.iter().cloned().collect(),
+            services,
+            variables: overlay.variables.keys().map(ToString::to_string).collect(),
+            profiles: site.profiles.values().filter(uses).map(|profile| profile.name.clone()).collect(),
+        }
+    }
 }
 
 fn views(site: &Site) -> Result<Vec<OverlayView>, Failure> {
-    let overlays = overlays(site).map_err(Faults)?;
-    let view = |overlay: catalog::Overlay| OverlayView {
-        description: overlay.description,
-        digest: overlay.digest,
-        files: overlay.entries.len(),
-        packages: overlay.packages.into_iter().collect(),
-        services: overlay
-            .services
-            .into_iter()
-            .map(|(level, services)| (level.as_str().to_owned(), services.into_iter().collect()))
-            .collect(),
-        profiles: site
-            .profiles
-            .values()
-            .filter(|profile| profile.overlays.contains(&overlay.name))
-            .map(|profile| profile.name.clone())
-            .collect(),
-        name: overlay.name,
-    };
-    Ok(overlays.into_values().map(view).collect())
+    Ok(overlays(site)?.all().map(|overlay| OverlayView::new(overlay, site)).collect())
 }
 
 fn list(views: &[OverlayView]) -> String {
     table(
         ["name", "files", "digest", "profiles", "description"],
         views.iter().map(|view| {
-            let profiles: Vec<&str> = view.profiles.iter().map(crate::id::ProfileName::as_str).collect();
+            let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
             let files = view.files.to_string();
-            [view.name.to_string(), files, view.digest.short(), profiles.join(" "), view.description.clone()]
+            [view.name.clone(), files, view.digest.short(), profiles.join(" "), view.description.clone()]
         }),
     )
 }

@@ -1,9 +1,12 @@
 //! Renders overlays without a central node: for `overlay render --profile`, `overlay check` and `check`.
 
 use super::Failure;
-use crate::catalog::{Overlay, image, read_overlays};
-use crate::config::{Fault, Profile, Site};
-use crate::id::{Digest, NodeId, OverlayName};
+use crate::catalog::{
+    Overlays, image,
+    overlay::{Reading, read_all},
+};
+use crate::config::{Fault, Faults, Profile, Site};
+use crate::id::{Digest, NodeId, VarName};
 use crate::overlay::{self, AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput};
 use std::{
     collections::BTreeMap,
@@ -19,7 +22,7 @@ const ANY_NODE: &str = "00000000";
 /// What a rendering is made from, and what was missing.
 pub(super) struct Renderer<'s> {
     site: &'s Site,
-    pub(super) overlays: BTreeMap<OverlayName, Overlay>,
+    pub(super) overlays: Overlays,
     authority: String,
     agent: Option<AgentBinary>,
     central: Ipv4Addr,
@@ -27,15 +30,22 @@ pub(super) struct Renderer<'s> {
     pub(super) notes: Vec<String>,
 }
 
-/// The overlays of a site.
-pub(super) fn overlays(site: &Site) -> Result<BTreeMap<OverlayName, Overlay>, Vec<Fault>> {
-    read_overlays(&site.overlays_dir).map_err(|faults| {
-        let fault = |fault: crate::catalog::Fault| {
-            let line = fault.line.unwrap_or(0);
-            Fault { line, ..Fault::of_file(fault.file, fault.what, fault.hint) }
-        };
-        faults.0.into_iter().map(fault).collect()
-    })
+/// What can be read of the overlays of a site. Secrets are not read here: each that the site names has a mark all the same.
+pub(super) fn reading(site: &Site) -> Reading {
+    let mut reading = read_all(&site.overlays_dir);
+    reading.overlays.secret_marks = marks(site);
+    reading
+}
+
+/// Stands for the secrets that the site names.
+pub(super) fn marks(site: &Site) -> BTreeMap<VarName, Digest> {
+    site.secrets.keys().map(|name| (name.clone(), Digest::of(name.as_str().as_bytes()))).collect()
+}
+
+/// The overlays of a site, if none has a fault.
+pub(super) fn overlays(site: &Site) -> Result<Overlays, Faults> {
+    let Reading { overlays, faults, .. } = reading(site);
+    if faults.is_empty() { Ok(overlays) } else { Err(Faults(faults)) }
 }
 
 /// The agent that nodes of this site receive.
@@ -45,7 +55,7 @@ fn agent_path(site: &Site) -> Option<PathBuf> {
 }
 
 impl<'s> Renderer<'s> {
-    pub(super) fn new(site: &'s Site, overlays: BTreeMap<OverlayName, Overlay>) -> Self {
+    pub(super) fn new(site: &'s Site, overlays: Overlays) -> Self {
         let mut notes = Vec::new();
         let certificate = site.state_dir.join("ca").join("ca.pem");
         let authority = std::fs::read_to_string(&certificate).unwrap_or_else(|_| {
@@ -72,10 +82,11 @@ impl<'s> Renderer<'s> {
     }
 
     /// The public part of a profile's overlay.
-    pub(super) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Vec<Fault>> {
+    pub(super) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Faults> {
         let image = self.image(profile);
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
-        let node = NodeContext::new(node.unwrap_or_else(any), None);
+        let mut node = NodeContext::new(node.unwrap_or_else(any), None);
+        node.vars = profile.vars.clone();
         let nothing = AgentBinary::new(b"");
         let input = RenderInput {
             site: self.site,
@@ -88,7 +99,6 @@ impl<'s> Renderer<'s> {
             image: &image,
         };
         overlay::render_public(&input)
-            .map_err(|faults| faults.0.into_iter().map(|fault| sentence(&self.site.file, &fault.to_string())).collect())
     }
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {

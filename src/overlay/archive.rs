@@ -5,6 +5,10 @@
 //! end-of-archive blocks. So the agent is compressed once, a node's public files once per generation, and the secrets
 //! of one boot are a small last member. Nothing here depends on the clock, the machine or the order of its input.
 
+mod read;
+
+pub use read::read;
+
 use crate::id::SafePath;
 use bytes::Bytes;
 use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};

@@ -6,25 +6,32 @@
 //! [`generation`] is a digest of the public part alone, so two boots of one generation are the same boot.
 
 mod archive;
+mod context;
 mod elf;
+mod merge;
 mod plan;
-mod template;
+mod rendered;
+pub mod sample;
+mod secret;
+mod values;
 
-pub use archive::APKOVL_PATH;
+pub use crate::config::Faults as RenderFaults;
+pub use archive::{APKOVL_PATH, read as read_targz};
+pub use context::{GroupContext, MemberContext, NodeContext};
 pub use elf::interpreter;
-pub use plan::{GroupContext, Kind, MemberContext, NodeContext, Origin, RenderFault, RenderFaults, RenderedFile};
-pub use template::TemplateFault;
+pub use rendered::{Kind, Origin, RenderedFile};
+pub use secret::{Delivered, SecretFile, Secrets};
 
 use crate::{
-    catalog::{ImageManifest, Overlay, overlay::AGENT_PATH},
+    catalog::{ImageManifest, Overlays, overlay::AGENT_PATH},
     config::{Profile, Site},
     fleet::Generation,
-    id::{Digest, ImageName, OverlayName, ProfileName, SafePath},
+    id::{Digest, ImageName, ProfileName, SafePath},
     wire::{BOOT_FILE, BootPart},
 };
 use archive::Member;
 use bytes::Bytes;
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 /// What mesh-init reads of the per-boot part: the same facts as [`BOOT_FILE`] for a shell, without the token.
 const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
@@ -39,7 +46,7 @@ pub struct RenderInput<'a> {
     /// The node's profile.
     pub profile: &'a Profile,
     /// The snapshot that the profile's overlays are taken from.
-    pub overlays: &'a BTreeMap<OverlayName, Overlay>,
+    pub overlays: &'a Overlays,
     /// The node.
     pub node: &'a NodeContext,
     /// The central node's address on the segment that the node boots from.
@@ -107,34 +114,42 @@ pub struct PublicOverlay {
     pub files: Vec<RenderedFile>,
     /// Over paths, modes, owners and contents, not over how they are compressed.
     pub digest: Digest,
+    /// How to make the files with secrets, which are in no member.
+    pub secrets: Vec<SecretFile>,
 }
 
 impl PublicOverlay {
-    /// A complete archive of the public part alone: to look at, never to boot from, for mesh-init refuses it.
+    /// A complete archive of the public part alone, with placeholders for secrets: to look at, never to boot from, for
+    /// mesh-init refuses it.
     pub fn to_targz(&self) -> Bytes {
-        Bytes::from(plain(&self.members, archive::last_member([])).concat())
+        let shown = self.files.iter().filter_map(|file| {
+            let Kind::Secret(bytes) = &file.kind else { return None };
+            let content = archive::Content::File(bytes);
+            Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+        });
+        Bytes::from(plain(&self.members, archive::last_member(shown)).concat())
     }
 }
 
 /// Renders the public part of a node's overlay.
 ///
 /// # Errors
-/// Everything that is wrong at once: templates with overlay, file and line, unknown overlays, conflicting paths.
+/// Everything that is wrong at once: templates and variables with file and line, unknown overlays, conflicting paths and services.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    let files = plan::plan(input)?;
+    let plan::Planned { files, secrets } = plan::plan(input)?;
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
     let entries = files.iter().filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
             Kind::Link(target) => archive::Content::Link(target),
             Kind::Directory => archive::Content::Directory,
-            Kind::Agent => return None,
+            Kind::Agent | Kind::Secret(_) => return None,
         };
         Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
     let own = archive::member(entries);
     let members = with_agent.then(|| input.agent.member.clone()).into_iter().chain([own]).collect();
-    Ok(PublicOverlay { members, digest: digest(&files), files })
+    Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
 }
 
 /// [`PublicOverlay::digest`] of what [`render_public`] would make, without packing it.
@@ -142,7 +157,7 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
 /// # Errors
 /// As [`render_public`].
 pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
-    Ok(digest(&plan::plan(input)?))
+    Ok(digest(&plan::plan(input)?.files))
 }
 
 fn digest(files: &[RenderedFile]) -> Digest {
@@ -154,14 +169,14 @@ fn digest(files: &[RenderedFile]) -> Digest {
 }
 
 /// The overlay of one boot as an initrd that holds [`APKOVL_PATH`], in pieces, of which the large ones are shared by all boots.
-/// Not to be cached: it holds the boot's token.
-pub fn deliver(public: &PublicOverlay, boot: &BootPart) -> Vec<Bytes> {
-    archive::initrd(&public.members, &boot_member(boot))
+/// Not to be cached: it holds the boot's token and the node's secrets. `secrets` are for admitted nodes alone.
+pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
+    archive::initrd(&public.members, &boot_member(boot, secrets))
 }
 
 /// The overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Not to be cached either.
-pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart) -> Vec<Bytes> {
-    plain(&public.members, boot_member(boot))
+pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
+    plain(&public.members, boot_member(boot, secrets))
 }
 
 fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
@@ -169,14 +184,16 @@ fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
 }
 
 /// The member that ends an archive and makes it the overlay of one boot.
-fn boot_member(boot: &BootPart) -> Bytes {
+fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     let json = serde_json::to_vec(boot).expect("a boot part is plain data");
     let path = |text| SafePath::new(text).expect("a constant path is plain");
     let env = boot_env(boot);
     let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
     let entry =
         |path, bytes| archive::Entry { path, mode: BOOT_MODE, owner: (0, 0), content: archive::Content::File(bytes) };
-    archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)])
+    // Exposed to the one archive that is sent and not kept.
+    let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
+    archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))
 }
 
 /// A shell reads it, so nothing but plain words may get in.
@@ -202,6 +219,8 @@ pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, ke
 }
 
 #[cfg(test)]
-mod golden_tests;
+mod merge_tests;
+#[cfg(test)]
+mod secret_tests;
 #[cfg(test)]
 mod tests;

@@ -1,27 +1,27 @@
-//! What lies where on a node, and why: overlays in order, the last writer winning, and the files that follow from them.
+//! What lies where on a node, and why: layers merged, templates rendered, and the files that follow from both.
 //!
-//! Pure. Packages, services and modules of all overlays are joined, then written as the files that Alpine reads.
+//! Pure. Packages, services, modules and kernel parameters of all layers are joined, then written as the files that Alpine reads.
 
 use super::{
     RenderInput,
-    template::{TemplateFault, Templates},
+    merge::{Merged, Piece, fault, merge},
+    rendered::{Kind, Origin, RenderedFile},
+    secret::SecretFile,
+    values::values,
 };
 use crate::{
-    catalog::overlay::{Entry, Overlay, Runlevel, Source, is_plain_name},
-    id::{Digest, GroupName, NodeId, OverlayName, ProfileName, SafePath, Vars},
-    wire::{self, AgentConfig},
+    catalog::overlay::{Overlay, Source},
+    config::{Fault, Faults},
+    id::{Digest, SafePath},
 };
 use bytes::Bytes;
-use minijinja::context;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    net::Ipv4Addr,
-    sync::Arc,
-};
+use minijinja::Value;
+use std::collections::BTreeMap;
 
 /// mesh-init compares a node with this list before anything else runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
+/// Kernel parameters of all layers. It sorts before files that an overlay writes as a whole with a higher number.
+const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
 /// Files that Alpine's initramfs or the packages' own scripts edit before mesh-init looks at them.
 const EDITED_ON_NODE: [&str; 8] = [
     "/etc/apk/arch",
@@ -34,282 +34,166 @@ const EDITED_ON_NODE: [&str; 8] = [
     "/etc/shadow",
 ];
 
-/// What of the node itself its overlay depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeContext {
-    /// Its ID.
-    pub id: NodeId,
-    /// The name that an operator gave it; without one it is `node-ID`.
-    pub name: Option<String>,
-    /// Its variables: those of its profile, of its groups and its own, the last writer having won.
-    pub vars: Vars,
-    /// The groups that it is in, in the order in which their overlays are applied.
-    pub groups: Vec<GroupContext>,
+/// The whole overlay but for the per-boot part.
+pub(super) struct Planned {
+    /// In the order of paths.
+    pub(super) files: Vec<RenderedFile>,
+    /// What is made when the overlay is delivered.
+    pub(super) secrets: Vec<SecretFile>,
 }
 
-/// What of a group the overlays of its members depend on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupContext {
-    /// The group's name.
-    pub name: GroupName,
-    /// Overlays after those of the profile, in order.
-    pub overlays: Vec<OverlayName>,
-    /// All its members, in the order of their IDs; shared by the contexts of all of them.
-    pub members: Arc<[MemberContext]>,
-}
-
-/// A member of a group as the other members know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberContext {
-    /// Its ID.
-    pub id: NodeId,
-    /// What it calls itself.
-    pub hostname: String,
-    /// Its address, if it has one for good: a reservation, or a lease that it holds.
-    pub address: Option<Ipv4Addr>,
-}
-
-impl NodeContext {
-    /// A node in no group, without variables.
-    pub fn new(id: NodeId, name: Option<String>) -> Self {
-        NodeContext { id, name, vars: Vars::new(), groups: Vec::new() }
-    }
-
-    /// What the node calls itself.
-    pub fn hostname(&self) -> String {
-        self.name.clone().unwrap_or_else(|| format!("node-{}", self.id))
-    }
-}
-
-/// One file, link or folder of a rendered overlay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RenderedFile {
-    /// Where on the node.
-    pub path: SafePath,
-    /// What it is, and its content.
-    pub kind: Kind,
-    /// Permission bits.
-    pub mode: u32,
-    /// User and group number.
-    pub owner: (u64, u64),
-    /// Who brought it, after everyone earlier lost.
-    pub origin: Origin,
-    /// Digest of the content, or of a link's target.
-    pub digest: Digest,
-    /// Size of the content in bytes.
-    pub size: u64,
-}
-
-/// What a rendered file is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
-    /// A file with this content.
-    File(Bytes),
-    /// The agent's binary.
-    Agent,
-    /// A symbolic link to this target.
-    Link(String),
-    /// A folder.
-    Directory,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Kind::File(_) | Kind::Agent => "file",
-            Kind::Link(_) => "link",
-            Kind::Directory => "directory",
-        })
-    }
-}
-
-/// Where a rendered file comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// An overlay of the profile.
-    Overlay(OverlayName),
-    /// Made from what all of them declare.
-    Generated,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Overlay(name) => name.fmt(f),
-            Origin::Generated => f.pad("(meshd)"),
-        }
-    }
-}
-
-/// Why an overlay cannot be rendered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RenderFault {
-    /// The profile names an overlay that is not there.
-    #[error("profile {profile}: there is no overlay `{overlay}`; there are {}", there_are.join(", "))]
-    NoOverlay {
-        /// The profile.
-        profile: ProfileName,
-        /// What it names.
-        overlay: OverlayName,
-        /// What there is.
-        there_are: Vec<String>,
-    },
-    /// A template did not render.
-    #[error(transparent)]
-    Template(#[from] TemplateFault),
-    /// One overlay has a file where another needs a folder.
-    #[error("{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}; rename one of them")]
-    Conflict {
-        /// The path that cannot be both.
-        path: String,
-        /// Who says that it is a file.
-        file_in: String,
-        /// Who says that it is a folder.
-        folder_in: String,
-    },
-    /// The profile asks for something that is no package name.
-    #[error("profile {profile}: `{package}` is not a package name; write it without version or repository")]
-    Package {
-        /// The profile.
-        profile: ProfileName,
-        /// What it asks for.
-        package: String,
-    },
-}
-
-/// Everything that is wrong, at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RenderFaults(pub Vec<RenderFault>);
-
-impl fmt::Display for RenderFaults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().map(RenderFault::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl std::error::Error for RenderFaults {}
-
-/// What all overlays of a profile declare together.
-#[derive(Default)]
-struct Merged<'a> {
-    entries: BTreeMap<&'a SafePath, (&'a Overlay, &'a Entry)>,
-    services: BTreeMap<Runlevel, BTreeSet<&'a str>>,
-    packages: BTreeSet<&'a str>,
-    modules: Vec<&'a str>,
-}
-
-/// The whole overlay but for the per-boot part, in the order of paths.
-pub(super) fn plan(input: &RenderInput<'_>) -> Result<Vec<RenderedFile>, RenderFaults> {
+/// Plans everything, or says everything that is wrong.
+pub(super) fn plan(input: &RenderInput<'_>) -> Result<Planned, Faults> {
     let mut faults = Vec::new();
     let merged = merge(input, &mut faults);
-    let templates = Templates::new(values(input, &merged));
-    let mut files: Vec<RenderedFile> = Vec::new();
-    for (path, (overlay, entry)) in &merged.entries {
-        match content(entry, &overlay.name, &templates) {
-            Ok(Some(kind)) => {
-                let origin = Origin::Overlay(overlay.name.clone());
-                files.push(rendered(input, (*path).clone(), kind, (entry.mode, entry.owner), origin));
-            }
-            Ok(None) => {}
-            Err(fault) => faults.push(fault.into()),
+    let values = values(input, &merged, &mut faults);
+    let mut plan = Plan { input, merged: &merged, values, files: Vec::new(), secrets: Vec::new() };
+    for (path, pieces) in &merged.paths {
+        if let Err(found) = plan.path(path, pieces) {
+            faults.extend(found);
         }
     }
-    let made = generated(&merged);
-    files.extend(made.into_iter().map(|(path, kind)| own(input, &path, kind)));
+    plan.generated();
+    let Plan { mut files, secrets, .. } = plan;
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    conflicts(&files, &mut faults);
+    conflicts(input, &files, &mut faults);
     if !faults.is_empty() {
-        return Err(RenderFaults(faults));
+        return Err(Faults(faults));
     }
-    let manifest = own(input, MANIFEST_FILE, Kind::File(manifest(&files)));
+    let manifest =
+        rendered(input, made(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
-    Ok(files)
+    Ok(Planned { files, secrets })
 }
 
-fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<RenderFault>) -> Merged<'a> {
-    let mut merged = Merged::default();
-    for name in &input.profile.overlays {
-        let Some(overlay) = input.overlays.get(name) else {
-            faults.push(RenderFault::NoOverlay {
-                profile: input.profile.name.clone(),
-                overlay: name.clone(),
-                there_are: input.overlays.keys().map(OverlayName::to_string).collect(),
-            });
-            continue;
+/// Mode and owner of a file that meshd makes.
+const OWN_FILE: (u32, (u64, u64)) = (0o644, (0, 0));
+
+struct Plan<'a> {
+    input: &'a RenderInput<'a>,
+    merged: &'a Merged<'a>,
+    values: Vec<Value>,
+    files: Vec<RenderedFile>,
+    secrets: Vec<SecretFile>,
+}
+
+impl Plan<'_> {
+    fn layer(&self, piece: &Piece<'_>) -> &Overlay {
+        self.merged.layers[piece.layer]
+    }
+
+    fn path(&mut self, path: &SafePath, pieces: &[Piece<'_>]) -> Result<(), Vec<Fault>> {
+        let Some(first) = pieces.first() else { return Ok(()) };
+        let origins = self.origins(pieces.iter().map(|piece| piece.layer));
+        let secret = self.is_secret(path, pieces, first)?;
+        let kind = match &first.entry.source {
+            Source::File(_) | Source::Template { .. } => match self.text(pieces)? {
+                Some(text) if secret => Kind::Secret(text),
+                Some(text) => Kind::File(text),
+                None => return Ok(()),
+            },
+            Source::Agent => Kind::Agent,
+            Source::Link(target) => Kind::Link(target.clone()),
+            Source::Directory => Kind::Directory,
         };
-        merged.entries.extend(overlay.entries.iter().map(|(path, entry)| (path, (overlay, entry))));
-        for (level, services) in &overlay.services {
-            merged.services.entry(*level).or_default().extend(services.iter().map(String::as_str));
+        let how = (first.entry.mode, first.entry.owner);
+        let mut file = rendered(self.input, path.clone(), kind, how, origins);
+        if secret {
+            let recipe = SecretFile::new(path, pieces, &self.merged.layers, &self.values);
+            file.digest = recipe.digest(file.digest, &self.input.overlays.secret_marks);
+            self.secrets.push(recipe);
         }
-        merged.packages.extend(overlay.packages.iter().map(String::as_str));
-        let modules = overlay.modules.iter().map(String::as_str);
-        let new: Vec<&str> = modules.filter(|module| !merged.modules.contains(module)).collect();
-        merged.modules.extend(new);
+        self.files.push(file);
+        Ok(())
     }
-    for package in &input.profile.packages {
-        if is_plain_name(package) {
-            merged.packages.insert(package);
-        } else {
-            let profile = input.profile.name.clone();
-            faults.push(RenderFault::Package { profile, package: package.clone() });
-        }
-    }
-    merged
-}
 
-/// What templates can name. docs/overlays.md lists it.
-fn values(input: &RenderInput<'_>, merged: &Merged<'_>) -> minijinja::Value {
-    let site = input.site;
-    let config = agent_config(input, merged);
-    context! {
-        site => context! { name => site.name, ssh_keys => site.ssh_keys },
-        node => context! { id => input.node.id.to_string(), hostname => input.node.hostname() },
-        profile => context! { name => input.profile.name.as_str() },
-        image => context! {
-            name => input.image.name.as_str(),
-            manifest => input.image.manifest.to_string(),
-            modloop => input.image.modloop.to_string(),
-        },
-        agent => context! {
-            config => serde_json::to_string_pretty(&config).expect("an agent's configuration is plain data"),
-            ca_pem => input.ca_pem,
-        },
-    }
-}
-
-fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
-    let running = [Runlevel::Boot, Runlevel::Default];
-    let services = running.iter().filter_map(|level| merged.services.get(level)).flatten();
-    AgentConfig {
-        version: wire::VERSION,
-        node: input.node.id,
-        central: input.central,
-        port: input.site.agent.port,
-        ca_file: "/etc/meshd/ca.pem".to_owned(),
-        heartbeat_s: u32::try_from(input.site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
-        profile: input.profile.name.to_string(),
-        services: services.map(|service| (*service).to_owned()).collect(),
-        checks: input.profile.checks.clone(),
-    }
-}
-
-/// `None` for a template that turned out empty and may.
-fn content(entry: &Entry, overlay: &OverlayName, templates: &Templates) -> Result<Option<Kind>, TemplateFault> {
-    Ok(Some(match &entry.source {
-        Source::File(bytes) => Kind::File(bytes.clone()),
-        Source::Template { text, file, omit_empty } => {
-            let text = templates.render(overlay, file, text)?;
-            if *omit_empty && text.trim().is_empty() {
-                return Ok(None);
+    /// True if any piece has a secret; a fault if others than root could read the whole.
+    fn is_secret(&self, path: &SafePath, pieces: &[Piece<'_>], first: &Piece<'_>) -> Result<bool, Vec<Fault>> {
+        let mut secret = false;
+        for piece in pieces {
+            let overlay = self.layer(piece);
+            let Some(name) = piece.entry.source.secret(&overlay.variables) else { continue };
+            secret = true;
+            if (first.entry.mode, first.entry.owner) != (0o600, (0, 0)) {
+                let by = &self.layer(first).name;
+                let what = format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {by}");
+                return Err(vec![fault(overlay, &piece.entry.place, what, "write it to a file of its own")]);
             }
-            Kind::File(Bytes::from(text))
         }
-        Source::Agent => Kind::Agent,
-        Source::Link(target) => Kind::Link(target.clone()),
-        Source::Directory => Kind::Directory,
-    }))
+        Ok(secret)
+    }
+
+    /// All pieces one after the other, each on lines of its own. `None` if they come to nothing and may.
+    fn text(&self, pieces: &[Piece<'_>]) -> Result<Option<Bytes>, Vec<Fault>> {
+        let (mut whole, mut faults): (Option<Bytes>, _) = (None, Vec::new());
+        for piece in pieces {
+            let text = match &piece.entry.source {
+                Source::File(bytes) => bytes.clone(),
+                Source::Template { file, omit_empty, .. } => {
+                    match self.layer(piece).templates.render(file, &self.values[piece.layer]) {
+                        Ok(text) if *omit_empty && text.trim().is_empty() => continue,
+                        Ok(text) => Bytes::from(text),
+                        Err(fault) => {
+                            faults.push(fault);
+                            continue;
+                        }
+                    }
+                }
+                Source::Agent | Source::Link(_) | Source::Directory => continue,
+            };
+            whole = Some(match whole {
+                None => text,
+                Some(before) => joined(&before, &text),
+            });
+        }
+        if faults.is_empty() { Ok(whole) } else { Err(faults) }
+    }
+
+    fn origins(&self, layers: impl IntoIterator<Item = usize>) -> Vec<Origin> {
+        layers.into_iter().map(|layer| Origin::Overlay(self.merged.layers[layer].name.clone())).collect()
+    }
+
+    /// The files that Alpine reads packages, modules, services and kernel parameters from, and the list that mesh-init compares
+    /// packages with.
+    fn generated(&mut self) {
+        let merged = self.merged;
+        let packages = || lines(merged.packages.iter().copied());
+        self.own("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
+        self.own("/etc/meshd/packages", packages(), |overlay| !overlay.packages.is_empty());
+        let modules = lines(merged.modules.iter().copied());
+        self.own("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
+        if !merged.sysctl.is_empty() {
+            let text = merged.sysctl.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>();
+            self.own(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
+        }
+        for (service, enabled) in &merged.services {
+            let path = made(&format!("/etc/runlevels/{}/{service}", enabled.level));
+            let origins = [Origin::Generated].into_iter().chain(self.origins(enabled.by.iter().copied())).collect();
+            let link = Kind::Link(format!("/etc/init.d/{service}"));
+            self.files.push(rendered(self.input, path, link, (0o777, (0, 0)), origins));
+        }
+    }
+
+    fn own(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
+        let by = (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
+        let origins = [Origin::Generated].into_iter().chain(self.origins(by)).collect();
+        self.files.push(rendered(self.input, made(path), kind, OWN_FILE, origins));
+    }
+}
+
+fn made(path: &str) -> SafePath {
+    SafePath::new(path).expect("made of constants and plain names")
+}
+
+fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Kind {
+    Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
+}
+
+/// What is appended never ends up on the last line of what was there.
+pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
+    let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
+    [before, gap, text].concat().into()
 }
 
 fn rendered(
@@ -317,57 +201,31 @@ fn rendered(
     path: SafePath,
     kind: Kind,
     (mode, owner): (u32, (u64, u64)),
-    origin: Origin,
+    origins: Vec<Origin>,
 ) -> RenderedFile {
     let (digest, size) = match &kind {
-        Kind::File(bytes) => (Digest::of(bytes), bytes.len() as u64),
+        Kind::File(bytes) | Kind::Secret(bytes) => (Digest::of(bytes), bytes.len() as u64),
         Kind::Agent => (input.agent.digest, input.agent.size),
         Kind::Link(target) => (Digest::of(target.as_bytes()), 0),
         Kind::Directory => (Digest::of(b""), 0),
     };
-    RenderedFile { path, kind, mode, owner, origin, digest, size }
-}
-
-fn own(input: &RenderInput<'_>, path: &str, kind: Kind) -> RenderedFile {
-    let path = SafePath::new(path).expect("made of constants and plain names");
-    let mode = if matches!(kind, Kind::Link(_)) { 0o777 } else { 0o644 };
-    rendered(input, path, kind, (mode, (0, 0)), Origin::Generated)
-}
-
-/// The files that Alpine reads packages, modules and services from, and the list that mesh-init compares packages with.
-fn generated(merged: &Merged<'_>) -> Vec<(String, Kind)> {
-    let lines = |names: &mut dyn Iterator<Item = &str>| {
-        Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
-    };
-    let mut files = vec![
-        ("/etc/apk/world".to_owned(), lines(&mut merged.packages.iter().copied())),
-        ("/etc/meshd/packages".to_owned(), lines(&mut merged.packages.iter().copied())),
-        ("/etc/modules".to_owned(), lines(&mut merged.modules.iter().copied())),
-    ];
-    for (level, services) in &merged.services {
-        files.extend(services.iter().map(|service| {
-            (format!("/etc/runlevels/{level}/{service}"), Kind::Link(format!("/etc/init.d/{service}")))
-        }));
-    }
-    files
+    RenderedFile { path, kind, mode, owner, origins, digest, size }
 }
 
 /// A path cannot be a file for one overlay and a folder for another: tar would unpack whichever comes first.
-fn conflicts(files: &[RenderedFile], faults: &mut Vec<RenderFault>) {
+fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<Fault>) {
     let leaves: BTreeMap<&str, &RenderedFile> =
         files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
     for below in files {
         for leaf in below.path.parents().filter_map(|parent| leaves.get(parent)) {
-            faults.push(RenderFault::Conflict {
-                path: leaf.path.to_string(),
-                file_in: leaf.origin.to_string(),
-                folder_in: below.origin.to_string(),
-            });
+            let (path, file_in, folder_in) = (&leaf.path, leaf.origin(), below.origin());
+            let what = format!("{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}");
+            faults.push(Fault::of_file(&input.site.overlays_dir, what, "rename one of them"));
         }
     }
 }
 
-/// In the format of sha256sum, which busybox checks.
+/// In the format of sha256sum, which busybox checks. Files with secrets are not in it: it is public.
 fn manifest(files: &[RenderedFile]) -> Bytes {
     let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
     let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));

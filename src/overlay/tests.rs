@@ -1,101 +1,46 @@
 //! What an overlay promises: the same bytes, one secret part, and faults that say where.
 
-use super::*;
+use super::{sample::Sample, *};
 use crate::{
     catalog::read_overlays,
-    config::{Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Http, Transport},
     id::{BootSessionId, Secret, Timestamp},
 };
 use std::{
     fs,
     io::{Read as _, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 pub(super) const TOKEN: &str = "token-that-nobody-may-see";
 
-/// A site with one profile, and everything else that a rendering needs.
-pub(super) struct Given {
-    pub(super) site: Site,
-    pub(super) profile: Profile,
-    pub(super) overlays: BTreeMap<OverlayName, Overlay>,
-    pub(super) node: NodeContext,
-    pub(super) agent: AgentBinary,
-    pub(super) image: ImageFacts,
+/// The overlays of the repository in this order, on a made-up node.
+pub(super) fn shipped(names: &[&str]) -> Sample {
+    from(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), names)
 }
 
-impl Given {
-    /// The overlays of the repository in this order, on a made-up node.
-    pub(super) fn shipped(names: &[&str]) -> Self {
-        Self::from(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), names)
-    }
+pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Sample {
+    let overlays = read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}"));
+    Sample::new(overlays, names.iter().map(|name| name.parse().expect("a plain name")).collect())
+}
 
-    pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Self {
-        let name = |text: &str| text.parse().expect("a plain name");
-        Given {
-            site: site(),
-            profile: Profile {
-                overlays: names.iter().map(|text| name(text)).collect(),
-                ..Profile::new("compute".parse().expect("plain"), "alpine-lab".parse().expect("plain"))
-            },
-            overlays: read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}")),
-            node: NodeContext::new("0123abcd".parse().expect("an ID"), None),
-            agent: AgentBinary::new(b"an agent"),
-            image: ImageFacts {
-                name: "alpine-lab".parse().expect("plain"),
-                manifest: Digest::of(b"manifest"),
-                modloop: Digest::of(b"modloop"),
-            },
-        }
-    }
+/// What lies at a path.
+pub(super) fn file<'p>(public: &'p PublicOverlay, path: &str) -> &'p RenderedFile {
+    let found = public.files.iter().find(|file| file.path.to_string() == path);
+    found.unwrap_or_else(|| {
+        panic!("no {path} among {:?}", public.files.iter().map(|file| &file.path).collect::<Vec<_>>())
+    })
+}
 
-    pub(super) fn render(&self) -> Result<PublicOverlay, RenderFaults> {
-        render_public(&RenderInput {
-            site: &self.site,
-            profile: &self.profile,
-            overlays: &self.overlays,
-            node: &self.node,
-            central: Ipv4Addr::new(10, 77, 0, 1),
-            ca_pem: "-----BEGIN CERTIFICATE-----\n(a site's own)\n-----END CERTIFICATE-----\n",
-            agent: &self.agent,
-            image: &self.image,
-        })
+/// The text that lies at a path.
+pub(super) fn text(public: &PublicOverlay, path: &str) -> String {
+    match &file(public, path).kind {
+        Kind::File(bytes) | Kind::Secret(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        other => format!("{other:?}"),
     }
 }
 
-fn site() -> Site {
-    let seconds = Duration::from_secs;
-    Site {
-        name: "rack-a".into(),
-        file: "site.toml".into(),
-        state_dir: "state".into(),
-        blobs_dir: "blobs".into(),
-        images_dir: "images".into(),
-        overlays_dir: "overlays".into(),
-        ssh_keys: Vec::new(),
-        segments: Vec::new(),
-        reservations: Vec::new(),
-        http: Http { port: 8080 },
-        agent: AgentPlane { port: 8443, heartbeat: seconds(30), offline_after: seconds(60), binary: None },
-        admin: Admin { socket: "admin.sock".into() },
-        metrics: None,
-        enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: seconds(900) },
-        boot: Boot {
-            kernel_transport: Transport::Http,
-            delivery: Delivery::Initrd,
-            loaders_dir: "/usr/lib/ipxe".into(),
-            consoles: Vec::new(),
-            max_loading: 256,
-        },
-        groups: Vec::new(),
-        default_profile: "compute".parse().expect("plain"),
-        profiles: BTreeMap::new(),
-    }
-}
-
-fn boot_part() -> BootPart {
+pub(super) fn boot_part() -> BootPart {
     BootPart {
         version: crate::wire::VERSION,
         node: "0123abcd".parse().expect("an ID"),
@@ -107,7 +52,7 @@ fn boot_part() -> BootPart {
 }
 
 /// A folder of overlays made of (path, content) pairs.
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a temporary folder");
     for (path, content) in files {
         let path = root.path().join(path);
@@ -125,7 +70,7 @@ fn run(command: &mut Command, input: &[u8]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn gunzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out).expect("gzip");
     out
@@ -133,18 +78,18 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_same_input_gives_the_same_bytes() {
-    let (one, other) = (Given::shipped(&["base", "agent", "motd"]), Given::shipped(&["base", "agent", "motd"]));
+    let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
     let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
     assert_eq!(one.to_targz(), other.to_targz());
     assert_eq!(one.digest, other.digest);
-    assert_eq!(deliver(&one, &boot_part()), deliver(&other, &boot_part()));
+    assert_eq!(deliver(&one, &boot_part(), &[]), deliver(&other, &boot_part(), &[]));
     assert_eq!(one.to_targz()[4..10], [0, 0, 0, 0, 0, 255], "no time and no system in the gzip header");
 }
 
 #[test]
 fn a_real_tar_reads_all_members_of_a_delivered_overlay() {
-    let public = Given::shipped(&["base", "agent"]).render().expect("renders");
-    let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part()).concat());
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part(), &[]).concat());
     let line = |path: &str| {
         let found = listing.lines().find(|line| line.split(' ').any(|word| word == path));
         found.unwrap_or_else(|| panic!("{path} is not in\n{listing}")).to_owned()
@@ -161,27 +106,27 @@ fn a_real_tar_reads_all_members_of_a_delivered_overlay() {
 
 #[test]
 fn the_initrd_holds_the_overlay_whole_and_is_padded() {
-    let public = Given::shipped(&["base", "agent"]).render().expect("renders");
-    let initrd = deliver(&public, &boot_part()).concat();
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let initrd = deliver(&public, &boot_part(), &[]).concat();
     assert_eq!(initrd.len() % 4, 0);
     let mut cpio = Vec::new();
     flate2::read::GzDecoder::new(&initrd[..]).read_to_end(&mut cpio).expect("one gzip stream, then padding");
     let root = tempfile::tempdir().expect("a temporary folder");
     run(Command::new("cpio").args(["-i", "--quiet"]).current_dir(root.path()), &cpio);
     let unpacked = fs::read(root.path().join("apkovl.tar.gz")).expect("the file that apkovl= names");
-    assert_eq!(unpacked, deliver_targz(&public, &boot_part()).concat());
+    assert_eq!(unpacked, deliver_targz(&public, &boot_part(), &[]).concat());
 }
 
 #[test]
 fn the_token_is_only_in_the_boot_file_of_the_last_member() {
-    let public = Given::shipped(&["base", "agent", "motd"]).render().expect("renders");
+    let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
     let holds = |bytes: &[u8]| String::from_utf8_lossy(&gunzip(bytes)).contains(TOKEN);
     assert!(!holds(&public.to_targz()));
-    assert!(holds(&deliver_targz(&public, &boot_part()).concat()));
+    assert!(holds(&deliver_targz(&public, &boot_part(), &[]).concat()));
     assert!(!boot_env(&boot_part()).contains(TOKEN));
     assert!(!format!("{:?}", boot_part()).contains(TOKEN));
     let unapproved = BootPart { token: None, ..boot_part() };
-    assert!(!String::from_utf8_lossy(&gunzip(&boot_member(&unapproved))).contains("token"));
+    assert!(!String::from_utf8_lossy(&gunzip(&boot_member(&unapproved, &[]))).contains("token"));
 }
 
 #[test]
@@ -195,61 +140,8 @@ fn a_shell_reads_the_boot_part_without_doing_what_it_says() {
 }
 
 #[test]
-fn an_undefined_name_is_reported_with_overlay_file_and_line() {
-    let root = folder(&[
-        ("one/overlay.toml", "description = \"x\"\n"),
-        ("one/rootfs/etc/a.j2", "fine {{ node.id }}\n{{ node.nmae }}\n"),
-        ("one/rootfs/etc/b.j2", "{% if %}\n"),
-    ]);
-    let faults = Given::from(root.path(), &["one"]).render().expect_err("two faults").to_string();
-    assert!(faults.contains("overlay one: rootfs/etc/a.j2:2: `node.nmae` is undefined"), "{faults}");
-    assert!(faults.contains("node.hostname, node.id"), "{faults}");
-    assert!(faults.contains("rootfs/etc/b.j2:1"), "{faults}");
-}
-
-#[test]
-fn the_last_overlay_wins_and_the_listing_says_who_it_was() {
-    let root = folder(&[
-        ("one/overlay.toml", "description = \"x\"\npackages = [\"b\", \"a\"]\nservices.default = [\"s\"]\n"),
-        ("one/rootfs/etc/motd", "one\n"),
-        ("one/rootfs/etc/one", "one\n"),
-        ("two/overlay.toml", "description = \"x\"\npackages = [\"a\"]\nmodules = [\"m\"]\n"),
-        ("two/rootfs/etc/motd", "two\n"),
-    ]);
-    let public = Given::from(root.path(), &["one", "two"]).render().expect("renders");
-    let file = |path: &str| public.files.iter().find(|file| file.path.to_string() == path).expect("is there");
-    let text = |path: &str| match &file(path).kind {
-        Kind::File(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        other => format!("{other:?}"),
-    };
-    assert_eq!((text("/etc/motd").as_str(), file("/etc/motd").origin.to_string().as_str()), ("two\n", "two"));
-    assert_eq!(file("/etc/one").origin.to_string(), "one");
-    assert_eq!(text("/etc/apk/world"), "a\nb\n");
-    assert_eq!(text("/etc/modules"), "m\n");
-    assert_eq!(file("/etc/runlevels/default/s").kind, Kind::Link("/etc/init.d/s".into()));
-    let reversed = Given::from(root.path(), &["two", "one"]).render().expect("renders");
-    assert_ne!(public.digest, reversed.digest);
-}
-
-#[test]
-fn every_fault_of_a_profile_is_reported_at_once() {
-    let root = folder(&[
-        ("one/overlay.toml", "description = \"x\"\n"),
-        ("one/rootfs/etc/x", "a file\n"),
-        ("two/overlay.toml", "description = \"x\"\n"),
-        ("two/rootfs/etc/x/y", "below it\n"),
-    ]);
-    let mut given = Given::from(root.path(), &["one", "two", "three"]);
-    given.profile.packages.push("bad name".into());
-    let faults = given.render().expect_err("three faults");
-    assert_eq!(faults.0.len(), 3, "{faults}");
-    assert!(faults.to_string().contains("/etc/x is a file or link in overlay one, but a folder in overlay two"));
-    assert!(faults.to_string().contains("there is no overlay `three`; there are one, two"));
-}
-
-#[test]
 fn mesh_init_finds_every_public_file_in_its_manifest() {
-    let public = Given::shipped(&["base", "agent", "motd"]).render().expect("renders");
+    let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
     let root = tempfile::tempdir().expect("a temporary folder");
     run(Command::new("tar").args(["-xzf", "-", "-C"]).arg(root.path()), &public.to_targz());
     let manifest = fs::read_to_string(root.path().join("etc/meshd/manifest.sha256")).expect("is there");
@@ -267,35 +159,37 @@ fn mesh_init_finds_every_public_file_in_its_manifest() {
 
 #[test]
 fn the_agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
-    let mut given = Given::shipped(&["base", "agent"]);
+    let mut given = shipped(&["base", "agent"]);
     given.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
     let public = given.render().expect("renders");
-    let file = |path: &str| public.files.iter().find(|file| file.path.to_string() == path).expect("is there");
-    let Kind::File(config) = &file(crate::wire::AGENT_CONFIG_FILE).kind else { panic!("a file") };
+    let Kind::File(config) = &file(&public, crate::wire::AGENT_CONFIG_FILE).kind else { panic!("a file") };
     let config: crate::wire::AgentConfig = serde_json::from_slice(config).expect("the wire's own type");
     assert_eq!((config.heartbeat_s, config.port), (30, 8443));
     assert!(config.services.contains(&"mesh-agent".to_owned()));
-    let keys = file("/root/.ssh/authorized_keys");
+    let keys = file(&public, "/root/.ssh/authorized_keys");
     assert_eq!(keys.kind, Kind::File("ssh-ed25519 AAAA admin\nssh-ed25519 BBBB other\n".into()));
     assert_eq!(keys.mode, 0o600);
 }
 
 #[test]
 fn a_generation_changes_with_anything_public_and_with_nothing_else() {
-    let given = Given::shipped(&["base", "agent"]);
+    let given = shipped(&["base", "agent"]);
     let overlay = given.render().expect("renders").digest;
-    let of = |given: &Given, overlay, args: &[&str]| {
+    let of = |given: &Sample, overlay, args: &[&str]| {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         generation(&given.image, overlay, &given.profile.name, &args)
     };
     let first = of(&given, overlay, &["quiet"]);
     assert_eq!(first, of(&given, overlay, &["quiet"]));
     assert_ne!(first, of(&given, overlay, &[]));
-    let renamed = Given { node: NodeContext { name: Some("gpu-1".into()), ..given.node.clone() }, ..given };
+    let renamed = Sample { node: NodeContext { name: Some("gpu-1".into()), ..given.node.clone() }, ..given };
     assert_ne!(first, of(&renamed, renamed.render().expect("renders").digest, &["quiet"]));
 }
 
-/// The folder of one shipped overlay.
-pub(super) fn shipped_folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays").join(name)
+#[test]
+fn what_is_looked_at_is_what_was_rendered() {
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let read = read_targz(&public.to_targz()).expect("an archive");
+    let seen = |file: &RenderedFile| (file.path.clone(), file.mode, file.owner, file.digest);
+    assert_eq!(read.iter().map(seen).collect::<Vec<_>>(), public.files.iter().map(seen).collect::<Vec<_>>());
 }

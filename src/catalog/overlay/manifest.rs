@@ -1,238 +1,177 @@
 //! `overlay.toml`: what plain files cannot say. Every key is checked, and an unknown one is a fault.
 
-use super::{AGENT_PATH, Entry, Fault, Faults, MAX_ENTRIES, MAX_MANIFEST, Runlevel, Source, is_plain_name};
-use crate::id::SafePath;
+use super::{
+    Entries, Golden, MAX_ENTRIES, Runlevel, Services, Variable, is_plain_name,
+    paths::{self, path},
+    variable,
+};
+use crate::{
+    config::{
+        Fault,
+        reader::{self, At, Document, Table},
+    },
+    id::{SafePath, VarName, VarValue},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    ops::Range,
     path::Path,
 };
-use toml_edit::{Item, Key, TableLike};
 
-type Entries = BTreeMap<SafePath, Entry>;
+/// Longest value of a kernel parameter, in bytes.
+const MAX_SYSCTL: usize = 256;
 
 /// What the manifest declares beside the entries that it changes.
 #[derive(Default)]
 pub(super) struct Declared {
     pub(super) description: String,
-    pub(super) services: BTreeMap<Runlevel, BTreeSet<String>>,
+    pub(super) services: Services,
     pub(super) packages: BTreeSet<String>,
     pub(super) modules: Vec<String>,
-}
-
-struct Reader<'a> {
-    file: &'a Path,
-    text: &'a str,
-    faults: &'a mut Faults,
+    pub(super) sysctl: BTreeMap<String, String>,
+    pub(super) removed: BTreeMap<SafePath, usize>,
+    pub(super) variables: BTreeMap<VarName, Variable>,
+    pub(super) golden: Golden,
 }
 
 /// Reads the manifest, and puts modes, owners, links and folders into `entries`.
-pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Faults) -> Declared {
-    let text = match fs::metadata(file)
-        .and_then(|metadata| if metadata.len() > MAX_MANIFEST { Ok(None) } else { fs::read_to_string(file).map(Some) })
-    {
-        Ok(Some(text)) => text,
-        Ok(None) => {
-            let what = format!("is larger than {MAX_MANIFEST} bytes");
-            faults.push(Fault::new(file, what, "files belong into rootfs/"));
-            return Declared::default();
-        }
-        Err(error) => {
-            let hint = "every overlay has one, with at least: description = \"what it is for\"";
-            faults.push(Fault::new(file, format!("cannot be read: {error}"), hint));
+pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) -> Declared {
+    let hint = "every overlay has one, with at least: description = \"what it is for\"";
+    let document = match reader::read_text(file, hint).and_then(|text| reader::parse(&text, file)) {
+        Ok(document) => document,
+        Err(found) => {
+            faults.extend(found.0);
             return Declared::default();
         }
     };
-    let mut reader = Reader { file, text: &text, faults };
-    match toml_edit::Document::parse(text.as_str()) {
-        Ok(document) => reader.document(document.as_table(), entries),
-        Err(error) => {
-            reader.fault(error.span(), error.message().trim(), "write it as TOML");
-            Declared::default()
-        }
+    let declared = everything(&document, entries);
+    if let Err(found) = document.finish(Some(())) {
+        faults.extend(found.0);
     }
+    declared
 }
 
-impl Reader<'_> {
-    fn fault(&mut self, span: Option<Range<usize>>, what: impl Into<String>, hint: impl Into<String>) {
-        let before = span.and_then(|span| self.text.get(..span.start));
-        let line = before.map(|before| before.matches('\n').count() + 1);
-        self.faults.push(Fault { line, ..Fault::new(self.file, what, hint) });
+fn everything(document: &Document, entries: &mut Entries) -> Declared {
+    let root = document.root();
+    let hint = "add: description = \"what it is for, in a line\"";
+    let description = root.required("description", root.word("description"), hint);
+    let removed = root.strings("remove").into_iter().filter_map(|at| Some((path(document, &at)?, at.line))).collect();
+    paths::read(document, &root, entries);
+    let declared = Declared {
+        description: description.map(|text| plain_line(document, text)).unwrap_or_default(),
+        packages: names(document, &root, "packages").into_iter().map(|name| name.value).collect(),
+        modules: names(document, &root, "modules").into_iter().map(|name| name.value).collect(),
+        services: root.table("services").map(|table| services(document, &table)).unwrap_or_default(),
+        sysctl: root.table("sysctl").map(|table| sysctl(&table)).unwrap_or_default(),
+        variables: entries_of(&root, "variables").filter_map(|entry| variable::read(document, entry)).collect(),
+        golden: root.table("golden").map(|table| golden(document, &table)).unwrap_or_default(),
+        removed,
+    };
+    for (at, line) in declared.removed.iter().filter(|(at, _)| entries.contains_key(*at)) {
+        let hint = "remove one of the two: a file that is brought replaces an earlier one anyway";
+        document.fault_at(*line, "remove".into(), format!("{at} is removed and brought by the same overlay"), hint);
     }
-
-    fn unknown(&mut self, key: &Key, known: &str) {
-        self.fault(key.span(), format!("unknown key `{}`", key.get()), format!("known here: {known}"));
+    if entries.len() > MAX_ENTRIES {
+        document.fault_at(0, String::new(), format!("more than {MAX_ENTRIES} entries"), "bring software as packages");
     }
-
-    fn document(&mut self, table: &dyn TableLike, entries: &mut Entries) -> Declared {
-        let mut declared = Declared::default();
-        if !table.contains_key("description") {
-            self.fault(Some(0..0), "has no description", "add: description = \"what it is for, in a line\"");
-        }
-        for (key, item) in pairs(table) {
-            match key.get() {
-                "description" => declared.description = self.text(key, item).unwrap_or_default().to_owned(),
-                "packages" => declared.packages = self.names(key, item).into_iter().collect(),
-                "modules" => declared.modules = self.names(key, item),
-                "services" => declared.services = self.services(key, item),
-                "files" => self.each_path(key, item, |reader, path, key, item| reader.file(path, key, item, entries)),
-                "directories" => {
-                    self.each_path(key, item, |reader, path, key, item| reader.directory(path, key, item, entries));
-                }
-                "links" => self.each_path(key, item, |reader, path, key, item| reader.link(path, key, item, entries)),
-                _ => self.unknown(key, "description, packages, modules, services, files, directories, links"),
-            }
-        }
-        if entries.len() > MAX_ENTRIES {
-            self.fault(None, format!("more than {MAX_ENTRIES} entries"), "bring software as packages");
-        }
-        declared
-    }
-
-    fn text<'a>(&mut self, key: &Key, item: &'a Item) -> Option<&'a str> {
-        let text = item.as_str().filter(|text| !text.is_empty() && !text.chars().any(char::is_control));
-        if text.is_none() {
-            self.fault(key.span(), format!("`{}` is not a line of text", key.get()), "write it in quotes");
-        }
-        text
-    }
-
-    fn names(&mut self, key: &Key, item: &Item) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        let Some(array) = item.as_array() else {
-            self.fault(key.span(), format!("`{}` is not a list", key.get()), "write it as [\"a\", \"b\"]");
-            return names;
-        };
-        for value in array {
-            match value.as_str() {
-                Some(name) if names.iter().any(|other| other == name) => {
-                    self.fault(value.span(), format!("`{name}` is here twice"), "remove one of the two");
-                }
-                Some(name) if is_plain_name(name) => names.push(name.to_owned()),
-                _ => {
-                    let what = format!("{} is not a name", value.to_string().trim());
-                    self.fault(value.span(), what, "write letters, digits, `+`, `.`, `_`, `-` in quotes, no version");
-                }
-            }
-        }
-        names
-    }
-
-    fn services(&mut self, key: &Key, item: &Item) -> BTreeMap<Runlevel, BTreeSet<String>> {
-        let mut services = BTreeMap::new();
-        for (key, item) in self.table(key, item).into_iter().flat_map(pairs) {
-            match Runlevel::ALL.into_iter().find(|level| level.as_str() == key.get()) {
-                Some(level) => {
-                    services.insert(level, self.names(key, item).into_iter().collect());
-                }
-                None => self.unknown(key, "sysinit, boot, default, shutdown"),
-            }
-        }
-        services
-    }
-
-    fn table<'a>(&mut self, key: &Key, item: &'a Item) -> Option<&'a dyn TableLike> {
-        let table = item.as_table_like();
-        if table.is_none() {
-            self.fault(key.span(), format!("`{}` is not a table", key.get()), "see docs/overlays.md");
-        }
-        table
-    }
-
-    /// Calls `read` for every path of a table.
-    fn each_path(&mut self, key: &Key, item: &Item, mut read: impl FnMut(&mut Self, SafePath, &Key, &Item)) {
-        const HINT: &str = "write the path as the node sees it, such as \"/etc/motd\"";
-        for (key, item) in self.table(key, item).into_iter().flat_map(pairs) {
-            match SafePath::new(key.get()) {
-                Ok(path) if key.get().starts_with('/') => read(self, path, key, item),
-                Ok(_) => self.fault(key.span(), format!("`{}` does not begin with `/`", key.get()), HINT),
-                Err(error) => self.fault(key.span(), error.to_string(), HINT),
-            }
-        }
-    }
-
-    fn file(&mut self, path: SafePath, key: &Key, item: &Item, entries: &mut Entries) {
-        let Some(table) = self.table(key, item) else { return };
-        if table.get("source").and_then(Item::as_str) == Some("agent") {
-            if path.to_string() != AGENT_PATH {
-                let what = format!("the agent lies at {AGENT_PATH}, not at {path}");
-                return self.fault(key.span(), what, "use that path, and a link if it is wanted elsewhere too");
-            }
-            entries.insert(path.clone(), Entry { source: Source::Agent, mode: 0o755, owner: (0, 0) });
-        }
-        let Some(entry) = entries.get_mut(&path) else {
-            let hint = format!("add rootfs{path}, or rootfs{path}.j2 for a template");
-            return self.fault(key.span(), format!("there is no file {path} in rootfs/"), hint);
-        };
-        for (key, item) in pairs(table) {
-            match (key.get(), &mut entry.source) {
-                ("source", Source::Agent) => {}
-                ("source", _) => self.fault(key.span(), "unknown source", "write source = \"agent\", or leave it out"),
-                // The agent is packed once for all nodes.
-                ("mode" | "owner", Source::Agent) => {
-                    self.fault(key.span(), "the agent is 0755 and root's", "leave it out");
-                }
-                ("mode", _) => self.mode(key, item, &mut entry.mode),
-                ("owner", _) => self.owner(key, item, &mut entry.owner),
-                ("omit_empty", Source::Template { omit_empty, .. }) => match item.as_bool() {
-                    Some(wanted) => *omit_empty = wanted,
-                    None => self.fault(key.span(), "`omit_empty` is not true or false", "write omit_empty = true"),
-                },
-                ("omit_empty", _) => self.fault(key.span(), "only a template can turn out empty", "leave it out"),
-                _ => self.unknown(key, "mode, owner, omit_empty, source"),
-            }
-        }
-    }
-
-    fn directory(&mut self, path: SafePath, key: &Key, item: &Item, entries: &mut Entries) {
-        let mut entry = Entry { source: Source::Directory, mode: 0o755, owner: (0, 0) };
-        for (key, item) in self.table(key, item).into_iter().flat_map(pairs) {
-            match key.get() {
-                "mode" => self.mode(key, item, &mut entry.mode),
-                "owner" => self.owner(key, item, &mut entry.owner),
-                _ => self.unknown(key, "mode, owner"),
-            }
-        }
-        self.insert_new(path, key, entry, entries);
-    }
-
-    fn link(&mut self, path: SafePath, key: &Key, item: &Item, entries: &mut Entries) {
-        if let Some(target) = self.text(key, item) {
-            let entry = Entry { source: Source::Link(target.to_owned()), mode: 0o777, owner: (0, 0) };
-            self.insert_new(path, key, entry, entries);
-        }
-    }
-
-    fn insert_new(&mut self, path: SafePath, key: &Key, entry: Entry, entries: &mut Entries) {
-        if entries.contains_key(&path) {
-            return self.fault(key.span(), format!("{path} is in this overlay already"), "remove one of the two");
-        }
-        entries.insert(path, entry);
-    }
-
-    fn mode(&mut self, key: &Key, item: &Item, mode: &mut u32) {
-        let text = item.as_str().filter(|text| text.len() == 4);
-        match text.and_then(|text| u32::from_str_radix(text, 8).ok()) {
-            Some(read) => *mode = read,
-            None => self.fault(key.span(), "`mode` is not four octal digits in quotes", "write mode = \"0600\""),
-        }
-    }
-
-    fn owner(&mut self, key: &Key, item: &Item, owner: &mut (u64, u64)) {
-        let numbers = item.as_str().and_then(|text| text.split_once(':'));
-        let numbers = numbers.and_then(|(user, group)| Some((user.parse::<u16>().ok()?, group.parse::<u16>().ok()?)));
-        match numbers {
-            Some((user, group)) => *owner = (user.into(), group.into()),
-            None => {
-                let hint = "write numbers, owner = \"65534:65534\": names may differ between images";
-                self.fault(key.span(), "`owner` is not user and group number", hint);
-            }
-        }
-    }
+    declared
 }
 
-/// Keys with their places, in the order written.
-fn pairs(table: &dyn TableLike) -> impl Iterator<Item = (&Key, &Item)> {
-    table.iter().filter_map(|(name, _)| table.get_key_value(name))
+/// Every table of a section.
+pub(super) fn entries_of<'d>(root: &Table<'d>, section: &str) -> impl Iterator<Item = reader::Entry<'d>> + use<'d> {
+    root.table(section).map(|table| table.entries()).unwrap_or_default().into_iter()
+}
+
+/// A text that is one line.
+pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
+    if text.chars().any(char::is_control) {
+        document.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
+    }
+    text.value
+}
+
+/// Names that apk, OpenRC and modprobe take without quoting, none twice.
+fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<At<String>> {
+    let mut names: Vec<At<String>> = Vec::new();
+    for name in table.strings(key) {
+        if names.iter().any(|other| other.value == name.value) {
+            document.fault(&name, format!("`{}` is here twice", name.value), "remove one of the two");
+        } else if is_plain_name(&name) {
+            names.push(name);
+        } else {
+            let hint = "write letters, digits, `+`, `.`, `_`, `-`, and no version";
+            document.fault(&name, format!("`{}` is not a name", reader::brief(&name)), hint);
+        }
+    }
+    names
+}
+
+fn services(document: &Document, table: &Table<'_>) -> Services {
+    let mut services = Services::default();
+    for level in Runlevel::ALL {
+        for name in names(document, table, level.as_str()) {
+            if let Some((other, _)) = services.enabled.get(&name.value) {
+                let what = format!("`{}` is in runlevel {other} already", name.value);
+                document.fault(&name, what, "a service starts once: remove one of the two");
+            } else {
+                let line = name.line;
+                services.enabled.insert(name.value, (level, line));
+            }
+        }
+    }
+    let lines = |key: &str| names(document, table, key).into_iter().map(|name| (name.value, name.line)).collect();
+    services.removed = lines("remove");
+    services.conflicts = lines("conflicts");
+    for (name, line) in services.conflicts.iter().filter(|(name, _)| services.enabled.contains_key(*name)) {
+        let what = format!("`{name}` is enabled here and in conflict with this overlay");
+        document.fault_at(*line, "services.conflicts".into(), what, "remove one of the two");
+    }
+    services
+}
+
+fn sysctl(table: &Table<'_>) -> BTreeMap<String, String> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"._-/*".contains(&c);
+    let mut values = BTreeMap::new();
+    for key in table.keys() {
+        let value = match table.variable(&key).map(|value| value.value) {
+            Some(VarValue::Integer(number)) => number.to_string(),
+            Some(VarValue::Text(text)) => text,
+            Some(_) => {
+                table.fault(
+                    &key,
+                    "is neither a number nor a text",
+                    "write it as `sysctl -w` takes it: 10 or \"10 20\"",
+                );
+                continue;
+            }
+            None => continue,
+        };
+        let name = key.bytes().all(plain) && key.contains(['.', '/']) && !key.starts_with('/');
+        if !name {
+            table.fault(
+                &key,
+                format!("`{}` is no kernel parameter", reader::brief(&key)),
+                "write it as \"vm.swappiness\"",
+            );
+        } else if value.len() > MAX_SYSCTL || value.chars().any(char::is_control) {
+            table.fault(&key, "is not one short line", format!("a value has up to {MAX_SYSCTL} bytes"));
+        } else {
+            values.insert(key.value, value);
+        }
+    }
+    values
+}
+
+fn golden(document: &Document, table: &Table<'_>) -> Golden {
+    let after = table.list("after").into_iter().map(|name| name.value).collect();
+    let mut vars = BTreeMap::new();
+    if let Some(table) = table.table("vars") {
+        for key in table.keys() {
+            let value = table.variable(&key).map(|value| value.value);
+            match key.parse::<VarName>() {
+                Ok(name) => drop(value.map(|value| vars.insert(name, value))),
+                Err(error) => document.fault(&key, error.to_string(), "write a variable that is declared here"),
+            }
+        }
+    }
+    Golden { after, vars }
 }

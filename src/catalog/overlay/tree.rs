@@ -1,10 +1,9 @@
 //! Walks `rootfs/` without ever following a link, so that nothing outside an overlay can get into one.
 
-use super::{Entry, Fault, Faults, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, Source};
-use crate::id::SafePath;
+use super::{Entries, Entry, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, Place, Source, Uses};
+use crate::{config::Fault, id::SafePath};
 use bytes::Bytes;
 use std::{
-    collections::BTreeMap,
     fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
@@ -18,15 +17,15 @@ const EXECUTABLE_MODE: u32 = 0o755;
 /// What the walk has gathered.
 struct Walk<'a> {
     root: &'a Path,
-    entries: BTreeMap<SafePath, Entry>,
+    entries: Entries,
     bytes: u64,
     seen: usize,
-    faults: &'a mut Faults,
+    faults: &'a mut Vec<Fault>,
 }
 
 /// Every file and link below `rootfs`. Folders come to a node with what is in them, or by `overlay.toml`.
-pub(super) fn read(rootfs: &Path, faults: &mut Faults) -> BTreeMap<SafePath, Entry> {
-    let mut walk = Walk { root: rootfs, entries: BTreeMap::new(), bytes: 0, seen: 0, faults };
+pub(super) fn read(rootfs: &Path, faults: &mut Vec<Fault>) -> Entries {
+    let mut walk = Walk { root: rootfs, entries: Entries::new(), bytes: 0, seen: 0, faults };
     // An overlay of services and packages alone has no rootfs/.
     if rootfs.is_dir() {
         walk.folder(rootfs);
@@ -36,7 +35,7 @@ pub(super) fn read(rootfs: &Path, faults: &mut Faults) -> BTreeMap<SafePath, Ent
 
 impl Walk<'_> {
     fn fault<T>(&mut self, path: &Path, what: impl Into<String>, hint: &str) -> Option<T> {
-        self.faults.push(Fault::new(path, what, hint));
+        self.faults.push(Fault::of_file(path, what, hint));
         None
     }
 
@@ -99,26 +98,41 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) => return self.fault(path, error.to_string(), "rename it"),
         };
-        match self.entries.insert(at, Entry { source, mode, owner: (0, 0) }) {
+        let place = Place { file: format!("rootfs/{relative}"), line: 0 };
+        let entry = Entry { source, mode, owner: (0, 0), append: false, replace: false, place };
+        match self.entries.insert(at, entry) {
             None => Some(()),
             Some(_) => self.fault(path, "is here as a file and as a template", "remove one of the two"),
         }
     }
 
     fn content(&mut self, path: &Path, size: u64) -> Option<Vec<u8>> {
+        const HINT: &str = "a file has up to 4 MiB and an overlay 16 MiB: bring software as packages";
+        if size > MAX_FILE {
+            return self.fault(path, format!("is of {size} bytes"), HINT);
+        }
+        let before = self.bytes;
         self.bytes += size;
-        if size > MAX_FILE || self.bytes > MAX_OVERLAY {
-            let what = format!("is of {size} bytes, and the overlay has {} so far", self.bytes);
-            let hint = "a file has up to 4 MiB and an overlay 16 MiB: bring software as packages";
-            return self.fault(path, what, hint);
+        if self.bytes > MAX_OVERLAY {
+            // Said once, of the file with which it was too much.
+            if before <= MAX_OVERLAY {
+                self.fault::<()>(path, format!("makes the overlay {} bytes large", self.bytes), HINT);
+            }
+            return None;
         }
         fs::read(path).map_err(|error| self.unreadable::<()>(path, &error)).ok()
     }
 
     fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {
+        let file = format!("rootfs/{relative}");
         match String::from_utf8(bytes) {
-            Ok(text) => Some(Source::Template { text, file: format!("rootfs/{relative}"), omit_empty: false }),
-            Err(_) => self.fault(path, "is a template, but not UTF-8", "take the suffix .j2 away if it is no template"),
+            Ok(text) if !text.contains('\0') => {
+                Some(Source::Template { text, file, omit_empty: false, uses: Uses::default() })
+            }
+            _ => {
+                let what = "is a template, but binary: it is not UTF-8, or holds a NUL";
+                self.fault(path, what, "take the suffix .j2 away if it is no template")
+            }
         }
     }
 

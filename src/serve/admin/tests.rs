@@ -53,7 +53,7 @@ impl Fixture {
             CertificateAuthority::load_or_create(&folder.path().join("ca"), "rack-a", at(1_700_000_000_000));
         let central = Central::new(Parts {
             site: Arc::new(site),
-            catalog: Catalog::new(Vec::new(), BTreeMap::new()),
+            catalog: Catalog::new(Vec::new(), Default::default()),
             loaders: BTreeMap::new(),
             agent_binary: Bytes::new(),
             store: Store::open(&folder.path().join("store")).expect("a new store"),

@@ -89,8 +89,8 @@ impl Central {
             token,
         };
         transfer.pieces = match form {
-            Delivery::Initrd => deliver(&promise.overlay, &part),
-            Delivery::Url => deliver_targz(&promise.overlay, &part),
+            Delivery::Initrd => deliver(&promise.overlay, &part, &[]),
+            Delivery::Url => deliver_targz(&promise.overlay, &part, &[]),
         };
         Ok(transfer)
     }

@@ -23,7 +23,7 @@ async fn central(folder: &Path) -> Shared {
     let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(Parts {
         site: Arc::new(site),
-        catalog: Catalog::new(Vec::new(), BTreeMap::new()),
+        catalog: Catalog::new(Vec::new(), Default::default()),
         loaders: BTreeMap::new(),
         agent_binary: Bytes::new(),
         store: Store::open(&folder.join("store")).expect("a new store"),

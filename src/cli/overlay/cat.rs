@@ -1,0 +1,63 @@
+//! `meshd overlay cat`: one file as a node would get it, secrets as placeholders.
+
+use super::side::{Side, content};
+use crate::cli::{Context, Failure};
+use crate::config::suggest;
+use crate::overlay::{Kind, RenderedFile};
+use clap::Args;
+use std::io::Write as _;
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub(in crate::cli) struct Cat {
+    /// ID or name of a node
+    #[arg(required_unless_present = "profile", conflicts_with = "profile")]
+    node: Option<String>,
+    /// The file, as the node sees it
+    #[arg(required = true)]
+    path: String,
+    /// Name of a profile; needs no running meshd
+    #[arg(long, value_name = "P")]
+    profile: Option<String>,
+}
+
+impl Cat {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let side = match (&self.node, &self.profile) {
+            (Some(node), _) => Side::node(context, node)?,
+            (None, profile) => Side::profile(context, profile.as_deref().unwrap_or_default())?,
+        };
+        let path = format!("/{}", self.path.trim_start_matches('/'));
+        let file = side.file(&path).ok_or_else(|| {
+            let paths: Vec<String> = side.files.iter().map(|file| file.path.to_string()).collect();
+            let near = suggest(&path, paths.iter().map(String::as_str));
+            Failure::new(format!("{} has no file {path}", side.name), near)
+        })?;
+        for note in &side.notes {
+            eprintln!("note: {note}");
+        }
+        if let Some(what) = note(file) {
+            eprintln!("{path}: {what}");
+        }
+        let mut out = std::io::stdout().lock();
+        match &file.kind {
+            Kind::Link(target) => writeln!(out, "{target}")?,
+            _ => out.write_all(&content(file).unwrap_or_default())?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// What the content does not say.
+fn note(file: &RenderedFile) -> Option<String> {
+    let by = if file.origins.is_empty() { String::new() } else { format!(", from {}", file.origin()) };
+    let (user, group) = file.owner;
+    let how = format!("{:04o} {user}:{group}{by}", file.mode);
+    Some(match &file.kind {
+        Kind::File(_) => how,
+        Kind::Secret(_) => format!("{how}; placeholders stand for its secrets"),
+        Kind::Agent => format!("{how}; the agent, {}", file.digest),
+        Kind::Link(_) => format!("a link{by}, to"),
+        Kind::Directory => format!("a folder {how}"),
+    })
+}

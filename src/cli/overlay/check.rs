@@ -1,0 +1,166 @@
+//! `meshd overlay check`: everything that is wrong with overlays, with what profiles make of them, and with what images have
+//! for them. An overlay that no profile uses is checked by itself.
+
+use super::super::render::{Renderer, reading};
+use crate::catalog::{
+    Overlay, Overlays,
+    image::{ImageManifest, load_manifest},
+    overlay::{Layer, Reading},
+};
+use crate::cli::{
+    Context, Failure,
+    print::{Output, table},
+};
+use crate::config::{Fault, Faults, Profile, Site};
+use crate::id::{ImageName, NodeId};
+use clap::Args;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Check {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What is known of an overlay that has no fault.
+#[derive(Debug, Serialize)]
+struct Sound {
+    overlay: String,
+    /// Profiles that use it.
+    profiles: Vec<String>,
+    /// Built images, and which of its packages each one lacks.
+    images: BTreeMap<ImageName, Vec<String>>,
+}
+
+impl Check {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let site = context.site()?;
+        let found = faults(&site);
+        if !found.is_empty() {
+            return Err(Faults(found).into());
+        }
+        let images = built_images(&site);
+        let sound: Vec<Sound> = reading(&site).overlays.all().map(|overlay| sound(&site, overlay, &images)).collect();
+        self.output.print(&sound, |sound| {
+            table(
+                ["overlay", "profiles", "images"],
+                sound.iter().map(|one| [one.overlay.clone(), one.profiles.join(" "), carriers(&one.images)]),
+            )
+        })?;
+        eprintln!("every profile's overlays render");
+        Ok(())
+    }
+}
+
+fn sound(site: &Site, overlay: &Overlay, images: &[ImageManifest]) -> Sound {
+    let uses = |profile: &&Profile| profile.overlays.iter().any(|name| Layer::Named(name.clone()) == overlay.name);
+    Sound {
+        overlay: overlay.name.to_string(),
+        profiles: site.profiles.values().filter(uses).map(|profile| profile.name.to_string()).collect(),
+        images: lacking(overlay, images),
+    }
+}
+
+/// `alpine-lab`, `alpine-lab (lacks k3s)`.
+pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
+    let one = |(image, lacks): (&ImageName, &Vec<String>)| match lacks.as_slice() {
+        [] => image.to_string(),
+        lacks => format!("{image} (lacks {})", lacks.join(" ")),
+    };
+    images.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Which packages of an overlay each image lacks.
+pub(super) fn lacking(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
+    let lacks = |image: &ImageManifest| {
+        overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned().collect()
+    };
+    images.iter().map(|image| (image.name.clone(), lacks(image))).collect()
+}
+
+/// The images that the site's profiles name or that have a recipe, as far as they are built.
+pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
+    let recipes = std::fs::read_dir(&site.images_dir).into_iter().flatten().flatten();
+    let recipes = recipes.filter_map(|entry| entry.file_name().to_str()?.parse::<ImageName>().ok());
+    let names: BTreeSet<ImageName> =
+        site.profiles.values().map(|profile| profile.image.clone()).chain(recipes).collect();
+    names.iter().filter_map(|name| load_manifest(&site.blobs_dir, name).ok()).collect()
+}
+
+/// Everything that is wrong with the overlays of a site, and with what its profiles make of them.
+pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
+    let Reading { overlays, broken, mut faults } = reading(site);
+    let images: BTreeMap<ImageName, ImageManifest> =
+        built_images(site).into_iter().map(|image| (image.name.clone(), image)).collect();
+    faults.extend(no_such_overlay(site, &overlays, &broken));
+    let mut renderer = Renderer::new(site, overlays);
+    for profile in site.profiles.values() {
+        // What a faulty overlay would bring is unknown; its own faults are told already.
+        let known = |name| renderer.overlays.named.contains_key(name);
+        if !profile.overlays.iter().all(known) {
+            continue;
+        }
+        let found = renderer.render(profile, None).err().map(|faults| faults.0).unwrap_or_default();
+        let missing = images.get(&profile.image).map(|image| missing(site, profile, &renderer.overlays, image));
+        for fault in found.into_iter().chain(missing.into_iter().flatten()) {
+            // A template that two profiles share has one fault.
+            if !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
+    }
+    faults.extend(of_nodes(site, &mut renderer));
+    faults
+}
+
+fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for profile in site.profiles.values() {
+        for name in &profile.overlays {
+            if !overlays.named.contains_key(name) && !broken.contains(&Layer::Named(name.clone())) {
+                let hint = crate::config::suggest(name.as_str(), overlays.named.keys().map(|name| name.as_str()));
+                let what = format!("profile {}: there is no overlay `{name}`", profile.name);
+                faults.push(Fault::of_file(&site.file, what, hint));
+            }
+        }
+    }
+    faults
+}
+
+/// Packages that the image of a profile does not have: a node would refuse to boot without them.
+fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let hint = format!("add it to images/{}/image.toml and build the image anew, or use another image", image.name);
+    for overlay in profile.overlays.iter().filter_map(|name| overlays.named.get(name)) {
+        for package in overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)) {
+            let what = format!("image {} of profile {} has no package `{package}`", image.name, profile.name);
+            faults.push(Fault::of_file(overlay.folder.join("overlay.toml"), what, &hint));
+        }
+    }
+    for package in profile.packages.iter().filter(|package| !image.packages.contains_key(*package)) {
+        let what = format!("profile {}: image {} has no package `{package}`", profile.name, image.name);
+        faults.push(Fault::of_file(&site.file, what, &hint));
+    }
+    faults
+}
+
+/// A node's own overlay must fit a profile; which one the node has, only the central node knows.
+fn of_nodes(site: &Site, renderer: &mut Renderer<'_>) -> Vec<Fault> {
+    let nodes: Vec<NodeId> = renderer.overlays.nodes.keys().copied().collect();
+    let mut faults = Vec::new();
+    for node in nodes {
+        let mut first = None;
+        for profile in site.profiles.values() {
+            match renderer.render(profile, Some(node)) {
+                Ok(_) => {
+                    first = None;
+                    break;
+                }
+                Err(found) => first = first.or(Some(found)),
+            }
+        }
+        faults.extend(first.into_iter().flat_map(|found| found.0));
+    }
+    faults
+}

@@ -1,0 +1,139 @@
+//! `meshd overlay diff`: what differs between two renderings, as a unified diff for each file.
+
+use super::side::{Side, content};
+use crate::cli::{Context, Failure, print::Output};
+use crate::overlay::{Kind, RenderedFile};
+use clap::Args;
+use serde::Serialize;
+use similar::TextDiff;
+use std::{collections::BTreeSet, path::PathBuf};
+
+/// Two of: a node as meshd has it, a profile rendered here. Or one profile, against other overlays.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Diff {
+    /// ID or name of a node
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Name of a profile
+    #[arg(long = "profile", value_name = "P")]
+    profiles: Vec<String>,
+    /// Compare the profile with what the overlays of this folder make of it
+    #[arg(long, value_name = "DIR", conflicts_with = "nodes")]
+    against: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One file that differs.
+#[derive(Debug, Serialize)]
+struct Change {
+    path: String,
+    change: Kinds,
+    /// Mode, owner and kind, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    how: Option<String>,
+    /// A unified diff; empty where the content is the same, or no text.
+    diff: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kinds {
+    Added,
+    Removed,
+    Changed,
+}
+
+impl Diff {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let (left, right) = self.sides(context)?;
+        for note in left.notes.iter().chain(right.notes.iter().filter(|note| !left.notes.contains(note))) {
+            eprintln!("note: {note}");
+        }
+        let changes = changes(&left, &right);
+        match changes.len() {
+            0 => eprintln!("no difference between {} and {}", left.name, right.name),
+            1 => eprintln!("1 file differs between {} and {}", left.name, right.name),
+            many => eprintln!("{many} files differ between {} and {}", left.name, right.name),
+        }
+        self.output.print(&changes, |changes| changes.iter().map(text).collect())
+    }
+
+    fn sides(&self, context: &Context) -> Result<(Side, Side), Failure> {
+        if let (Some(dir), [profile]) = (&self.against, self.profiles.as_slice()) {
+            return Ok((Side::with_overlays(context, profile, dir)?, Side::profile(context, profile)?));
+        }
+        let mut sides = Vec::new();
+        for node in &self.nodes {
+            sides.push(Side::node(context, node)?);
+        }
+        for profile in &self.profiles {
+            sides.push(Side::profile(context, profile)?);
+        }
+        let two: Result<[Side; 2], _> = sides.try_into();
+        two.map(|[left, right]| (left, right)).map_err(|sides| {
+            let hint = "write --profile A --profile B, NODE --profile B, or --profile A --against DIR";
+            Failure::new(format!("a difference is between two, and {} were named", sides.len()), hint)
+        })
+    }
+}
+
+fn changes(left: &Side, right: &Side) -> Vec<Change> {
+    let paths: BTreeSet<_> = left.files.iter().chain(&right.files).map(|file| file.path.to_string()).collect();
+    let differs = |path: String| {
+        // It follows from the others, and has a line for each of them.
+        if path == "/etc/meshd/manifest.sha256" {
+            return None;
+        }
+        let (old, new) = (left.file(&path), right.file(&path));
+        let change = match (old, new) {
+            (Some(old), Some(new)) if same(old, new) => return None,
+            (None, _) => Kinds::Added,
+            (_, None) => Kinds::Removed,
+            _ => Kinds::Changed,
+        };
+        let (how_old, how_new) = (old.map(described), new.map(described));
+        let how = match (how_old, how_new) {
+            (Some(old), Some(new)) => (old != new).then(|| format!("{old} -> {new}")),
+            (old, new) => old.or(new),
+        };
+        let diff = unified(&path, old, new);
+        Some(Change { path, change, how, diff })
+    };
+    paths.into_iter().filter_map(differs).collect()
+}
+
+fn same(old: &RenderedFile, new: &RenderedFile) -> bool {
+    let bytes = |file: &RenderedFile| match content(file) {
+        Some(bytes) => crate::id::Digest::of(&bytes),
+        None => file.digest,
+    };
+    described(old) == described(new) && bytes(old) == bytes(new)
+}
+
+fn described(file: &RenderedFile) -> String {
+    match &file.kind {
+        Kind::Link(target) => format!("link to {target}"),
+        kind => format!("{kind} {:04o} {}:{}", file.mode, file.owner.0, file.owner.1),
+    }
+}
+
+fn unified(path: &str, old: Option<&RenderedFile>, new: Option<&RenderedFile>) -> String {
+    let text = |file: Option<&RenderedFile>| {
+        let bytes = file.and_then(content).unwrap_or_default();
+        (!bytes.contains(&0)).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (Some(before), Some(after)) = (text(old), text(new)) else { return "binary files differ\n".to_owned() };
+    let name = |file: Option<&RenderedFile>| if file.is_some() { path.to_owned() } else { "/dev/null".to_owned() };
+    TextDiff::from_lines(&before, &after).unified_diff().header(&name(old), &name(new)).to_string()
+}
+
+fn text(change: &Change) -> String {
+    let word = match change.change {
+        Kinds::Added => "added",
+        Kinds::Removed => "removed",
+        Kinds::Changed => "changed",
+    };
+    let how = change.how.as_ref().map(|how| format!(": {how}")).unwrap_or_default();
+    format!("{word} {}{how}\n{}", change.path, change.diff)
+}

@@ -1,0 +1,122 @@
+//! `meshd overlay golden`: `golden/` of overlays, compared with what they render to on a made-up node, or written anew.
+
+use super::find;
+use crate::catalog::Overlay;
+use crate::cli::{Context, Failure, print::write, render::overlays};
+use crate::config::{Fault, Faults};
+use crate::overlay::sample::golden;
+use clap::Args;
+use similar::TextDiff;
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Without names: all overlays that have golden files, or with --update all overlays.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Golden {
+    /// Names of overlays
+    names: Vec<String>,
+    /// Write what they render to now; read the difference in your version control
+    #[arg(long)]
+    update: bool,
+}
+
+type Files = BTreeMap<String, String>;
+
+impl Golden {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let site = context.site()?;
+        let overlays = overlays(&site)?;
+        let chosen: Vec<&Overlay> = match self.names.as_slice() {
+            [] => overlays.named.values().collect(),
+            names => names.iter().map(|name| find(&site, &overlays, name)).collect::<Result<_, _>>()?,
+        };
+        let (mut faults, mut differing, mut compared) = (Vec::new(), String::new(), 0);
+        for overlay in chosen {
+            let folder = overlay.folder.join("golden");
+            if !self.update && !folder.is_dir() {
+                if !self.names.is_empty() {
+                    let hint = format!("write them: meshd overlay golden {} --update", overlay.name);
+                    faults.push(Fault::of_file(&folder, "there are no golden files", hint));
+                }
+                continue;
+            }
+            compared += 1;
+            match golden(&overlays, overlay) {
+                Err(found) => faults.extend(found.0),
+                Ok(wanted) if self.update => update(&folder, &wanted)?,
+                Ok(wanted) => differing += &compare(&folder, &wanted)?,
+            }
+        }
+        write(&differing)?;
+        if !faults.is_empty() {
+            return Err(Faults(faults).into());
+        }
+        if !differing.is_empty() {
+            let hint = "if it is meant: meshd overlay golden --update, and read the difference in your version control";
+            return Err(Failure::new("overlays render to something else than their golden files", hint));
+        }
+        eprintln!("{compared} overlays {}", if self.update { "written" } else { "render to their golden files" });
+        Ok(())
+    }
+}
+
+fn failed(folder: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", folder.display()), "check its permissions")
+}
+
+/// Writes what is wanted and nothing else.
+pub(super) fn update(folder: &Path, wanted: &Files) -> Result<(), Failure> {
+    let write = || {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        for (path, text) in wanted {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            fs::write(path, text)?;
+        }
+        Ok(())
+    };
+    write().map_err(|error| failed(folder, &error))
+}
+
+/// What differs, as unified diffs.
+fn compare(folder: &Path, wanted: &Files) -> Result<String, Failure> {
+    let mut found = Files::new();
+    read(folder, folder, &mut found).map_err(|error| failed(folder, &error))?;
+    let mut paths: Vec<&String> = wanted.keys().chain(found.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    let nothing = String::new();
+    let mut out = String::new();
+    for path in paths {
+        let (old, new) = (found.get(path).unwrap_or(&nothing), wanted.get(path).unwrap_or(&nothing));
+        let absent = found.contains_key(path) != wanted.contains_key(path);
+        if old != new || absent {
+            let name = folder.join(path).display().to_string();
+            let rendered = if wanted.contains_key(path) { "as it renders now" } else { "/dev/null" };
+            out += &TextDiff::from_lines(old, new).unified_diff().header(&name, rendered).to_string();
+            if old == new {
+                out +=
+                    &format!("{name}: empty, and {}\n", if wanted.contains_key(path) { "missing" } else { "too many" });
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn read(root: &Path, folder: &Path, found: &mut Files) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path: PathBuf = entry?.path();
+        if path.is_dir() {
+            read(root, &path, found)?;
+        } else {
+            let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            found.insert(relative, String::from_utf8_lossy(&fs::read(&path)?).into_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! `meshd overlay new`: the beginning of an overlay. It renders and has golden files, so an author changes what works.
+
+use super::golden::update;
+use crate::catalog::overlay::{Layer, NODES, read_all};
+use crate::cli::{Context, Failure, print::write};
+use crate::id::OverlayName;
+use crate::overlay::sample::golden;
+use clap::Args;
+use std::{fs, io, path::Path};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct New {
+    /// Its name: a folder of the site's overlays
+    name: OverlayName,
+}
+
+const MANIFEST: &str = r#"# What NAME brings. Every key is explained in docs/overlays.md; `meshd overlay check` says what is wrong.
+description = "say in a line what NAME is for"
+
+# Alpine packages that must be installed, and kernel modules to load.
+#packages = ["htop"]
+#modules = ["tun"]
+
+# Services to start, by runlevel: sysinit, boot, default, shutdown.
+#[services]
+#default = ["NAME"]
+
+# Kernel parameters.
+#[sysctl]
+#"vm.swappiness" = 10
+
+# Mode and owner of a file in rootfs/, where 0644 (or 0755 for a script) and root are wrong.
+#[files."/etc/NAME.conf"]
+#mode = "0600"
+
+# What profiles, groups and nodes may set. Templates name it vars.greeting.
+[variables.greeting]
+type = "text"
+default = "hello"
+description = "what /etc/NAME.conf says"
+"#;
+
+const TEMPLATE: &str = "\
+# Rendered for {{ node.hostname }} of {{ site.name }}: a file that ends in .j2 is a template of the file without it.
+greeting = {{ vars.greeting }}
+";
+
+impl New {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let site = context.site()?;
+        let name = self.name.as_str();
+        if name == NODES {
+            return Err(Failure::new("`nodes` holds the overlays of single nodes", "choose another name"));
+        }
+        let folder = site.overlays_dir.join(name);
+        write_all(&folder, name).map_err(|error| {
+            let hint = if error.kind() == io::ErrorKind::AlreadyExists {
+                format!("choose another name, or edit it: {}", folder.join("overlay.toml").display())
+            } else {
+                "check the permissions of [site].overlays_dir".to_owned()
+            };
+            Failure::new(format!("cannot make {}: {error}", folder.display()), hint)
+        })?;
+        let reading = read_all(&site.overlays_dir);
+        if let Some(overlay) = reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone())) {
+            update(&folder.join("golden"), &golden(&reading.overlays, overlay)?)?;
+        }
+        eprintln!("next: edit it, name it in a profile of {}, and run `meshd overlay check`", site.file.display());
+        write(&format!("{}\n", folder.display()))
+    }
+}
+
+fn write_all(folder: &Path, name: &str) -> io::Result<()> {
+    fs::create_dir(folder)?;
+    fs::create_dir_all(folder.join("rootfs/etc"))?;
+    fs::write(folder.join("overlay.toml"), MANIFEST.replace("NAME", name))?;
+    fs::write(folder.join(format!("rootfs/etc/{name}.conf.j2")), TEMPLATE)
+}
