@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod agent_plane;
+mod authoring;
 mod boots;
 mod captures;
 mod chain;

@@ -1,0 +1,222 @@
+//! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
+//! that the same input gives the same bytes wherever it is rendered.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// A folder with a copy of the sample site, its overlays and recipes, and `meshd` on the path.
+struct Desk {
+    dir: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Desk { dir: tempfile::tempdir().unwrap() };
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for folder in ["overlays", "images"] {
+            copy(&repository.join(folder), &desk.path(folder));
+        }
+        // The agent's bytes go into an archive; nothing of this machine may.
+        fs::write(desk.path("mesh-agent"), "an agent").unwrap();
+        let site = fs::read_to_string(repository.join("site.toml")).unwrap();
+        let site = site
+            .replace("#binary = \"target/release/mesh-agent\"", "binary = \"mesh-agent\"")
+            .replace("\"/var/lib/meshd\"", "\"state\"");
+        fs::write(desk.path("site.toml"), site).unwrap();
+        fs::create_dir(desk.path("bin")).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_meshd"), desk.path("bin/meshd")).unwrap();
+        fs::set_permissions(desk.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        desk
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.current_dir(self.dir.path()).env("PATH", format!("{}:{path}", self.path("bin").display()));
+        command
+    }
+
+    /// Runs `meshd` with these words.
+    fn meshd(&self, words: &str) -> Output {
+        self.command("meshd").args(words.split(' ')).output().unwrap()
+    }
+
+    /// The same, and what it printed.
+    fn printed(&self, words: &str) -> String {
+        let output = self.meshd(words);
+        assert!(output.status.success(), "meshd {words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same, and what it complained of.
+    fn refused(&self, words: &str) -> String {
+        let output = self.meshd(words);
+        assert_eq!(output.status.code(), Some(1), "meshd {words}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn append(&self, path: &str, text: &str) {
+        let before = fs::read_to_string(self.path(path)).unwrap();
+        self.write(path, &(before + text));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// The commands of the tutorial, each with what the document says that it prints.
+fn tutorial() -> Vec<(String, Option<String>)> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/overlays.md")).unwrap();
+    let mut steps: Vec<(String, Option<String>)> = Vec::new();
+    let mut blocks = text.split("```");
+    blocks.next();
+    while let (Some(block), Some(_between)) = (blocks.next(), blocks.next()) {
+        match block.split_once('\n') {
+            Some(("sh", commands)) => steps.push((commands.to_owned(), None)),
+            Some(("text", printed)) => steps.last_mut().expect("after its command").1 = Some(printed.to_owned()),
+            other => panic!("a block that is neither: {other:?}"),
+        }
+    }
+    steps
+}
+
+#[test]
+fn the_commands_of_the_tutorial_lead_to_a_working_overlay() {
+    let (desk, steps) = (Desk::new(), tutorial());
+    assert!(steps.len() >= 7, "{steps:?}");
+    assert!(steps.iter().any(|(_, printed)| printed.is_some()), "{steps:?}");
+    for (commands, printed) in steps {
+        let output = desk.command("sh").args(["-e", "-c", &commands]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{commands}\n{said}");
+        if let Some(printed) = printed {
+            assert_eq!(String::from_utf8_lossy(&output.stdout), printed, "{commands}");
+        }
+    }
+    let shown = desk.printed("overlay show hello");
+    assert!(shown.contains("/etc/init.d/hello") && shown.contains("0755") && shown.contains("greeting"), "{shown}");
+    let list = desk.printed("overlay list -o json");
+    assert!(list.contains("\"hello\""), "{list}");
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes_wherever_it_is_rendered() {
+    let render = |desk: &Desk, change: &dyn Fn(&mut Command)| {
+        let out = desk.path("out/x.tar.gz");
+        fs::create_dir_all(desk.path("out")).unwrap();
+        fs::set_permissions(desk.path("out"), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut command = desk.command("meshd");
+        command.args(["overlay", "render", "--profile", "compute", "--out"]).arg(&out);
+        change(&mut command);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read(out).unwrap()
+    };
+    let (one, other) = (Desk::new(), Desk::new());
+    let first = render(&one, &|_| {});
+    let elsewhere = render(&other, &|command| {
+        command.env("TZ", "Pacific/Chatham").env("LC_ALL", "tr_TR.UTF-8").env("LANG", "tr_TR.UTF-8");
+    });
+    assert!(first == elsewhere, "another folder, time zone and language");
+    // Copied by somebody whose files nobody else may read, in another order and at another time.
+    let umask = "umask 077; cp -r overlays moved; rm -r overlays; mv moved overlays; meshd overlay render --profile compute --out out/x.tar.gz";
+    let output = other.command("sh").args(["-e", "-c", umask]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(first == fs::read(other.path("out/x.tar.gz")).unwrap(), "another umask");
+    if rustix::process::geteuid().is_root() {
+        let nobody = render(&one, &|command| {
+            command.uid(65_534).gid(65_534);
+        });
+        assert!(first == nobody, "another user");
+    }
+}
+
+#[test]
+fn every_shipped_overlay_renders_to_its_golden_files() {
+    let desk = Desk::new();
+    let shipped = fs::read_dir(desk.path("overlays")).unwrap().map(|entry| entry.unwrap().path());
+    for overlay in shipped.filter(|path| path.is_dir()) {
+        assert!(overlay.join("golden/FILES").is_file(), "{}: meshd overlay golden --update", overlay.display());
+    }
+    desk.printed("overlay golden");
+    desk.append("overlays/motd/rootfs/etc/motd.j2", "one line more\n");
+    let output = desk.meshd("overlay golden motd");
+    let differs = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(differs.contains("+one line more"), "{differs}");
+    desk.printed("overlay golden motd --update");
+    desk.printed("overlay golden");
+}
+
+#[test]
+fn a_difference_is_shown_file_by_file_between_profiles_and_between_checkouts() {
+    let desk = Desk::new();
+    let diff = desk.printed("overlay diff --profile discovery --profile compute");
+    assert!(diff.contains("added /etc/motd: file 0644 0:0\n--- /dev/null\n+++ /etc/motd"), "{diff}");
+    copy(&desk.path("overlays"), &desk.path("before"));
+    desk.write("overlays/motd/rootfs/etc/motd.j2", "short\n");
+    desk.append("overlays/motd/overlay.toml", "[files.\"/etc/motd\"]\nmode = \"0600\"\n");
+    let diff = desk.printed("overlay diff --profile compute --against before");
+    assert!(diff.contains("changed /etc/motd: file 0644 0:0 -> file 0600 0:0"), "{diff}");
+    assert!(diff.contains("-This node has no disk.") && diff.contains("+short"), "{diff}");
+    assert_eq!(desk.printed("overlay diff --profile compute --profile compute"), "");
+    let json = desk.printed("overlay diff --profile compute --against before -o json");
+    assert!(json.contains("\"path\": \"/etc/motd\"") && json.contains("\"change\": \"changed\""), "{json}");
+    assert!(desk.refused("overlay diff --profile compute").contains("a difference is between two"));
+}
+
+#[test]
+fn what_is_wrong_anywhere_is_told_at_once_and_by_both_checks() {
+    let desk = Desk::new();
+    desk.write("overlays/motd/overlay.toml", "description = \"x\"\npackage = [\"htop\"]\n");
+    desk.write("overlays/unused/overlay.toml", "description = \"x\"\n");
+    desk.write("overlays/unused/rootfs/etc/x.j2", "\n{{ vars.nowhere }}\n");
+    desk.write("overlays/nodes/0123abcd/overlay.toml", "description = \"x\"\nremove = [\"/etc/absent\"]\n");
+    desk.append("site.toml", "\n[profiles.other]\nextends = \"discovery\"\noverlays = [\"modt\"]\n");
+    for verb in ["check", "overlay check"] {
+        let said = desk.refused(verb);
+        for wanted in [
+            "overlays/motd/overlay.toml:2: package: unknown key\n  hint: did you mean `packages`?",
+            "overlays/unused/rootfs/etc/x.j2:2: `vars.nowhere` is not declared",
+            "overlays/nodes/0123abcd/overlay.toml:2: removes /etc/absent, which no overlay before nodes/0123abcd brings",
+            "profile other: there is no overlay `modt`",
+        ] {
+            assert!(said.contains(wanted), "{verb}: {wanted}\nnot in\n{said}");
+        }
+    }
+}
+
+#[test]
+fn names_that_are_taken_or_meant_otherwise_are_refused() {
+    let desk = Desk::new();
+    assert!(desk.refused("overlay new motd").contains("cannot make overlays/motd: File exists"));
+    assert!(desk.refused("overlay new nodes").contains("holds the overlays of single nodes"));
+    assert_eq!(desk.meshd("overlay new a/b").status.code(), Some(2));
+    assert!(desk.refused("overlay show mtod").contains("did you mean `motd`?"));
+    assert!(desk.refused("overlay cat --profile compute /etc/mtod").contains("did you mean `/etc/motd`?"));
+    assert_eq!(desk.meshd("overlay cat /etc/motd").status.code(), Some(2), "of which node or profile?");
+}
