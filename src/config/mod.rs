@@ -17,8 +17,8 @@ mod secrets;
 mod segment;
 mod site;
 mod vars;
-mod vfio;
 
+pub use crate::id::VfioSelector;
 pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
@@ -29,7 +29,6 @@ pub use site::{
     Segment, Site, Transport, Whom,
 };
 pub use vars::MAX_VARS;
-pub use vfio::{ParseVfioError, VfioSelector};
 
 use std::path::{Path, PathBuf};
 

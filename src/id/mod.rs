@@ -14,6 +14,7 @@ mod session;
 mod time;
 mod uuid;
 mod vars;
+mod vfio;
 
 pub use arch::{Arch, ClientArch};
 pub use digest::{Digest, ParseDigestError};
@@ -26,6 +27,7 @@ pub use session::{BootSessionId, ParseBootSessionIdError};
 pub use time::{ParseTimestampError, Timestamp};
 pub use uuid::{ParseUuidError, SystemUuid};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
+pub use vfio::{ParseVfioError, PciName, VfioSelector};
 
 /// Writes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

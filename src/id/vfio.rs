@@ -1,6 +1,10 @@
 //! How a profile names PCI functions: `class:0300`, `vendor:10de`, `device:8086:100e`, `address:0000:01:00.0`.
 
+use super::unhex;
 use std::{fmt, str::FromStr};
+
+/// What is repeated of a text that is no selector, in characters.
+const MAX_SHOWN: usize = 80;
 
 /// Which PCI functions a profile gives to vfio-pci.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +26,7 @@ pub struct ParseVfioError(String);
 
 /// Four hexadecimal digits, as sysfs and lspci write IDs.
 fn id(text: &str) -> Option<u16> {
-    crate::id::unhex::<2>(text).map(u16::from_be_bytes)
+    unhex::<2>(text).map(u16::from_be_bytes)
 }
 
 /// Domain, bus, device (0 to 1f) and function (0 to 7), as sysfs names them.
@@ -30,11 +34,37 @@ fn address(text: &str) -> Option<String> {
     let (rest, function) = text.split_once('.')?;
     let parts: Vec<&str> = rest.split(':').collect();
     let [domain, bus, device] = parts.as_slice() else { return None };
-    let [device] = crate::id::unhex::<1>(device)?;
+    let [device] = unhex::<1>(device)?;
     id(domain)?;
-    crate::id::unhex::<1>(bus)?;
+    unhex::<1>(bus)?;
     let sound = device <= 0x1f && matches!(function.as_bytes(), [b'0'..=b'7']);
     sound.then(|| text.to_ascii_lowercase())
+}
+
+/// What sysfs says of one PCI function: its address, and its IDs as four lower-case hexadecimal digits each.
+#[derive(Clone, Copy, Debug)]
+pub struct PciName<'a> {
+    /// `0000:01:00.0`.
+    pub address: &'a str,
+    /// Vendor ID.
+    pub vendor: &'a str,
+    /// Device ID.
+    pub device: &'a str,
+    /// Base class and sub-class.
+    pub class: &'a str,
+}
+
+impl VfioSelector {
+    /// True if this names that function.
+    pub fn matches(&self, function: PciName<'_>) -> bool {
+        let is = |text: &str, id: u16| unhex::<2>(text).map(u16::from_be_bytes) == Some(id);
+        match self {
+            VfioSelector::Class(class) => is(function.class, *class),
+            VfioSelector::Vendor(vendor) => is(function.vendor, *vendor),
+            VfioSelector::Device(vendor, device) => is(function.vendor, *vendor) && is(function.device, *device),
+            VfioSelector::Address(address) => function.address.eq_ignore_ascii_case(address),
+        }
+    }
 }
 
 impl FromStr for VfioSelector {
@@ -51,7 +81,7 @@ impl FromStr for VfioSelector {
             Some(("address", place)) => address(place).map(VfioSelector::Address),
             _ => None,
         };
-        read.ok_or_else(|| ParseVfioError(super::reader::brief(text)))
+        read.ok_or_else(|| ParseVfioError(text.chars().take(MAX_SHOWN).collect()))
     }
 }
 
@@ -66,7 +96,7 @@ impl fmt::Display for VfioSelector {
     }
 }
 
-crate::id::serde_as_text!(VfioSelector);
+super::serde_as_text!(VfioSelector);
 
 #[cfg(test)]
 mod tests {
@@ -81,6 +111,19 @@ mod tests {
         for text in ["class:0300", "vendor:10de", "device:8086:100e", "address:0000:01:1f.7"] {
             assert_eq!(text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(), Ok(text));
         }
+    }
+
+    #[test]
+    fn a_selector_names_what_sysfs_shows_and_nothing_else() {
+        let gpu = PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
+        for text in ["class:0302", "vendor:10DE", "device:10de:2335", "address:0000:0A:00.0"] {
+            assert!(text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
+        }
+        for text in ["class:0300", "vendor:1002", "device:10de:2330", "device:1002:2335", "address:0000:0a:00.1"] {
+            assert!(!text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
+        }
+        let torn = PciName { address: "", vendor: "", device: "", class: "" };
+        assert!(!VfioSelector::Vendor(0).matches(torn));
     }
 
     proptest! {
