@@ -4,6 +4,7 @@
 //! overlay ─▶ files     agent.json, boot.json with the token of this boot, CA certificate
 //!            keys      a key that never leaves the node, and its certificate, in tmpfs
 //!            facts     what this machine is: sysfs and procfs, nothing else
+//!            units     what it can give to virtual machines
 //!            checks    is it fit for work?
 //!            machine   what to do next: pure, no socket, no clock
 //!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
@@ -16,8 +17,11 @@ pub mod driver;
 pub mod facts;
 pub mod files;
 pub mod machine;
+pub mod units;
 
 mod call;
+#[cfg(test)]
+mod fake;
 mod keys;
 mod tasks;
 

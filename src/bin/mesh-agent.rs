@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use meshd::{
-    agent::{self, checks, driver, facts, files},
+    agent::{self, checks, driver, facts, files, units},
     id::{DenyList, Timestamp},
     wire,
 };
@@ -48,6 +48,15 @@ enum Verb {
     Facts,
     /// Run the readiness checks
     Doctor,
+    /// Devices for virtual machines
+    #[command(subcommand)]
+    Vfio(Vfio),
+}
+
+#[derive(Subcommand)]
+enum Vfio {
+    /// Give the profile's devices to vfio-pci, by IOMMU group; one line for each unit
+    Bind,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +66,7 @@ fn main() -> ExitCode {
         Verb::Id => id(&places),
         Verb::Facts => print_facts(&places),
         Verb::Doctor => doctor(&places),
+        Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("mesh-agent: {error:#}");
@@ -113,7 +123,8 @@ fn doctor(places: &Places) -> anyhow::Result<ExitCode> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
     let tree = facts::Tree::new(&places.root);
-    let checks = checks::run(&checks::Context { tree: &tree, config: &config, boot: &boot, now });
+    let units = units::survey(&tree, &config.vfio, &units::Linux(&tree));
+    let checks = checks::run(&checks::Context { tree: &tree, config: &config, boot: &boot, units: &units, now });
     for check in &checks {
         let status = serde_json::to_string(&check.status)?;
         println!("{:<5} {:<10} {}", status.trim_matches('"'), check.name, check.detail);
@@ -122,6 +133,21 @@ fn doctor(places: &Places) -> anyhow::Result<ExitCode> {
         }
     }
     let (failures, warnings) = checks::tally(&checks);
-    println!("{failures} failures, {warnings} warnings");
+    let mut last = format!("{failures} failures, {warnings} warnings");
+    if !config.vfio.is_empty() {
+        last += &format!(", {}", wire::units_ready(&units));
+    }
+    println!("{last}");
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
+    let config = files::config(&places.config)?;
+    let tree = facts::Tree::new(&places.root);
+    let bound = units::bind(&tree, &config.vfio, &units::Linux(&tree))?;
+    for unit in &bound {
+        println!("{unit}");
+    }
+    let usable = bound.iter().all(|bound| matches!(bound.unit.state, wire::UnitState::Ready | wire::UnitState::InUse));
+    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

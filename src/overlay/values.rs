@@ -78,6 +78,8 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
         profile: input.profile.name.to_string(),
         services: running.map(str::to_owned).collect(),
         checks: input.profile.checks.clone(),
+        vfio: input.profile.vfio.clone(),
+        kvm: merged.modules.iter().any(|module| *module == "kvm" || module.starts_with("kvm_")),
     }
 }
 

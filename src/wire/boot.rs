@@ -1,6 +1,6 @@
 //! What an overlay tells the agent: the public configuration, and the small part made for one boot.
 
-use crate::id::{BootSessionId, NodeId, Secret, Timestamp};
+use crate::id::{BootSessionId, NodeId, Secret, Timestamp, VfioSelector};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -32,6 +32,12 @@ pub struct AgentConfig {
     /// What the profile says of the readiness checks.
     #[serde(default, skip_serializing_if = "CheckPolicy::is_default")]
     pub checks: CheckPolicy,
+    /// PCI functions that the profile gives to virtual machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vfio: Vec<VfioSelector>,
+    /// An overlay of the profile loads KVM: the node is to run virtual machines.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kvm: bool,
 }
 
 /// Every readiness check that a profile may name. An agent has no check that is not here.

@@ -1,5 +1,6 @@
 //! What a node tells of itself at each connection: read from sysfs and procfs, no external program.
 
+use super::UnitFacts;
 use crate::id::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -23,6 +24,8 @@ pub struct Facts {
     pub disks: Vec<DiskFacts>,
     /// Physical network interfaces, sorted by name.
     pub nics: Vec<NicFacts>,
+    /// What can be given to virtual machines, as the profile wants it: at most [`super::MAX_UNITS`].
+    pub units: Vec<UnitFacts>,
     /// Software versions.
     pub versions: Versions,
 }
@@ -93,6 +96,19 @@ pub struct PciFacts {
     pub iommu_group: Option<u32>,
     /// NUMA node, absent where the firmware gives none.
     pub numa_node: Option<u32>,
+    /// Virtual functions, where it can have any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sriov: Option<SriovFacts>,
+}
+
+/// Virtual functions (SR-IOV) of one PCI function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SriovFacts {
+    /// How many it can have: `sriov_totalvfs`.
+    pub total: u32,
+    /// How many are switched on: `sriov_numvfs`.
+    pub enabled: u32,
 }
 
 /// One whole disk.

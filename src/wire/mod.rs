@@ -14,13 +14,17 @@ mod boot;
 mod enrol;
 mod facts;
 mod link;
+mod units;
 
 pub use boot::{AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
-pub use facts::{CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SystemFacts, Versions};
+pub use facts::{
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SriovFacts, SystemFacts, Versions,
+};
 pub use link::{
     Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome,
 };
+pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready};
 
 /// The version of everything in this module.
 pub const VERSION: u16 = 1;

@@ -11,6 +11,7 @@ use super::{
     files::{self, FileError},
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
+    units,
 };
 use crate::wire::{
     self, AgentConfig, BootPart, EnrolRequest, EnrolResponse, FromAgent, Hello, PendingHello, PendingReply,
@@ -299,7 +300,8 @@ impl Driver {
     fn check(&mut self) {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         self.work.spawn_blocking(move || {
-            let context = checks::Context { tree: &tree, config: &config, boot: &boot, now: wall() };
+            let units = units::survey(&tree, &config.vfio, &units::Linux(&tree));
+            let context = checks::Context { tree: &tree, config: &config, boot: &boot, units: &units, now: wall() };
             Done::Event(Event::Checked(checks::run(&context)))
         });
     }

@@ -1,7 +1,7 @@
 //! PCI functions, whole disks and physical network interfaces, each bounded by [`MAX_DEVICES`].
 
 use super::{Tree, addresses};
-use crate::wire::{DiskFacts, MAX_DEVICES, NicFacts, PciFacts};
+use crate::wire::{DiskFacts, MAX_DEVICES, NicFacts, PciFacts, SriovFacts};
 
 /// Bytes of one sector, as `/sys/block/*/size` counts, whatever the disk's own.
 const SECTOR: u64 = 512;
@@ -24,6 +24,9 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
         iommu_group: tree.link(&file("iommu_group")).and_then(|group| group.parse().ok()),
         // -1 where the firmware says nothing.
         numa_node: tree.number(&file("numa_node")),
+        sriov: tree
+            .number(&file("sriov_totalvfs"))
+            .map(|total| SriovFacts { total, enabled: tree.number(&file("sriov_numvfs")).unwrap_or(0) }),
         address,
     }
 }

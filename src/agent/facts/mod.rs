@@ -8,7 +8,11 @@ mod tree;
 
 pub use tree::Tree;
 
-use super::version;
+pub(super) use addresses::by_interface;
+pub(super) use devices::{nics, pci};
+pub(super) use machine::{cpu, memory};
+
+use super::{units, version};
 use crate::{
     id::Hardware,
     wire::{AgentConfig, BootPart, Facts, Heartbeat, Versions},
@@ -23,6 +27,7 @@ pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart
         pci: devices::pci(tree),
         disks: devices::disks(tree),
         nics: devices::nics(tree),
+        units: config.map(|config| units::survey(tree, &config.vfio, &units::Linux(tree))).unwrap_or_default(),
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -55,11 +60,6 @@ pub fn heartbeat(tree: &Tree) -> Heartbeat {
         storage_free_bytes: storage.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
         workloads: 0,
     }
-}
-
-/// `MemTotal` and `MemAvailable` in KiB.
-pub(super) fn memory(tree: &Tree) -> crate::wire::MemoryFacts {
-    machine::memory(tree)
 }
 
 #[cfg(test)]

@@ -69,6 +69,34 @@ impl Tree {
         target.file_name()?.to_str().map(str::to_owned)
     }
 
+    /// What a symbolic link says, as it stands there.
+    pub fn target(&self, path: &str) -> Option<String> {
+        fs::read_link(self.path(path)).ok()?.into_os_string().into_string().ok()
+    }
+
+    /// The real path, below the root, of what this leads to through all links.
+    pub fn real(&self, path: &str) -> Option<String> {
+        let root = self.root.canonicalize().ok()?;
+        let real = self.path(path).canonicalize().ok()?;
+        Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
+    }
+
+    /// Folders in a folder, sorted, without links to any.
+    pub fn folders(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().take(MAX_ENTRIES).flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut names: Vec<String> = folders.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The first bytes of a file.
+    pub fn bytes(&self, path: &str, most: u64) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.path(path)).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// True if something has this name, even a link to nowhere.
     pub fn has(&self, path: &str) -> bool {
         self.path(path).symlink_metadata().is_ok()

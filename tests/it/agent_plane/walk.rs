@@ -36,6 +36,8 @@ impl Machine {
             profile: "discovery".into(),
             services: Vec::new(),
             checks: Default::default(),
+            vfio: Vec::new(),
+            kvm: false,
         };
         let boot = BootPart {
             version: 1,

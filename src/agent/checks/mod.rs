@@ -1,10 +1,13 @@
 //! Is this node fit for work? A list of small functions; `mesh-agent doctor` prints them, the central node is sent them at
 //! each connection. Only a failure keeps a node from being online.
 
+mod kernel;
+mod virtualization;
+
 use super::facts::{self, Tree};
 use crate::{
     id::{DenyList, Timestamp},
-    wire::{AgentConfig, BootPart, Check, CheckStatus},
+    wire::{AgentConfig, BootPart, Check, CheckStatus, UnitFacts},
 };
 
 /// Below this much available memory a node is called tight, in KiB.
@@ -19,6 +22,8 @@ pub struct Context<'a> {
     pub config: &'a AgentConfig,
     /// What the overlay says of this boot.
     pub boot: &'a BootPart,
+    /// What can be given to virtual machines, just surveyed.
+    pub units: &'a [UnitFacts],
     /// This node's clock.
     pub now: Timestamp,
 }
@@ -26,7 +31,16 @@ pub struct Context<'a> {
 type CheckFn = fn(&Context<'_>) -> Check;
 
 /// Every check, in the order in which it runs. A new one is a function and a line here.
-const ALL: [CheckFn; 4] = [services, identity, clock, memory];
+const ALL: [CheckFn; 8] = [
+    services,
+    identity,
+    clock,
+    memory,
+    virtualization::kvm,
+    virtualization::iommu,
+    virtualization::vfio,
+    virtualization::units,
+];
 
 /// Runs every check.
 pub fn run(context: &Context<'_>) -> Vec<Check> {
@@ -104,79 +118,4 @@ fn memory(context: &Context<'_>) -> Check {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::BootSessionId;
-    use std::{fs, net::Ipv4Addr};
-
-    fn config(services: &[&str]) -> AgentConfig {
-        AgentConfig {
-            version: 1,
-            node: "00000001".parse().expect("a node ID"),
-            central: Ipv4Addr::LOCALHOST,
-            port: 1,
-            ca_file: "/etc/meshd/ca.pem".into(),
-            heartbeat_s: 30,
-            profile: "discovery".into(),
-            services: services.iter().map(|name| (*name).to_owned()).collect(),
-            checks: Default::default(),
-        }
-    }
-
-    fn boot() -> BootPart {
-        let (node, session) = (config(&[]).node, BootSessionId([1; 12]));
-        let issued_at = Timestamp::from_millis(1000);
-        BootPart { version: 1, node, session, generation: String::new(), issued_at, token: None }
-    }
-
-    fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
-        let context = Context { tree, config, boot: &boot(), now: Timestamp::from_millis(now) };
-        let check = run(&context).into_iter().find(|check| check.name == name).expect("there");
-        assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
-        (check.status, check.detail)
-    }
-
-    #[test]
-    fn a_service_that_openrc_has_not_started_is_a_failure() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::new(dir.path());
-        fs::create_dir_all(dir.path().join("run/openrc/started")).expect("made");
-        // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
-        std::os::unix::fs::symlink("/nowhere/sshd", dir.path().join("run/openrc/started/sshd")).expect("linked");
-        assert_eq!(status("services", &tree, &config(&[]), 1).0, CheckStatus::Skip);
-        assert_eq!(status("services", &tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
-        let (verdict, detail) = status("services", &tree, &config(&["sshd", "libvirtd", "../started"]), 1);
-        assert_eq!((verdict, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
-    }
-
-    #[test]
-    fn another_identity_is_a_warning_and_an_early_clock_a_failure() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::new(dir.path());
-        assert_eq!(status("identity", &tree, &config(&[]), 1).0, CheckStatus::Warn);
-        fs::create_dir_all(dir.path().join("sys/class/dmi/id")).expect("made");
-        let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
-        fs::write(dir.path().join("sys/class/dmi/id/product_uuid"), uuid).expect("written");
-        let (verdict, detail) = status("identity", &tree, &config(&[]), 1);
-        assert!(verdict == CheckStatus::Warn && detail.contains(uuid), "{detail}");
-        let ours = AgentConfig {
-            node: format!("uuid:{uuid}").parse::<crate::id::Basis>().expect("basis").node_id(),
-            ..config(&[])
-        };
-        assert_eq!(status("identity", &tree, &ours, 1).0, CheckStatus::Pass);
-        assert_eq!(status("clock", &tree, &ours, 999).0, CheckStatus::Fail);
-        assert_eq!(status("clock", &tree, &ours, 1000).0, CheckStatus::Pass);
-    }
-
-    #[test]
-    fn little_memory_is_a_warning() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::new(dir.path());
-        fs::create_dir_all(dir.path().join("proc")).expect("made");
-        for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
-            let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
-            fs::write(dir.path().join("proc/meminfo"), text).expect("written");
-            assert_eq!(status("memory", &tree, &config(&[]), 1).0, expected);
-        }
-    }
-}
+mod tests;

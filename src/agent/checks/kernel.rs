@@ -1,0 +1,39 @@
+//! What the kernel wrote to its log since it started.
+
+use super::super::facts::Tree;
+use rustix::fs::OFlags;
+use std::{fs::OpenOptions, io::Read as _, os::unix::fs::OpenOptionsExt as _};
+
+/// Most that is read of the log, in bytes; the kernel keeps a few hundred kilobytes.
+const MAX_LOG: usize = 4 * 1024 * 1024;
+/// The kernel gives one record at a time, of at most this many bytes.
+const RECORD: usize = 8192;
+
+/// The first line of the kernel's log that holds one of these texts, whatever their case; without its number and time.
+pub fn log_line(tree: &Tree, texts: &[&str]) -> Option<String> {
+    let log = log(tree);
+    let found = log.lines().find(|line| {
+        let line = line.to_ascii_lowercase();
+        texts.iter().any(|text| line.contains(text))
+    })?;
+    Some(found.split_once(';').map_or(found, |(_, text)| text).trim().to_owned())
+}
+
+fn log(tree: &Tree) -> String {
+    // Without this flag the read would wait for the kernel's next word.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(tree.path("/dev/kmsg"));
+    let Ok(mut file) = file else { return String::new() };
+    let (mut log, mut record) = (Vec::new(), [0; RECORD]);
+    let mut overrun = 0;
+    while log.len() < MAX_LOG {
+        match file.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => log.extend_from_slice(&record[..length]),
+            // Older records were overwritten meanwhile: the next read goes on behind them.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe && overrun < 100 => overrun += 1,
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&log).into_owned()
+}

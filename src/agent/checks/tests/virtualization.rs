@@ -1,0 +1,127 @@
+//! Each cause of a node that cannot give its devices away has its own words.
+
+use super::*;
+use crate::{
+    agent::{
+        fake::{Fake, Row},
+        units,
+    },
+    wire::{UnitFacts, UnitState},
+};
+
+const INTEL: &str = "processor : 0\nvendor_id : GenuineIntel\nflags : fpu vmx\n";
+const AMD: &str = "processor : 0\nvendor_id : AuthenticAMD\nflags : fpu svm\n";
+const GPU: [Row; 1] = [("0000:01:00.0", "10de:2335", "0302", 1, "", -1)];
+const NO_GROUP: [Row; 1] = [("0000:01:00.0", "10de:2335", "0302", -1, "", -1)];
+
+fn vfio() -> AgentConfig {
+    AgentConfig { vfio: vec!["vendor:10de".parse().expect("a selector")], ..config(&[]) }
+}
+
+fn checked(name: &str, fake: &Fake, config: &AgentConfig) -> (CheckStatus, String) {
+    let units = units::survey(&fake.tree, &config.vfio, fake);
+    judged(name, &fake.tree, config, &units)
+}
+
+fn judged(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
+    let context = Context { tree, config, boot: &boot(), units, now: Timestamp::from_millis(1000) };
+    let check = run(&context).into_iter().find(|check| check.name == name).expect("there");
+    assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
+    (check.status, check.detail)
+}
+
+fn without_iommu(cmdline: &str, cpu: &str, files: &[(&str, &str)]) -> String {
+    let fake = Fake::new(cmdline, &NO_GROUP);
+    fake.file("proc/cpuinfo", cpu);
+    files.iter().for_each(|(path, text)| fake.file(path, text));
+    let (status, detail) = checked("iommu", &fake, &vfio());
+    assert_eq!(status, CheckStatus::Fail);
+    let why = detail.strip_prefix("no IOMMU groups: ").unwrap_or_else(|| panic!("{detail}"));
+    assert_eq!(checked("units", &fake, &vfio()).0, CheckStatus::Fail, "never advertised");
+    why.to_owned()
+}
+
+#[test]
+fn arguments_that_are_missing_firmware_that_is_off_and_an_active_iommu_are_told_apart() {
+    const DMAR: (&str, &str) = ("sys/firmware/acpi/tables/DMAR", "x");
+    let missing = without_iommu("quiet", INTEL, &[DMAR]);
+    assert_eq!(missing, "the kernel argument intel_iommu=on is missing");
+    assert_eq!(without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]), missing, "a word is whole");
+    let off = without_iommu("intel_iommu=on iommu=off", INTEL, &[DMAR]);
+    assert_eq!(off, "the kernel argument iommu=off switches it off");
+    let disabled = "disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT";
+    assert_eq!(without_iommu("intel_iommu=on iommu=pt", INTEL, &[]), disabled);
+    assert_eq!(without_iommu("quiet", AMD, &[]), disabled, "AMD needs no argument");
+    let log = ("dev/kmsg", "6,1,0,-;Linux version 6.1\n4,2,0,-;DMAR: Disabled: no usable unit\n");
+    let said = without_iommu("intel_iommu=on", INTEL, &[DMAR, log]);
+    assert!(
+        said.starts_with("the firmware has the table DMAR") && said.ends_with("DMAR: Disabled: no usable unit"),
+        "{said}"
+    );
+
+    let fake = Fake::new("intel_iommu=on", &GPU);
+    assert_eq!(checked("iommu", &fake, &vfio()), (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned()));
+}
+
+#[test]
+fn a_unit_is_fit_only_when_bound_whole_and_the_modules_are_there() {
+    let fake = Fake::new("", &GPU);
+    assert_eq!(checked("vfio", &fake, &vfio()).0, CheckStatus::Pass);
+    let (status, detail) = checked("units", &fake, &vfio());
+    assert_eq!(status, CheckStatus::Fail);
+    assert_eq!(detail, "0/1 GPU unit(s) ready; unit 1 (0000:01:00.0) is unbound: 0000:01:00.0 has no driver");
+    units::bind(&fake.tree, &vfio().vfio, &fake).expect("recorded");
+    assert_eq!(checked("units", &fake, &vfio()), (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned()));
+
+    let bare = Fake::new("", &[]);
+    std::fs::remove_dir(bare.tree.path("/sys/module/vfio_pci")).expect("removed");
+    assert_eq!(checked("vfio", &bare, &vfio()), (CheckStatus::Fail, "modules not loaded: vfio_pci".to_owned()));
+    let (status, detail) = checked("units", &bare, &vfio());
+    assert!(status == CheckStatus::Fail && detail.contains("matches vendor:10de"), "{detail}");
+}
+
+#[test]
+fn one_bad_unit_is_a_warning_beside_good_ones_and_a_failure_alone() {
+    let unit = |state| UnitFacts { state, reason: "so".into(), ..UnitFacts::default() };
+    let fake = Fake::new("", &[]);
+    let status = |units: &[UnitFacts]| judged("units", &fake.tree, &vfio(), units).0;
+    assert_eq!(status(&[unit(UnitState::Ready), unit(UnitState::Wedged)]), CheckStatus::Warn);
+    assert_eq!(status(&[unit(UnitState::InUse), unit(UnitState::InUse)]), CheckStatus::Pass);
+    for state in
+        [UnitState::Wedged, UnitState::Missing, UnitState::SharedWithHost, UnitState::Busy, UnitState::Conflict]
+    {
+        assert_eq!(status(&[unit(state)]), CheckStatus::Fail, "{state:?}");
+    }
+    let many: Vec<_> = (0..20).map(|_| unit(UnitState::Wedged)).collect();
+    assert!(judged("units", &fake.tree, &vfio(), &many).1.ends_with("and 12 more"));
+}
+
+#[test]
+fn kvm_is_opened_and_its_absence_is_explained() {
+    let fake = Fake::new("", &GPU);
+    fake.file("proc/cpuinfo", AMD);
+    let host = AgentConfig { kvm: true, ..config(&[]) };
+    let (status, detail) = checked("kvm", &fake, &host);
+    assert!(status == CheckStatus::Fail && detail.contains("/dev/kvm cannot be opened"), "{detail}");
+    assert_eq!(checked("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
+    // There, and it cannot be opened: a folder cannot be written to.
+    fake.folder("dev/kvm");
+    assert_eq!(checked("kvm", &fake, &host).0, CheckStatus::Fail);
+    fake.file("dev/kmsg", "3,9,9,-;kvm: disabled by bios\n");
+    let (_, detail) = checked("kvm", &fake, &host);
+    assert_eq!(detail, "virtualization is disabled by BIOS (kvm: disabled by bios)");
+    fake.file("dev/kmsg", "");
+    fake.file("proc/cpuinfo", "processor : 0\nflags : fpu\n");
+    assert!(checked("kvm", &fake, &host).1.contains("disabled by BIOS"), "by the processor's flags");
+    std::fs::remove_dir(fake.tree.path("/dev/kvm")).expect("removed");
+    fake.file("dev/kvm", "");
+    assert_eq!(checked("kvm", &fake, &host), (CheckStatus::Pass, "/dev/kvm opens".to_owned()));
+}
+
+#[test]
+fn a_bare_metal_profile_neither_runs_nor_fails_what_is_for_virtual_machines() {
+    let fake = Fake::new("", &NO_GROUP);
+    for name in ["kvm", "iommu", "vfio", "units"] {
+        assert_eq!(checked(name, &fake, &config(&[])).0, CheckStatus::Skip, "{name}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
+
+use super::{super::facts, Context, kernel::log_line, verdict};
+use crate::wire::{Check, CheckStatus, UnitState, units_ready};
+use std::fs::OpenOptions;
+
+/// Modules without which nothing can be given, as `/sys/module` names them.
+const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
+/// What switches an IOMMU off on the command line.
+const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
+/// Tables by which a firmware tells of its IOMMU: Intel, AMD, ARM.
+const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
+/// Most units that are named in one detail.
+const MAX_NAMED: usize = 8;
+
+const SKIPPED: &str = "the profile gives no devices to virtual machines";
+
+/// `/dev/kvm` can be opened: a node of it says nothing yet.
+pub fn kvm(context: &Context<'_>) -> Check {
+    const NAME: &str = "kvm";
+    let Context { tree, config, .. } = context;
+    if !config.kvm && config.vfio.is_empty() {
+        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+    }
+    let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
+        Ok(_) => return verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
+        Err(error) => error,
+    };
+    // A profile that only keeps devices ready may leave KVM to another overlay.
+    let status = if config.kvm { CheckStatus::Fail } else { CheckStatus::Warn };
+    let cpu = facts::cpu(tree);
+    if let Some(line) = log_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
+    {
+        let remedy = "switch on Intel VT-x or AMD SVM in the firmware's set-up";
+        return verdict(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
+    }
+    let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
+    if cpu.virtualization.is_empty() && !arm {
+        let detail = "the processor shows neither vmx nor svm: it is disabled by BIOS, or this processor has none";
+        return verdict(NAME, status, detail, "switch on Intel VT-x or AMD SVM in the firmware's set-up");
+    }
+    verdict(
+        NAME,
+        status,
+        format!("/dev/kvm cannot be opened: {fault}"),
+        "load KVM: add an overlay with the module kvm_intel or kvm_amd",
+    )
+}
+
+/// There are IOMMU groups; if not, why.
+pub fn iommu(context: &Context<'_>) -> Check {
+    const NAME: &str = "iommu";
+    let Context { tree, config, .. } = context;
+    if config.vfio.is_empty() {
+        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+    }
+    let groups = tree.list("/sys/kernel/iommu_groups").len();
+    if groups > 0 {
+        return verdict(NAME, CheckStatus::Pass, format!("active, {groups} IOMMU groups"), "");
+    }
+    let fail = |why: String, remedy: &str| verdict(NAME, CheckStatus::Fail, format!("no IOMMU groups: {why}"), remedy);
+    let line = tree.read("/proc/cmdline").unwrap_or_default();
+    let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
+    if let Some(arg) = SWITCHED_OFF.iter().find(has) {
+        return fail(format!("the kernel argument {arg} switches it off"), "remove it from the profile's kernel_args");
+    }
+    // Tables come before arguments: without them no argument helps. A firmware without ACPI has neither, and shows no folder.
+    let folder = "/sys/firmware/acpi/tables";
+    let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
+    let needs_argument = table.is_none_or(|table| *table == "DMAR") && facts::cpu(tree).vendor == "GenuineIntel";
+    if needs_argument && !has(&&"intel_iommu=on") {
+        let remedy = "reboot the node: the boot script of a profile with vfio.devices has it";
+        return fail("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
+    }
+    let remedy = "switch on Intel VT-d, AMD IOMMU or the SMMU in the firmware's set-up";
+    let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
+    let said = log_line(tree, &texts).map(|line| format!("; the kernel says: {line}")).unwrap_or_default();
+    match table {
+        Some(table) => {
+            fail(format!("the firmware has the table {table}, and the kernel made nothing of it{said}"), remedy)
+        }
+        None => fail(format!("disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT{said}"), remedy),
+    }
+}
+
+/// The modules that give devices away are loaded.
+pub fn vfio(context: &Context<'_>) -> Check {
+    const NAME: &str = "vfio";
+    let Context { tree, config, .. } = context;
+    if config.vfio.is_empty() {
+        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+    }
+    let missing: Vec<&str> = MODULES.into_iter().filter(|module| !tree.has(&format!("/sys/module/{module}"))).collect();
+    if missing.is_empty() {
+        return verdict(NAME, CheckStatus::Pass, "modules loaded", "");
+    }
+    let detail = format!("modules not loaded: {}", missing.join(", "));
+    verdict(
+        NAME,
+        CheckStatus::Fail,
+        detail,
+        "add the overlay `vfio` to the profile; is the image built with drivers/vfio?",
+    )
+}
+
+/// Every unit is ready, whole; a node with none that can be used is not fit for its profile.
+pub fn units(context: &Context<'_>) -> Check {
+    const NAME: &str = "units";
+    let Context { units, config, .. } = context;
+    if config.vfio.is_empty() {
+        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+    }
+    let ready = units_ready(units);
+    let usable = |state| matches!(state, UnitState::Ready | UnitState::InUse);
+    let mut bad = units.iter().filter(|unit| !usable(unit.state));
+    let named: Vec<String> = bad
+        .by_ref()
+        .take(MAX_NAMED)
+        .map(|unit| format!("{} is {}: {}", unit.name(), unit.state.as_str(), unit.reason))
+        .collect();
+    if units.is_empty() {
+        let wanted: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
+        let detail = format!("{ready}; no device of this machine matches {}", wanted.join(", "));
+        return verdict(NAME, CheckStatus::Fail, detail, "compare vfio.devices of the profile with `meshd node show`");
+    }
+    if named.is_empty() {
+        return verdict(NAME, CheckStatus::Pass, ready, "");
+    }
+    let rest = bad.count();
+    let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
+    let detail = format!("{ready}; {}{more}", named.join("; "));
+    // One dead GPU of eight is no reason to lose the other seven: only ready units are ever given away.
+    let some = units.iter().any(|unit| usable(unit.state));
+    let status = if some { CheckStatus::Warn } else { CheckStatus::Fail };
+    verdict(
+        NAME,
+        status,
+        detail,
+        "`mesh-agent vfio bind` on the node tries again and says why not; docs/overlays.md explains each state",
+    )
+}

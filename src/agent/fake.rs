@@ -1,0 +1,164 @@
+//! Made-up machines: sysfs and procfs in a folder, and a kernel that binds drivers as the real one does.
+
+use super::{
+    facts::Tree,
+    units::{Refusal, System},
+};
+use std::{cell::RefCell, collections::BTreeMap, fs, io, os::unix::fs::symlink, path::Path};
+
+/// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
+pub type Row = (&'static str, &'static str, &'static str, i32, &'static str, i32);
+
+/// A machine, gone when it is dropped.
+pub struct Fake {
+    dir: tempfile::TempDir,
+    /// What it shows.
+    pub tree: Tree,
+    refusals: BTreeMap<u32, Refusal>,
+    /// Everything that was written to it, as `path <- text`.
+    pub writes: RefCell<Vec<String>>,
+}
+
+impl Fake {
+    /// Functions and a kernel command line, the modules of VFIO loaded.
+    pub fn new(cmdline: &str, rows: &[Row]) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tree = Tree::new(dir.path());
+        let fake = Fake { dir, tree, refusals: BTreeMap::new(), writes: RefCell::default() };
+        fake.file("proc/cmdline", &format!("{cmdline}\n"));
+        for module in ["vfio", "vfio_iommu_type1", "vfio_pci"] {
+            fake.folder(&format!("sys/module/{module}"));
+        }
+        fake.folder("sys/kernel/iommu_groups");
+        rows.iter().for_each(|row| fake.function(*row));
+        fake
+    }
+
+    fn function(&self, (address, ids, class, group, driver, numa): Row) {
+        let (vendor, device) = ids.split_once(':').expect("vendor:device");
+        let folder = format!("sys/devices/pci0000:00/{address}");
+        for (name, text) in [
+            ("vendor", format!("0x{vendor}\n")),
+            ("device", format!("0x{device}\n")),
+            ("class", format!("0x{class}00\n")),
+            ("numa_node", format!("{numa}\n")),
+            ("driver_override", "(null)\n".to_owned()),
+            ("config", format!("{vendor}{device}")),
+        ] {
+            self.file(&format!("{folder}/{name}"), &text);
+        }
+        self.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../devices/pci0000:00/{address}"));
+        if group >= 0 {
+            self.link(&format!("{folder}/iommu_group"), &format!("../../../kernel/iommu_groups/{group}"));
+            let members = format!("sys/kernel/iommu_groups/{group}/devices");
+            self.link(&format!("{members}/{address}"), &format!("../../../../devices/pci0000:00/{address}"));
+        }
+        if !driver.is_empty() {
+            self.bind(address, driver);
+        }
+    }
+
+    fn bind(&self, address: &str, driver: &str) {
+        self.folder(&format!("sys/bus/pci/drivers/{driver}"));
+        let link = format!("sys/devices/pci0000:00/{address}/driver");
+        self.link(&link, &format!("../../../bus/pci/drivers/{driver}"));
+    }
+
+    /// Writes a file of the machine.
+    pub fn file(&self, path: &str, text: &str) {
+        self.raw(path, text.as_bytes());
+    }
+
+    /// Writes a file that is no text.
+    pub fn raw(&self, path: &str, bytes: &[u8]) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        fs::write(path, bytes).expect("written");
+    }
+
+    /// Makes a folder of the machine.
+    pub fn folder(&self, path: &str) {
+        fs::create_dir_all(self.dir.path().join(path)).expect("made");
+    }
+
+    /// Makes a link of the machine, in the place of one that was there.
+    pub fn link(&self, path: &str, target: &str) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        let _ = fs::remove_file(&path);
+        symlink(target, path).expect("linked");
+    }
+
+    /// A network interface of a function.
+    pub fn interface(&self, name: &str, mac: &str, function: &str) {
+        let folder = format!("sys/devices/pci0000:00/{function}/net/{name}");
+        self.file(&format!("{folder}/address"), &format!("{mac}\n"));
+        self.link(&format!("{folder}/device"), "../..");
+        self.link(&format!("sys/class/net/{name}"), &format!("../../devices/pci0000:00/{function}/net/{name}"));
+    }
+
+    /// A disk of a function with one partition; `number` is the partition's.
+    pub fn disk(&self, name: &str, function: &str, number: &str) {
+        let folder = format!("sys/devices/pci0000:00/{function}/nvme/nvme0/{name}");
+        self.file(&format!("{folder}/uevent"), &format!("MAJOR=259\nDEVNAME={name}\n"));
+        self.file(&format!("{folder}/{name}p1/partition"), "1\n");
+        self.file(&format!("{folder}/{name}p1/dev"), &format!("{number}\n"));
+        self.link(&format!("sys/block/{name}"), &format!("../devices/pci0000:00/{function}/nvme/nvme0/{name}"));
+    }
+
+    /// A process that has a device node open.
+    pub fn process(&self, id: u32, name: &str, node: &str) {
+        self.file(&format!("proc/{id}/comm"), &format!("{name}\n"));
+        self.link(&format!("proc/{id}/fd/7"), node);
+    }
+
+    /// Takes a function away, as a card does that falls off the bus and is removed.
+    pub fn vanish(&self, address: &str) {
+        fs::remove_file(self.dir.path().join(format!("sys/bus/pci/devices/{address}"))).expect("it was there");
+    }
+
+    /// The kernel says no to this group from now on.
+    pub fn refuse(&mut self, group: u32, refusal: Refusal) {
+        self.refusals.insert(group, refusal);
+    }
+
+    /// The driver of a function.
+    pub fn driver(&self, address: &str) -> Option<String> {
+        self.tree.link(&format!("/sys/bus/pci/devices/{address}/driver"))
+    }
+
+    fn functions_of(&self, group: u32) -> Vec<String> {
+        self.tree.list(&format!("/sys/kernel/iommu_groups/{group}/devices"))
+    }
+}
+
+impl System for Fake {
+    fn take(&self, group: u32) -> Result<(), Refusal> {
+        if let Some(refusal) = self.refusals.get(&group) {
+            return Err(refusal.clone());
+        }
+        let drivers: Vec<String> =
+            self.functions_of(group).iter().filter_map(|function| self.driver(function)).collect();
+        if !drivers.iter().any(|driver| driver == "vfio-pci") {
+            return Err(Refusal::Failed(format!("there is no /dev/vfio/{group}")));
+        }
+        let viable = drivers.iter().all(|driver| ["vfio-pci", "pcieport", "pci-stub"].contains(&driver.as_str()));
+        if viable { Ok(()) } else { Err(Refusal::NotViable) }
+    }
+
+    fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        self.writes.borrow_mut().push(format!("{path} <- {text}"));
+        let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
+        if path == "/sys/bus/pci/drivers_probe" {
+            let wanted = self.tree.text(&format!("/sys/bus/pci/devices/{text}/driver_override"));
+            if let Some(driver) = wanted.filter(|driver| driver != "(null)") {
+                self.bind(text, &driver);
+            }
+            return Ok(());
+        }
+        if path.ends_with("/driver/unbind") {
+            return fs::remove_file(self.tree.path(folder));
+        }
+        fs::write(self.tree.path(path), format!("{text}\n"))
+    }
+}

@@ -1,0 +1,56 @@
+//! Which processes hold which device nodes: links in /proc, as lsof reads them.
+
+use super::super::facts::Tree;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How deep the devices below a PCI function lie: a disk behind a USB hub takes ten folders.
+const MAX_DEPTH: u32 = 12;
+/// Most folders that are looked at below one function.
+const MAX_FOLDERS: u32 = 4096;
+/// Most holders that are named of one node.
+const MAX_NAMED: usize = 3;
+
+/// Device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`, `/dev/infiniband/uverbs0`.
+pub fn nodes(tree: &Tree, function: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut left = MAX_FOLDERS;
+    walk(tree, &format!("/sys/bus/pci/devices/{function}"), MAX_DEPTH, &mut left, &mut found);
+    // NVIDIA's own driver makes nodes that sysfs does not know.
+    let information = tree.read(&format!("/proc/driver/nvidia/gpus/{function}/information")).unwrap_or_default();
+    let minor = information.lines().find_map(|line| line.strip_prefix("Device Minor:"));
+    found.extend(minor.map(|minor| format!("/dev/nvidia{}", minor.trim())));
+    found
+}
+
+fn walk(tree: &Tree, folder: &str, depth: u32, left: &mut u32, found: &mut BTreeSet<String>) {
+    if depth == 0 || *left == 0 {
+        return;
+    }
+    *left -= 1;
+    let uevent = tree.read(&format!("{folder}/uevent")).unwrap_or_default();
+    found.extend(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}")));
+    for name in tree.folders(folder) {
+        walk(tree, &format!("{folder}/{name}"), depth - 1, left, found);
+    }
+}
+
+/// Who holds these nodes, as `qemu-system-x86 (4711)`, by node.
+pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    for process in if wanted.is_empty() { Vec::new() } else { processes.collect() } {
+        for descriptor in tree.list(&format!("/proc/{process}/fd")) {
+            let target = tree.target(&format!("/proc/{process}/fd/{descriptor}"));
+            if let Some(node) = target.filter(|target| wanted.contains(target)) {
+                found.entry(node).or_default().insert(process);
+            }
+        }
+    }
+    let name = |process: u32| {
+        let name = tree.text(&format!("/proc/{process}/comm")).unwrap_or_else(|| "process".to_owned());
+        format!("{name} ({process})")
+    };
+    let names =
+        |processes: BTreeSet<u32>| processes.into_iter().take(MAX_NAMED).map(name).collect::<Vec<_>>().join(", ");
+    found.into_iter().map(|(node, processes)| (node, names(processes))).collect()
+}

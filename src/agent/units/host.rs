@@ -1,0 +1,175 @@
+//! What the node itself stands on: taking such a function away would take the node away.
+
+use super::super::facts::{self, Tree};
+use crate::id::MacAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+/// Interfaces on top of interfaces (VLAN on bridge on bond): how deep they are followed.
+const MAX_STACK: u32 = 8;
+
+/// Functions that the node needs, by address, each with what for.
+pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut add = |function: Option<String>, why: String| {
+        if let Some(function) = function {
+            found.entry(function).or_insert(why);
+        }
+    };
+    for (interface, why) in interfaces(tree) {
+        add(function_of(tree, &format!("/sys/class/net/{interface}/device")), why);
+    }
+    for (disk, why) in disks(tree) {
+        for function in functions_of_disk(tree, &disk) {
+            add(Some(function), why.clone());
+        }
+    }
+    let consoles = tree.read("/proc/consoles").unwrap_or_default();
+    for tty in consoles.lines().filter_map(|line| line.split_ascii_whitespace().next()).filter(|name| plain(name)) {
+        add(function_of(tree, &format!("/sys/class/tty/{tty}/device")), format!("is the console {tty}"));
+    }
+    found
+}
+
+/// The function that a device of sysfs belongs to: the last PCI address on its real path; those before it are bridges.
+pub fn function_of(tree: &Tree, path: &str) -> Option<String> {
+    let real = tree.real(path)?;
+    real.rsplit('/').find(|part| is_address(part)).map(str::to_owned)
+}
+
+/// `0000:01:00.0`; the domain has more digits behind some bridges.
+fn is_address(part: &str) -> bool {
+    let fields: Vec<&str> = part.split([':', '.']).collect();
+    let hex = |field: &str, digits: usize| field.len() == digits && field.bytes().all(|c| c.is_ascii_hexdigit());
+    matches!(fields.as_slice(), [domain, bus, device, function]
+        if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
+}
+
+fn plain(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
+}
+
+/// Interfaces that are needed, down to those with a card, each with why. The boot NIC first: it is the reason to name.
+fn interfaces(tree: &Tree) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if let Some(mac) = boot_mac(tree) {
+        let boot = facts::nics(tree).into_iter().filter(|nic| nic.mac == Some(mac));
+        found.extend(boot.map(|nic| (nic.name, "is the NIC that the node booted from".to_owned())));
+    }
+    let mut top: Vec<(String, String)> = Vec::new();
+    for interface in default_routes(tree) {
+        top.push((interface.clone(), format!("carries the default route ({interface})")));
+    }
+    for (interface, addresses) in facts::by_interface(tree) {
+        if let Some(address) = addresses.iter().find(|address| is_given(address)) {
+            top.push((interface.clone(), format!("has the address {address} ({interface})")));
+        }
+    }
+    for (interface, why) in top {
+        let mut names = BTreeSet::new();
+        below(tree, &interface, MAX_STACK, &mut names);
+        found.extend(names.into_iter().map(|name| (name, why.clone())));
+    }
+    found
+}
+
+/// An address that somebody gave: every interface that is up has a link-local one by itself.
+fn is_given(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+    }
+}
+
+fn below(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<String>) {
+    if depth == 0 || !found.insert(interface.to_owned()) {
+        return;
+    }
+    for entry in tree.list(&format!("/sys/class/net/{interface}")) {
+        if let Some(lower) = entry.strip_prefix("lower_") {
+            below(tree, lower, depth - 1, found);
+        }
+    }
+}
+
+/// `BOOTIF=01-aa-bb-cc-dd-ee-ff`, as the boot script has it.
+fn boot_mac(tree: &Tree) -> Option<MacAddr> {
+    let line = tree.read("/proc/cmdline")?;
+    let value = line.split_ascii_whitespace().rev().find_map(|word| word.strip_prefix("BOOTIF="))?;
+    value.strip_prefix("01-").unwrap_or(value).replace('-', ":").parse().ok()
+}
+
+fn default_routes(tree: &Tree) -> BTreeSet<String> {
+    let v4 = tree.read("/proc/net/route").unwrap_or_default();
+    let v4 = v4.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")).then(|| fields[0].to_owned())
+    });
+    let v6 = tree.read("/proc/net/ipv6_route").unwrap_or_default();
+    let v6 = v6.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (net, prefix) = (fields.next()?, fields.next()?);
+        let default = prefix == "00" && net.bytes().all(|c| c == b'0');
+        fields.next_back().filter(|interface| default && *interface != "lo").map(str::to_owned)
+    });
+    v4.chain(v6).filter(|name| plain(name)).collect()
+}
+
+/// Disks that are mounted, swapped to, or part of something else, each with why.
+fn disks(tree: &Tree) -> Vec<(String, String)> {
+    let used = used_nodes(tree);
+    let mut found = Vec::new();
+    for disk in tree.list("/sys/block") {
+        let folder = format!("/sys/block/{disk}");
+        let parts = tree.list(&folder).into_iter().filter(|name| tree.has(&format!("{folder}/{name}/partition")));
+        let nodes = [(disk.clone(), folder.clone())];
+        let parts = parts.map(|name| (name.clone(), format!("{folder}/{name}")));
+        let reason = nodes.into_iter().chain(parts).find_map(|(name, folder)| {
+            let number = tree.read(&format!("{folder}/dev")).unwrap_or_default();
+            let direct = used.get(&number).or_else(|| used.get(&format!("/dev/{name}")));
+            let holder = || tree.list(&format!("{folder}/holders")).into_iter().next();
+            let held = || holder().map(|holder| format!("is part of {holder}"));
+            direct.cloned().or_else(held).map(|why| format!("disk {name} {why}"))
+        });
+        found.extend(reason.map(|reason| (disk, reason)));
+    }
+    found
+}
+
+/// Block devices that are mounted or swapped to, by number and by name (some file systems have a number of their own).
+fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
+    let mut used = BTreeMap::new();
+    let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();
+    for line in mounts.lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(number), Some(place)) = (fields.get(2), fields.get(4)) else { continue };
+        let why = format!("is mounted on {place}");
+        used.insert((*number).to_owned(), why.clone());
+        let after = fields.iter().position(|field| *field == "-");
+        if let Some(source) = after.and_then(|at| fields.get(at + 2)).filter(|source| source.starts_with("/dev/")) {
+            used.insert((*source).to_owned(), why);
+        }
+    }
+    let swaps = tree.read("/proc/swaps").unwrap_or_default();
+    for node in swaps.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()) {
+        used.insert(node.to_owned(), "is swapped to".to_owned());
+    }
+    used
+}
+
+/// One, or several where an NVMe disk has more than one path: the disk itself is no device of a controller then.
+fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
+    let path = format!("/sys/block/{disk}");
+    if let Some(function) = function_of(tree, &path) {
+        return vec![function];
+    }
+    let Some((subsystem, _)) =
+        tree.real(&path).and_then(|real| real.rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())))
+    else {
+        return Vec::new();
+    };
+    let controllers = tree.list(&subsystem).into_iter().filter(|name| name.starts_with("nvme"));
+    controllers.filter_map(|name| function_of(tree, &format!("{subsystem}/{name}"))).collect()
+}

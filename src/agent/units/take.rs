@@ -1,0 +1,90 @@
+//! The two things that no file tells: what the kernel answers when a group is taken, and what it does when sysfs is written to.
+
+use super::super::facts::Tree;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::Arc,
+};
+use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
+
+/// Where the record and the lock are, and the name that no group has.
+pub const FOLDER: &str = "/run/mesh-vfio";
+/// A function by this name is in no group.
+const NOBODY: &str = "nobody";
+
+/// Why a container does not take a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody has it.
+    Busy,
+    /// A function of it belongs to another driver.
+    NotViable,
+    /// Anything else.
+    Failed(String),
+}
+
+/// The kernel, as far as it is more than files that are read.
+pub trait System {
+    /// Opens the group, gives it to a container, sets the container's IOMMU, and lets go of everything.
+    ///
+    /// # Errors
+    /// Where the kernel said no.
+    fn take(&self, group: u32) -> Result<(), Refusal>;
+
+    /// Writes a file of sysfs in one piece.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    fn write(&self, path: &str, text: &str) -> io::Result<()>;
+}
+
+/// This machine's kernel.
+#[derive(Debug)]
+pub struct Linux<'a>(pub &'a Tree);
+
+impl System for Linux<'_> {
+    fn take(&self, group: u32) -> Result<(), Refusal> {
+        if self.0.path("/") != Path::new("/") {
+            return Err(Refusal::Failed("another root than / has no kernel of its own".to_owned()));
+        }
+        let failed = |error: io::Error| Refusal::Failed(format!("{FOLDER}: {error}"));
+        fs::create_dir_all(FOLDER).map_err(failed)?;
+        // Doctor and agent may look at the same time, and each would take the other for a virtual machine.
+        let lock = File::create(Path::new(FOLDER).join("lock")).map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        take(group).map_err(failed)?
+    }
+
+    fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        fs::write(self.0.path(path), text)
+    }
+}
+
+/// Asks for a function that is in no group: by then the group is open, viable, in the container, and its IOMMU set, and no
+/// device was opened. Opening one resets it, which some GPUs do not survive, and a check must not do that.
+fn take(group: u32) -> io::Result<Result<(), Refusal>> {
+    let nobody = Path::new(FOLDER).join(NOBODY);
+    let link = nobody.join("iommu_group");
+    fs::create_dir_all(&nobody)?;
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(format!("/sys/kernel/iommu_groups/{group}"), &link)?;
+    let container = match VfioContainer::new(None) {
+        Ok(container) => Arc::new(container),
+        Err(error) => return Ok(Err(Refusal::Failed(error.to_string()))),
+    };
+    Ok(match VfioDevice::new(&nobody, container, false) {
+        Ok(_) | Err(VfioError::GroupGetDeviceFD(_)) => Ok(()),
+        Err(VfioError::OpenGroup(error, _)) if error.kind() == io::ErrorKind::ResourceBusy => Err(Refusal::Busy),
+        Err(VfioError::GroupViable) => Err(Refusal::NotViable),
+        Err(error @ VfioError::ContainerSetIOMMU(_)) => Err(Refusal::Failed(format!(
+            "{error}; without interrupt remapping (VT-d or AMD-Vi in the firmware's set-up) the kernel calls it unsafe"
+        ))),
+        Err(error) => Err(Refusal::Failed(error.to_string())),
+    })
+}
