@@ -143,9 +143,8 @@ pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -
 /// takes the place of a default with the same key.
 pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
     let mut defaults = vec!["panic=10"];
-    if !profile.vfio.is_empty() && arch == Arch::X86_64 {
-        // AMD's IOMMU is on by default and ignores the first. Other architectures need neither.
-        defaults.extend(["intel_iommu=on", "iommu=pt"]);
+    if !profile.vfio.is_empty() {
+        defaults.extend(iommu_args(arch));
     }
     defaults.retain(|default| profile.kernel_args.iter().all(|arg| arg_key(arg) != arg_key(default)));
     let mut args: Vec<String> = defaults.into_iter().map(str::to_owned).collect();
@@ -153,6 +152,20 @@ pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
     args.extend(profile.kernel_args.iter().cloned());
     args
 }
+
+/// What VFIO needs of the kernel. Each architecture has its own: x86's mean nothing to the others.
+fn iommu_args(arch: Arch) -> &'static [&'static str] {
+    match arch {
+        // Always both: AMD's IOMMU is on by default and ignores the first.
+        Arch::X86_64 => &["intel_iommu=on", "iommu=pt"],
+        // A kernel may be built to let devices pass the SMMU by.
+        Arch::Aarch64 => &[ARM_TRANSLATED],
+        Arch::Riscv64 => &[],
+    }
+}
+
+/// ARM's devices go through the SMMU; with `=1` they would reach all of the node's memory.
+const ARM_TRANSLATED: &str = "iommu.passthrough=0";
 
 /// Decides what a node boots.
 pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
@@ -233,6 +246,10 @@ fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
     }
     if let Some(arg) = chain.iter().chain(&what.args).find(|arg| quote::ipxe_word(arg).is_none()) {
         return refuse(format!("the kernel argument {arg} of profile {name} cannot be written into an iPXE script"));
+    }
+    let passthrough = |arg: &&String| arg_key(arg) == arg_key(ARM_TRANSLATED) && *arg != ARM_TRANSLATED;
+    if let (Arch::Aarch64, Some(arg)) = (what.parts.arch, what.args.iter().find(passthrough)) {
+        return refuse(format!("profile {name} sets {arg}, with which devices pass the SMMU by and reach all memory"));
     }
     // `initrd=` and `apkovl=` are still to come: 48 bytes, or some 100 when the overlay travels as a URL.
     let length = chain.iter().chain(&what.args).map(|arg| arg.len() + 1).sum::<usize>() + 160;

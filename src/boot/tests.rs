@@ -188,7 +188,31 @@ fn a_profile_may_change_an_argument_and_repeat_only_some() {
         args("vfio-host", Arch::X86_64).join(" "),
         "intel_iommu=on iommu=pt console=tty0 console=ttyS0,115200 panic=60"
     );
-    assert!(!args("vfio-host", Arch::Aarch64).iter().any(|arg| arg.contains("iommu")));
+    assert_eq!(
+        args("vfio-host", Arch::Aarch64).join(" "),
+        "iommu.passthrough=0 console=tty0 console=ttyS0,115200 panic=60"
+    );
+}
+
+#[test]
+fn arm_never_lets_devices_pass_its_smmu() {
+    let (mut site, node, parts) = (site(), node(Some("vfio-host")), parts(Arch::Aarch64));
+    let planned = |site: &Site| {
+        let request = ScriptRequest { arch: Some(Arch::Aarch64), ..request() };
+        let (profile, image) = ("vfio-host".parse().expect("a name"), "alpine-lab".parse().expect("a name"));
+        let args = kernel_args(site, &site.profiles[&profile], parts.arch);
+        let what = &What { profile, image, parts: parts.clone(), args };
+        let capability = &Secret::new(CAPABILITY.to_owned());
+        decide(&Ask { site, what, node: &node, session: SESSION, endpoint: ENDPOINT, request: &request, capability })
+    };
+    assert!(planned(&site).is_ok_and(|plan| plan.args.iter().any(|arg| arg == "iommu.passthrough=0")));
+    let profile = site.profiles.values_mut().find(|profile| profile.name.as_str() == "vfio-host").expect("there");
+    profile.kernel_args = vec!["iommu.passthrough=1".to_owned()];
+    let refused = planned(&site).expect_err("refused");
+    assert!(
+        matches!(&refused, Refusal::RenderFailed { detail } if detail.contains("iommu.passthrough=1")),
+        "{refused:?}"
+    );
 }
 
 #[test]
