@@ -4,7 +4,9 @@ use super::{
     Context, Failure,
     print::{Output, fields, table},
 };
-use crate::lab::{Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines};
+use crate::lab::{
+    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines,
+};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use std::{
@@ -115,6 +117,9 @@ struct RackArgs {
     /// Network card of each node: virtio or e1000.
     #[arg(long, default_value = "virtio")]
     nic: Nic,
+    /// What each node has besides, for VFIO: iommu, gpu, pair, shared-nic. Several: --with iommu,gpu.
+    #[arg(long, value_name = "HARDWARE", value_delimiter = ',')]
+    with: Vec<Extra>,
     /// Override a key of the site file: --set boot.kernel_transport=tftp. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
@@ -171,6 +176,7 @@ impl RackArgs {
         let mut options = Options::new(self.at.dir, context.site_file()?, program);
         options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
         (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
+        options.extras = vec![self.with];
         Ok(options)
     }
 }

@@ -16,6 +16,7 @@ mod central;
 mod cleanup;
 mod command;
 mod error;
+mod extra;
 mod firmware;
 mod machine;
 mod namespace;
@@ -35,6 +36,7 @@ pub mod demo;
 
 pub use accel::Accel;
 pub use error::LabError;
+pub use extra::Extra;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};
 pub use namespace::Namespace;
 pub use neighbour::Neighbour;

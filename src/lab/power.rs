@@ -141,6 +141,7 @@ impl Rack {
         let machine = Machine {
             name: format!("{} {}", self.namespace.name(), node.name()),
             shape: self.record.shape,
+            extras: &node.extras,
             identity: &node.identity(),
             firmware: node.firmware,
             accel: self.record.accel,

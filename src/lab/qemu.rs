@@ -1,7 +1,7 @@
 //! QEMU's command line for one node. Pure.
 
 use super::{
-    Accel, Identity, Shape,
+    Accel, Extra, Identity, Shape, extra,
     firmware::Ovmf,
     machine::{Firmware, MANUFACTURER, PRODUCT},
 };
@@ -13,6 +13,8 @@ pub struct Machine<'a> {
     pub name: String,
     /// Processors, memory, network card.
     pub shape: Shape,
+    /// What it has besides.
+    pub extras: &'a [Extra],
     /// Who it says it is.
     pub identity: &'a Identity,
     /// How it starts.
@@ -57,7 +59,7 @@ pub fn escaped(path: &Path) -> String {
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
     let mut args: Vec<String> =
-        ["-machine", "q35,graphics=off", "-nodefaults", "-display", "none"].map(Into::into).into();
+        ["-machine", extra::machine(machine.extras), "-nodefaults", "-display", "none"].map(Into::into).into();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-name", machine.name.replace(',', ",,"));
     for pair in machine.accel.args().chunks_exact(2) {
@@ -73,7 +75,10 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-serial", "chardev:serial".to_owned());
     add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
-    let nic = format!("{},netdev=net0,mac={},bootindex=1", shape.nic.device(), identity.mac);
+    for device in extra::devices(machine.extras) {
+        add("-device", device);
+    }
+    let nic = format!("{},netdev=net0,mac={},bootindex=1", extra::nic(machine.extras, shape.nic), identity.mac);
     match machine.firmware {
         Firmware::Bios => add("-device", nic),
         Firmware::Uefi | Firmware::UefiHttp => {
@@ -104,6 +109,7 @@ mod tests {
         let machine = Machine {
             name: "meshlab-0 node3".to_owned(),
             shape: Shape::default(),
+            extras: &[],
             identity: &identity,
             firmware,
             accel: Accel::Tcg,

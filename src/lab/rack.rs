@@ -1,7 +1,7 @@
 //! A rack: made whole or not at all, and gone when it is dropped, also by a panic.
 
 use super::{
-    Accel, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central,
+    Accel, Extra, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, accel, bridge, central,
     cleanup::{self, Logs},
     record::{NodeRecord, Record},
     site::{self, Layout, Setting},
@@ -30,6 +30,8 @@ pub struct Options {
     pub firmware: Mix,
     /// What each has.
     pub shape: Shape,
+    /// What nodes have besides, by turns as their firmware; empty for nothing.
+    pub extras: Vec<Vec<Extra>>,
     /// Keys of the site file to override beside the lab's own.
     pub settings: Vec<Setting>,
     /// Built images, to share them between racks; default: `blobs` in `dir`.
@@ -50,6 +52,7 @@ impl Options {
             nodes: 2,
             firmware: Mix::of([Firmware::Bios]),
             shape: Shape::default(),
+            extras: Vec::new(),
             settings: Vec::new(),
             blobs: None,
             powered: true,
@@ -217,7 +220,13 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
 }
 
 fn record(options: &Options, accel: Accel) -> Record {
-    let node = |place| NodeRecord { place, firmware: options.firmware.at(place), process: None };
+    let extras = |place: u8| options.extras.iter().cycle().nth(usize::from(place).saturating_sub(1)).cloned();
+    let node = |place| NodeRecord {
+        place,
+        firmware: options.firmware.at(place),
+        extras: extras(place).unwrap_or_default(),
+        process: None,
+    };
     Record {
         host_boot: super::process::host_boot_id(),
         program: options.program.clone(),

@@ -1,6 +1,6 @@
 //! `rack.json`: what a rack consists of and what it runs, written before anyone could need it to clean up.
 
-use super::{Accel, Identity, LabError, ProcessId, Shape, machine::Firmware};
+use super::{Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -33,6 +33,9 @@ pub struct NodeRecord {
     pub place: u8,
     /// How it starts.
     pub firmware: Firmware,
+    /// What it has besides.
+    #[serde(default)]
+    pub extras: Vec<Extra>,
     /// Its QEMU, while it is powered.
     pub process: Option<ProcessId>,
 }
@@ -103,7 +106,7 @@ mod tests {
 
     fn record() -> Record {
         let process = Some(ProcessId { pid: 7, started: 9 });
-        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, process };
+        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         Record { host_boot, program, accel: Accel::Tcg, shape: Shape::default(), central: process, nodes: vec![node] }
     }
