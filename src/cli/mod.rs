@@ -21,6 +21,7 @@ mod progress;
 mod render;
 mod serve;
 mod timeline;
+mod units;
 mod versions;
 
 pub use failure::Failure;

@@ -201,7 +201,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     if !detail.checks.is_empty() {
         out += &format!("\n{}", table(["check", "status", "detail"], checks));
     }
-    out
+    out + &super::units::show(detail)
 }
 
 fn once(once: &Once) -> String {
