@@ -23,6 +23,8 @@ pub enum ConditionKind {
     RebootRequired,
     /// The node runs something that no generation of it explains.
     Drift,
+    /// Its units are not those that it was approved with.
+    UnitDrift,
     /// A spent capability or token was used again.
     CapabilityReplayed,
     /// Somebody asked for this node's boot from outside its boot session.
@@ -37,7 +39,7 @@ pub enum ConditionKind {
 
 impl ConditionKind {
     /// Every kind there is.
-    pub const ALL: [ConditionKind; 13] = [
+    pub const ALL: [ConditionKind; 14] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
         ConditionKind::WeakIdentity,
@@ -46,6 +48,7 @@ impl ConditionKind {
         ConditionKind::OverlayMissing,
         ConditionKind::RebootRequired,
         ConditionKind::Drift,
+        ConditionKind::UnitDrift,
         ConditionKind::CapabilityReplayed,
         ConditionKind::BootImpersonated,
         ConditionKind::CheckFailed,
@@ -64,6 +67,7 @@ impl ConditionKind {
             ConditionKind::OverlayMissing => "overlay_missing",
             ConditionKind::RebootRequired => "reboot_required",
             ConditionKind::Drift => "drift",
+            ConditionKind::UnitDrift => "unit_drift",
             ConditionKind::CapabilityReplayed => "capability_replayed",
             ConditionKind::BootImpersonated => "boot_impersonated",
             ConditionKind::CheckFailed => "check_failed",

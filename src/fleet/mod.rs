@@ -11,6 +11,7 @@ mod node;
 mod phase;
 mod stage;
 mod stall;
+mod units;
 
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
 pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Standing, Wait};
@@ -23,3 +24,4 @@ pub use node::{Fingerprint, LinkState, Node, Once};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};
+pub use units::{Placed, UnitMap};

@@ -1,6 +1,6 @@
 //! A node as the central node knows it.
 
-use super::{Condition, ConditionKind, Generation, Phase, PhaseChange, Transition, UnlawfulTransition};
+use super::{Condition, ConditionKind, Generation, Phase, PhaseChange, Transition, UnitMap, UnlawfulTransition};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,9 @@ pub struct Node {
     pub facts: Option<Facts>,
     /// Its last checks.
     pub checks: Vec<Check>,
+    /// The units that it was approved with; `None` until it tells of any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<UnitMap>,
     /// The phase in which it was quarantined; `None` while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_from: Option<Phase>,
@@ -146,6 +149,7 @@ impl Node {
             certificates: Vec::new(),
             facts: None,
             checks: Vec::new(),
+            units: None,
             held_from: None,
             released_at: None,
             vars: Vars::new(),
@@ -200,6 +204,24 @@ impl Node {
         self.once = self.once.take().filter(|order| order.is_for(Some(session)));
         let Some(order) = self.once.as_mut().filter(|order| Some(order.set_at) == once) else { return false };
         order.used_by.replace(session).is_none()
+    }
+
+    /// Compares the units that it tells of with those that it was approved with; what is different, if anything is. The first
+    /// ones that it has with a profile are those that it is approved with.
+    pub fn compare_units(&mut self) -> Option<String> {
+        let now = self.facts.as_ref().map(UnitMap::of)?;
+        match self.units.as_ref().filter(|approved| approved.profile == now.profile) {
+            Some(approved) => approved.drift(&now),
+            None => {
+                self.units = (!now.functions.is_empty()).then_some(now);
+                None
+            }
+        }
+    }
+
+    /// An operator takes the units as they are.
+    pub fn approve_units(&mut self) {
+        self.units = self.facts.as_ref().map(UnitMap::of).filter(|map| !map.functions.is_empty());
     }
 
     /// Raises a condition, or updates its detail; true if it was not there.

@@ -307,7 +307,7 @@ impl Central {
 
 /// Writes down what a node tells at its connection.
 fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
-    let mut change = None;
+    let (mut change, mut drift, mut drifted) = (None, None, false);
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
     let foreign: Vec<_> = macs
         .iter()
@@ -326,10 +326,22 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
         node.fingerprint.board_serial.clone_from(&hello.facts.system.board_serial);
         node.booted = hello.facts.versions.generation.parse().ok();
         node.facts = Some(hello.facts);
+        drift = node.compare_units();
+        if let Some(detail) = &drift {
+            drifted = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+        }
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
     });
+    match drift {
+        None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if drifted => {
+            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
+            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
+        }
+        Some(_) => {}
+    }
     reach(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
 }

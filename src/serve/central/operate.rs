@@ -83,7 +83,7 @@ impl Central {
         })
     }
 
-    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving twice is no error.
+    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes its units as they are now.
     pub async fn approve(&self, id: NodeId) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
@@ -96,6 +96,10 @@ impl Central {
                     phase_event(tx, id, node.boot, change, Actor::Operator, now);
                 } else if !node.phase.is_admitted() {
                     node.change(PhaseChange::Approve)?;
+                } else {
+                    tx.edit_node(id, Node::approve_units);
+                    stalls::clear(tx, id, ConditionKind::UnitDrift, Actor::Operator, now);
+                    node = tx.node(id).cloned().unwrap_or(node);
                 }
                 Ok::<_, OperateError>(node)
             })
