@@ -19,3 +19,4 @@ mod overlays;
 mod racks;
 mod recipe;
 mod stranger;
+mod vfio;

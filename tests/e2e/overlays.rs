@@ -45,23 +45,22 @@ start() {
 }
 "#;
 
-const PEEK_MANIFEST: &str = r#"description = "what a user of the node could see"
-
-[services]
-default = ["peek"]
-
-[files."/etc/init.d/peek"]
-mode = "0755"
-"#;
-
 /// A folder with the real overlays and `peek`.
 pub fn with_peek(dir: &Path) -> PathBuf {
+    with_service(dir, "peek", PEEK)
+}
+
+/// A folder with the real overlays and one of this name that starts one service.
+pub fn with_service(dir: &Path, name: &str, script: &str) -> PathBuf {
     let overlays = dir.join("overlays");
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);
-    let peek = overlays.join("peek");
-    fs::create_dir_all(peek.join("rootfs/etc/init.d")).expect("made");
-    fs::write(peek.join("overlay.toml"), PEEK_MANIFEST).expect("written");
-    fs::write(peek.join("rootfs/etc/init.d/peek"), PEEK).expect("written");
+    let own = overlays.join(name);
+    let manifest = format!(
+        "description = \"looks at the node from inside\"\n\n[services]\ndefault = [\"{name}\"]\n\n[files.\"/etc/init.d/{name}\"]\nmode = \"0755\"\n"
+    );
+    fs::create_dir_all(own.join("rootfs/etc/init.d")).expect("made");
+    fs::write(own.join("overlay.toml"), manifest).expect("written");
+    fs::write(own.join("rootfs/etc/init.d").join(name), script).expect("written");
     overlays
 }
 

@@ -1,0 +1,170 @@
+//! VFIO, from the profile to a unit that can be given away: real IOMMU groups, real drivers, in two racks of two nodes.
+
+use crate::{
+    overlays::{self, PEEK_END, peeked},
+    racks::{BOOT, OrEnd, SOON, command_lines, count, until_phase, until_written, up},
+};
+use meshd::lab::{Extra, Power, Rack};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+/// Tells the serial port what vfio-pci has, and how the doctor ends.
+const LOOK: &str = r#"#!/sbin/openrc-run
+description="tells the serial port what became of the devices"
+
+depend() {
+	after mesh-agent
+}
+
+look() {
+	echo "PEEK-BEGIN"
+	echo "PEEK-BOUND $(ls /sys/bus/pci/drivers/vfio-pci | grep : | tr '\n' ' ')"
+	echo "PEEK-GROUPS $(ls /dev/vfio | tr '\n' ' ')"
+	echo "PEEK-AGAIN $(mesh-agent vfio bind | tr '\n' ' ')"
+	echo "PEEK-DOCTOR $(mesh-agent doctor | tail -n 1)"
+	echo "PEEK-END"
+}
+
+start() {
+	look >/dev/ttyS0 2>&1 &
+}
+"#;
+
+fn with_look(dir: &Path) -> PathBuf {
+    overlays::with_service(dir, "look", LOOK)
+}
+
+fn shown(rack: &Rack, place: u8) -> Value {
+    rack.ask(&["node", "show", &rack.id(place).to_string()]).or_end()
+}
+
+fn last_line(rack: &Rack, place: u8) -> String {
+    let text = rack.tell(&["node", "show", &rack.id(place).to_string()]).or_end();
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+fn unit(shown: &Value) -> &Value {
+    let units = shown["facts"]["units"].as_array().map(Vec::as_slice).unwrap_or_default();
+    assert_eq!(units.len(), 1, "{units:?}");
+    &units[0]
+}
+
+fn check(shown: &Value, name: &str) -> (String, String) {
+    let checks = shown["checks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let check = checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check {name}: {shown}"));
+    let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("detail"))
+}
+
+fn drivers(unit: &Value) -> Vec<(&str, &str)> {
+    let members = unit["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |member: &'_ Value, key: &str| member[key].as_str().map(str::to_owned).unwrap_or_default();
+    members
+        .iter()
+        .map(|member| {
+            let ids = format!("{}:{}", text(member, "vendor"), text(member, "device"));
+            (ids.leak() as &str, member["driver"].as_str().unwrap_or_default())
+        })
+        .collect()
+}
+
+#[test]
+fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_and_says_why() {
+    let mut test = up(|mut options, dir| {
+        options.extras = vec![vec![Extra::Iommu, Extra::Gpu], vec![Extra::Gpu]];
+        options
+            .set("enroll.policy", "auto")
+            .set("site.overlays_dir", &with_look(dir).display().to_string())
+            .set("profiles.vfio-host.extends", "discovery")
+            .set("profiles.vfio-host.overlays", r#"["vfio", "look"]"#)
+            .set("profiles.vfio-host.vfio.devices", r#"["class:0300"]"#)
+    });
+    let rack = &mut test.rack;
+    for place in [FIRST, SECOND] {
+        until_phase(rack, place, "online", BOOT);
+        assert_eq!(shown(rack, place)["facts"]["units"], serde_json::json!([]), "discovery gives nothing away");
+        assert_eq!(check(&shown(rack, place), "iommu").0, "SKIP");
+        rack.tell(&["node", "assign-profile", &rack.id(place).to_string(), "vfio-host", "--reboot"]).or_end();
+    }
+    let again = |phase: &'static str| move |node: &Value| node["phase"] == phase && node["profile"] == "vfio-host";
+    let booted = |node: &Value| {
+        node["boot"]["stages"].as_array().is_some_and(|stages| stages.iter().any(|s| s["stage"] == "link"))
+    };
+    let serial = until_written(rack, FIRST, PEEK_END, BOOT);
+    rack.wait_node(FIRST, BOOT, "online as vfio-host", |node| again("online")(node) && booted(node)).or_end();
+    assert!(command_lines(rack, FIRST).last().is_some_and(|line| line.contains("intel_iommu=on iommu=pt")));
+    assert!(!command_lines(rack, FIRST)[0].contains("iommu"), "only with the profile");
+    let detail = shown(rack, FIRST);
+    let gpu = unit(&detail);
+    assert_eq!((&gpu["state"], &gpu["reason"]), (&Value::from("ready"), &Value::from("")));
+    assert_eq!(drivers(gpu), [("1002:5046", "vfio-pci")]);
+    let address = gpu["members"][0]["address"].as_str().unwrap_or_default();
+    assert_eq!(peeked(&serial, "PEEK-BOUND"), address, "seen on the node");
+    assert!(peeked(&serial, "PEEK-GROUPS").split(' ').any(|group| gpu["group"].to_string() == group));
+    assert!(peeked(&serial, "PEEK-AGAIN").ends_with(": ready"), "again changes nothing");
+    assert!(peeked(&serial, "PEEK-DOCTOR").ends_with("1/1 GPU unit(s) ready"));
+    assert_eq!(last_line(rack, FIRST), "1/1 GPU unit(s) ready");
+    for name in ["iommu", "vfio", "units"] {
+        assert_eq!(check(&detail, name).0, "PASS", "{name}");
+    }
+
+    let serial = until_written(rack, SECOND, PEEK_END, BOOT);
+    rack.wait_node(SECOND, BOOT, "degraded", again("degraded")).or_end();
+    let told = |node: &Value| node["conditions"].to_string().contains("no IOMMU groups");
+    rack.wait_node(SECOND, SOON, "degraded with the reason", told).or_end();
+    let detail = shown(rack, SECOND);
+    let (status, why) = check(&detail, "iommu");
+    assert!(status == "FAIL" && why.starts_with("no IOMMU groups: disabled by BIOS, or the machine has none"), "{why}");
+    assert_eq!(unit(&detail)["state"], "unbound");
+    assert_eq!(peeked(&serial, "PEEK-BOUND"), "", "nothing was bound");
+    assert!(peeked(&serial, "PEEK-DOCTOR").ends_with("0/1 GPU unit(s) ready"));
+    assert_eq!(last_line(rack, SECOND), "0/1 GPU unit(s) ready");
+    assert_eq!(count(rack, SECOND, "certificate_issued"), 2, "degraded, and still a member of the fleet");
+}
+
+#[test]
+fn vfio_binds_a_group_of_two_whole_and_leaves_the_boot_nics_group_to_the_host() {
+    let mut test = up(|mut options, dir| {
+        options.extras = vec![vec![Extra::Iommu, Extra::Pair], vec![Extra::Iommu, Extra::SharedNic]];
+        options.powered = false;
+        options
+            .set("enroll.policy", "auto")
+            .set("site.overlays_dir", &with_look(dir).display().to_string())
+            .set("profiles.vfio-nics.extends", "discovery")
+            .set("profiles.vfio-nics.overlays", r#"["vfio", "look"]"#)
+            .set("profiles.vfio-nics.vfio.devices", r#"["device:8086:100e"]"#)
+            .set("defaults.profile", "vfio-nics")
+    });
+    let rack = &mut test.rack;
+    rack.power(FIRST, Power::On).or_end();
+    rack.power(SECOND, Power::On).or_end();
+
+    until_phase(rack, FIRST, "online", BOOT);
+    let serial = until_written(rack, FIRST, PEEK_END, BOOT);
+    let detail = shown(rack, FIRST);
+    let pair = unit(&detail);
+    assert_eq!(pair["state"], "ready", "{pair}");
+    assert_eq!(drivers(pair), [("8086:100e", "vfio-pci"), ("8086:100e", "vfio-pci")], "both, taken from e1000");
+    assert_eq!(peeked(&serial, "PEEK-BOUND").split_whitespace().count(), 2);
+    assert_eq!(last_line(rack, FIRST), "1/1 GPU unit(s) ready");
+
+    rack.wait_node(SECOND, BOOT, "degraded with the reason", |node| {
+        node["phase"] == "degraded" && node["conditions"].to_string().contains("shared_with_host")
+    })
+    .or_end();
+    let serial = until_written(rack, SECOND, PEEK_END, BOOT);
+    let detail = shown(rack, SECOND);
+    let shared = unit(&detail);
+    assert_eq!(shared["state"], "shared_with_host");
+    assert!(
+        shared["reason"].as_str().unwrap_or_default().ends_with("is the NIC that the node booted from"),
+        "{shared}"
+    );
+    assert_eq!(shared["members"].as_array().map(Vec::len), Some(2));
+    assert!(drivers(shared).iter().all(|(_, driver)| *driver != "vfio-pci"), "neither of them: {shared}");
+    assert_eq!(peeked(&serial, "PEEK-BOUND"), "");
+    assert_eq!(last_line(rack, SECOND), "0/1 GPU unit(s) ready");
+}
