@@ -24,7 +24,7 @@ pub use facts::{
 pub use link::{
     Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome,
 };
-pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready};
+pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 
 /// The version of everything in this module.
 pub const VERSION: u16 = 1;

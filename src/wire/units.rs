@@ -95,6 +95,23 @@ pub fn units_ready(units: &[UnitFacts]) -> String {
     format!("{ready}/{} GPU unit(s) ready", counted().count())
 }
 
+/// All units, for who wants the whole machine: every GPU, and every NVSwitch that joins them. All or none (GP-6).
+///
+/// # Errors
+/// What stands against it, for people.
+pub fn whole_node(units: &[UnitFacts]) -> Result<&[UnitFacts], String> {
+    let bad: Vec<String> = units
+        .iter()
+        .filter(|unit| unit.state != UnitState::Ready)
+        .map(|unit| format!("{} is {}", unit.name(), unit.state.as_str()))
+        .collect();
+    match (units.is_empty(), bad.is_empty()) {
+        (true, _) => Err("there is no unit".to_owned()),
+        (false, true) => Ok(units),
+        (false, false) => Err(bad.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +135,21 @@ mod tests {
         ];
         assert_eq!(units_ready(&units), "1/3 GPU unit(s) ready");
         assert_eq!(units_ready(&[]), "0/0 GPU unit(s) ready");
+    }
+
+    #[test]
+    fn the_whole_node_is_every_unit_and_every_switch_or_nothing() {
+        let unit = |group, kind, state| UnitFacts { group: Some(group), kind, state, ..UnitFacts::default() };
+        let mut units = vec![
+            unit(40, UnitKind::Device, UnitState::Ready),
+            unit(41, UnitKind::Device, UnitState::Ready),
+            unit(50, UnitKind::Switch, UnitState::Ready),
+        ];
+        assert_eq!(whole_node(&units).map(<[UnitFacts]>::len), Ok(3));
+        units[2].state = UnitState::Wedged;
+        assert_eq!(units_ready(&units), "2/2 GPU unit(s) ready");
+        assert_eq!(whole_node(&units), Err("unit 50 () is wedged".to_owned()), "a switch counts here");
+        assert!(whole_node(&[]).is_err());
     }
 
     #[test]
