@@ -17,4 +17,5 @@ mod http;
 mod images;
 mod storm;
 mod stranger;
+mod vfio;
 mod world;
