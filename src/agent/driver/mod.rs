@@ -222,7 +222,13 @@ impl Driver {
                 self.say(&FromAgent::Heartbeat(facts::heartbeat(&self.tree))).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
-            Action::Say(message) => self.say(&message).await,
+            Action::Say(message) => {
+                self.say(&message).await;
+                if let FromAgent::Checks { checks } = &message {
+                    let (failures, warnings) = checks::tally(checks);
+                    tracing::info!(failures, warnings, "the checks are told");
+                }
+            }
             Action::AskRenewal => match self.keys.request() {
                 Ok(csr_pem) => self.say(&FromAgent::Renew { csr_pem }).await,
                 Err(error) => tracing::error!(%error, "no renewal"),
