@@ -5,9 +5,11 @@
 
 pub mod image;
 pub mod overlay;
+mod secrets;
 mod snapshot;
 pub mod versions;
 
 pub use image::{Image, ImageError, ImageManifest};
 pub use overlay::{Overlay, Overlays, read_overlays};
+pub use secrets::{Secrets, read_secrets};
 pub use snapshot::Catalog;

@@ -1,13 +1,14 @@
 //! The snapshot: everything that a boot can be made of, read and checked at one moment.
 
 use super::{
-    Image, ImageError, Overlays,
+    Image, ImageError, Overlays, Secrets,
     image::{load_image, load_version},
     read_overlays,
     versions::Shelf,
 };
 use crate::config::Faults;
-use crate::id::{Digest, ImageName};
+use crate::id::{Digest, ImageName, VarName};
+use crate::trust::MarkKey;
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,6 +23,7 @@ pub struct Catalog {
     unusable: BTreeMap<ImageName, String>,
     overlays: Overlays,
     overlays_digest: Digest,
+    secrets: Secrets,
 }
 
 impl Catalog {
@@ -30,7 +32,7 @@ impl Catalog {
         let overlays_digest = overlays.digest();
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
         let (previous, unusable) = (BTreeMap::new(), BTreeMap::new());
-        Catalog { images, previous, unusable, overlays, overlays_digest }
+        Catalog { images, previous, unusable, overlays, overlays_digest, secrets: Secrets::new() }
     }
 
     /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
@@ -54,6 +56,21 @@ impl Catalog {
             }
         }
         Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
+    }
+
+    /// The same with these secrets. What is rendered from now on changes with them, by their marks.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Secrets, key: &MarkKey) -> Self {
+        let mark = |(name, secret): (&VarName, _)| (name.clone(), key.mark(name.as_str(), secret));
+        self.overlays.secret_marks = secrets.iter().map(mark).collect();
+        self.overlays_digest = self.overlays.digest();
+        self.secrets = secrets;
+        self
+    }
+
+    /// Secrets of overlays: for the overlay of an admitted node and nothing else.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     /// An image, if it can be served.

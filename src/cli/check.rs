@@ -5,7 +5,7 @@ use super::{
     print::{Format, Output, write},
     render::sentence,
 };
-use crate::catalog::{ImageError, image};
+use crate::catalog::{ImageError, image, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
 use clap::Args;
 use serde::Serialize;
@@ -32,6 +32,7 @@ impl Check {
         let summary = match config::load(&file) {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
+                secrets(&site, &mut report);
                 images(&site, &mut report);
                 let (profiles, name) = (site.profiles.len(), &site.name);
                 format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
@@ -54,6 +55,15 @@ impl Check {
 
 fn counted(report: &Report) -> Failure {
     Failure::new(format!("{} faults", report.faults.len()), "")
+}
+
+/// The files are meshd's alone: whoever checks as another user is told that they were not looked at.
+fn secrets(site: &Site, report: &mut Report) {
+    let faults = read_secrets(&site.secrets).err().map(|faults| faults.0).unwrap_or_default();
+    for fault in faults {
+        let denied = fault.message.contains("Permission denied");
+        if denied { report.warnings.push(fault) } else { report.faults.push(fault) }
+    }
 }
 
 /// An image that is not built yet is a warning: that is what `image build` is for. A damaged one is a fault.

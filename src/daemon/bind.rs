@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub enum DaemonError {
     #[error("cannot read the overlays; `meshd check` shows the same faults")]
     Overlays(#[source] crate::config::Faults),
+    #[error("cannot read the secrets of overlays; see [secrets] in site.toml")]
+    Secrets(#[source] crate::config::Faults),
     #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
     Loaders { dir: PathBuf, missing: String },
     #[error("cannot read the agent {}; run `make build`, or set [agent].binary", path.display())]

@@ -1,16 +1,16 @@
 //! Building: everything that can be read before a socket is opened.
 
 use super::DaemonError;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, read_secrets};
 use crate::config::Site;
 use crate::id::ImageName;
 use crate::overlay;
 use crate::serve::{
-    central::{Central, Clock, Parts, Shared, SystemClock, SystemEntropy},
+    central::{Central, Clock, Entropy as _, Parts, Shared, SystemClock, SystemEntropy},
     dhcp,
 };
 use crate::store::Store;
-use crate::trust::CertificateAuthority;
+use crate::trust::{CertificateAuthority, MarkKey};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,10 +50,17 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonErr
     }))
 }
 
-/// Reads overlays and built images.
+/// Reads overlays, their secrets, and built images.
 pub(super) fn load_catalog(site: &Site) -> Result<Catalog, DaemonError> {
     let names: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
-    Catalog::load(&site.overlays_dir, &site.blobs_dir, &names).map_err(DaemonError::Overlays)
+    let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &names).map_err(DaemonError::Overlays)?;
+    if site.secrets.is_empty() {
+        return Ok(catalog);
+    }
+    let secrets = read_secrets(&site.secrets).map_err(DaemonError::Secrets)?;
+    let mut random = [0; 32];
+    SystemEntropy.fill(&mut random);
+    Ok(catalog.with_secrets(secrets, &MarkKey::load_or_create(&site.state_dir, random)?))
 }
 
 fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {

@@ -1,4 +1,4 @@
-//! Reload: overlays that were edited and images that were built while meshd runs become visible as a whole, or not at all.
+//! Reload: overlays and secrets that were edited and images that were built while meshd runs become visible as a whole, or not at all.
 
 use super::{DaemonError, build::load_catalog};
 use crate::id::Digest;
@@ -51,7 +51,8 @@ async fn reload(central: &Shared) {
 
 async fn look(central: &Shared) -> Option<Digest> {
     let site = central.site();
-    let roots = [site.overlays_dir.clone(), site.blobs_dir.join("images")];
+    let mut roots = vec![site.overlays_dir.clone(), site.blobs_dir.join("images")];
+    roots.extend(site.secrets.values().cloned());
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }
 
@@ -59,6 +60,8 @@ async fn look(central: &Shared) -> Option<Digest> {
 fn fingerprint(roots: &[PathBuf]) -> Option<Digest> {
     let mut files = Vec::new();
     for root in roots {
+        // A secret is one file.
+        look_at(root, root.metadata().ok(), &mut files);
         walk(root, &mut files);
     }
     files.sort();
@@ -75,9 +78,14 @@ fn walk(dir: &Path, files: &mut Vec<String>) {
         if meta.is_dir() {
             walk(&entry.path(), files);
         }
-        let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        files.push(format!("{} {} {}", entry.path().display(), meta.len(), modified.as_nanos()));
+        look_at(&entry.path(), Some(meta), files);
     }
+}
+
+fn look_at(path: &Path, meta: Option<std::fs::Metadata>, files: &mut Vec<String>) {
+    let Some(meta) = meta else { return };
+    let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    files.push(format!("{} {} {}", path.display(), meta.len(), modified.as_nanos()));
 }
 
 #[cfg(test)]

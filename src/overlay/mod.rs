@@ -20,7 +20,7 @@ pub use archive::{APKOVL_PATH, read as read_targz};
 pub use context::{GroupContext, MemberContext, NodeContext};
 pub use elf::interpreter;
 pub use rendered::{Kind, Origin, RenderedFile};
-pub use secret::{Delivered, SecretFile, Secrets};
+pub use secret::{Delivered, SecretFile};
 
 use crate::{
     catalog::{ImageManifest, Overlays, overlay::AGENT_PATH},
@@ -224,3 +224,8 @@ mod merge_tests;
 mod secret_tests;
 #[cfg(test)]
 mod tests;
+/// The generation of a node that was given its overlay without the secrets in it, because nobody had approved it.
+pub fn without_secrets(whole: Generation) -> Generation {
+    Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
+}
+

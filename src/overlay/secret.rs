@@ -2,16 +2,16 @@
 
 use super::{merge::Piece, plan::joined, values::with_secrets};
 use crate::{
-    catalog::overlay::{Overlay, Source, Templates},
+    catalog::{
+        Secrets,
+        overlay::{Overlay, Source, Templates},
+    },
     config::Fault,
     id::{Digest, SafePath, Secret, VarName},
 };
 use bytes::Bytes;
 use minijinja::Value;
 use std::collections::BTreeMap;
-
-/// Values of secrets by the names of their variables.
-pub type Secrets = BTreeMap<VarName, Secret<String>>;
 
 /// How to make a file with secrets. Holds none.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use super::{
     tests::{boot_part, file, folder, from, gunzip, text},
     *,
 };
+use crate::catalog::Secrets;
 use crate::id::{Secret, VarValue};
 
 const MANIFEST: &str = r#"description = "x"

@@ -6,16 +6,18 @@
 //!    the agent's own key and ─▶ certificate (14 days)             is the node, on the agent plane
 //! ```
 //! Pure but for keys: time and the randomness of texts are arguments; only [`CertificateAuthority`] makes keys and keeps
-//! its own in a folder.
+//! its own in a folder, as [`MarkKey`] does.
 
 mod authority;
 pub mod capability;
 mod files;
+mod mark;
 mod peer;
 pub mod token;
 mod verifier;
 
 pub use authority::{CertificateAuthority, Issued, NODE_CERT_LIFE};
+pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use peer::Peer;
 pub use token::{TokenRecord, TokenRefused};
 
@@ -41,6 +43,13 @@ pub enum TrustError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// The key of marks is damaged.
+    #[error("{} is no key; restore it from a backup, or remove it: every node with a secret is then to be rebooted",
+            path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
     },
     /// The two files of the authority do not belong together, or one is damaged.
     #[error("{}: {detail}; restore both files of this folder from a backup, or move the folder away: \

@@ -15,6 +15,7 @@ mod ndp;
 mod parsers;
 mod http;
 mod images;
+mod secrets;
 mod storm;
 mod stranger;
 mod vfio;

@@ -3,9 +3,9 @@
 use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
 use crate::boot;
 use crate::config::Delivery;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Stage};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Generation, Stage};
 use crate::id::{BootSessionId, Digest, Secret, Timestamp};
-use crate::overlay::{deliver, deliver_targz};
+use crate::overlay::{Delivered, deliver, deliver_targz, without_secrets};
 use crate::store::StoreError;
 use crate::trust::{
     TokenRecord,
@@ -76,21 +76,23 @@ impl Central {
         let grant = transfer.grant;
         let promise = lock(&self.promises).get(&grant.session).map(|promised| promised.rendered.clone());
         let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
-        let token = self.choose(&grant, &promise, now).await.map_err(|error| {
+        let (token, generation) = self.choose(&grant, &promise, now).await.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
             OverlayDenied::Busy
         })?;
+        // What an admitted node alone may have: a token, and the files with secrets.
+        let secrets = if token.is_some() { self.secrets(&promise)? } else { Vec::new() };
         let part = BootPart {
             version: wire::VERSION,
             node: grant.node,
             session: grant.session,
-            generation: promise.generation.to_string(),
+            generation: generation.to_string(),
             issued_at: now,
             token,
         };
         transfer.pieces = match form {
-            Delivery::Initrd => deliver(&promise.overlay, &part, &[]),
-            Delivery::Url => deliver_targz(&promise.overlay, &part, &[]),
+            Delivery::Initrd => deliver(&promise.overlay, &part, &secrets),
+            Delivery::Url => deliver_targz(&promise.overlay, &part, &secrets),
         };
         Ok(transfer)
     }
@@ -107,14 +109,24 @@ impl Central {
         }
     }
 
+    /// Makes the files with secrets, for this one delivery.
+    fn secrets(&self, promise: &Promise) -> Result<Vec<Delivered>, OverlayDenied> {
+        let catalog = self.catalog();
+        let made = promise.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
+        made.collect::<Result<_, _>>().map_err(|fault| {
+            tracing::error!(%fault, "a file with a secret cannot be rendered");
+            OverlayDenied::Busy
+        })
+    }
+
     /// Mints the token, if the node may have one, and records which overlay the node was given. Tokens of earlier overlays
-    /// of this node are void from now on.
+    /// of this node are void from now on. A node that gets its overlay without the secrets in it has another generation.
     async fn choose(
         &self,
         grant: &Grant,
         promise: &Promise,
         now: Timestamp,
-    ) -> Result<Option<Secret<String>>, StoreError> {
+    ) -> Result<(Option<Secret<String>>, Generation), StoreError> {
         let (token, hash) = token::mint(self.random());
         let live = self.live();
         let expires_at = now.after(live.site.enroll.token_ttl);
@@ -124,21 +136,26 @@ impl Central {
                 for hash in old {
                     tx.remove_token(hash);
                 }
+                let (whole, partial) = (promise.generation, !promise.overlay.secrets.is_empty());
+                let mut generation = whole;
                 let admitted = tx.edit_node(grant.node, |node| {
-                    node.generation = Some(promise.generation);
+                    if partial && !node.phase.is_admitted() {
+                        generation = without_secrets(whole);
+                    }
+                    node.generation = Some(generation);
                     if boot::effective_profile(&live.site, node).name == promise.what.profile {
                         node.clear(ConditionKind::RebootRequired);
                     }
                     node.phase.is_admitted()
                 });
-                let detail = format!("profile {} generation {}", promise.what.profile, promise.generation.0.short());
+                let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
                 tx.event(chosen.of_node(grant.node).in_session(grant.session));
                 if admitted != Some(true) {
-                    return Ok(None);
+                    return Ok((None, generation));
                 }
                 tx.put_token(TokenRecord::new(hash, grant.node, grant.session, expires_at));
-                Ok(Some(token))
+                Ok((Some(token), generation))
             })
             .await
     }

@@ -1,0 +1,83 @@
+//! Marks of secrets: a digest that changes when a secret does, and from which nobody can guess it. It stands in generations,
+//! which are stored and shown; the key with which it is made stays in `state_dir` and is made once.
+
+use super::{TrustError, files};
+use crate::id::{Digest, Secret, hex, unhex};
+use std::path::Path;
+
+/// The key's file in `state_dir`: 64 hexadecimal characters, 0600.
+pub const KEY_FILE: &str = "secrets.key";
+/// Block of SHA-256, in bytes (RFC 2104).
+const BLOCK: usize = 64;
+
+/// The key of a site's marks.
+#[derive(Debug, Clone)]
+pub struct MarkKey(Secret<[u8; 32]>);
+
+impl MarkKey {
+    /// Reads the key, or makes one of these random bytes at the first time.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, is no key, or may be read by others. A new key would make every node that has a
+    /// secret look as if it had to be rebooted, so none is made in place of a damaged one.
+    pub fn load_or_create(state_dir: &Path, random: [u8; 32]) -> Result<Self, TrustError> {
+        let path = state_dir.join(KEY_FILE);
+        let Some(text) = files::read_private(&path)? else {
+            files::make_folder(state_dir)?;
+            files::write(&path, &format!("{}\n", hex(&random)), 0o600)?;
+            return Ok(MarkKey(Secret::new(random)));
+        };
+        let key = unhex(text.trim_end()).ok_or_else(|| TrustError::Key { path })?;
+        Ok(MarkKey(Secret::new(key)))
+    }
+
+    /// The mark of a value under a name: HMAC-SHA-256.
+    pub fn mark(&self, name: &str, value: &Secret<String>) -> Digest {
+        // Both exposed to the hash alone.
+        let message = [name.as_bytes(), b"\n", value.expose().as_bytes()].concat();
+        hmac(self.0.expose(), &message)
+    }
+}
+
+fn hmac(key: &[u8], message: &[u8]) -> Digest {
+    let pad = |with: u8| {
+        let mut block = [with; BLOCK];
+        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+        block
+    };
+    let inner = Digest::of(&[&pad(0x36), message].concat());
+    Digest::of(&[pad(0x5c).as_slice(), &inner.0].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    #[test]
+    fn the_mark_is_the_hmac_of_rfc_4231() {
+        let digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(hmac(b"Jefe", b"what do ya want for nothing?").to_string(), digest);
+    }
+
+    #[test]
+    fn the_key_is_made_once_and_is_nobody_else_s() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = dir.path().join("state");
+        let first = MarkKey::load_or_create(&state, [1; 32]).expect("made");
+        let second = MarkKey::load_or_create(&state, [2; 32]).expect("read");
+        let secret = Secret::new("s".to_owned());
+        assert_eq!(first.mark("a", &secret), second.mark("a", &secret));
+        assert_ne!(first.mark("a", &secret), first.mark("b", &secret));
+        assert_ne!(first.mark("a", &secret), MarkKey(Secret::new([2; 32])).mark("a", &secret));
+        assert!(!format!("{first:?}").contains('1'), "{first:?}");
+        let file = state.join(KEY_FILE);
+        assert_eq!(fs::metadata(&file).expect("is there").permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("changed");
+        assert!(matches!(MarkKey::load_or_create(&state, [3; 32]), Err(TrustError::Exposed { .. })));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("changed");
+        fs::write(&file, "not a key").expect("written");
+        let error = MarkKey::load_or_create(&state, [3; 32]).expect_err("damaged").to_string();
+        assert!(error.contains("restore it") && !error.contains("not a key"), "{error}");
+    }
+}
