@@ -26,6 +26,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
 };
 
 /// Where the agent lies on a node: the one file whose bytes meshd brings itself (`source = "agent"`).
@@ -82,6 +83,8 @@ pub struct Overlay {
     pub golden: Golden,
     /// Digest of all that can change a rendering: the overlay's version.
     pub digest: Digest,
+    /// Its plain files, links and folders as one member of an archive: whoever renders first packs them, for all nodes.
+    pub packed: Arc<OnceLock<Bytes>>,
 }
 
 /// The name of an overlay, as profiles and groups name it, or the node that it is for.
@@ -247,6 +250,7 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
         variables: declared.variables,
         golden: declared.golden,
         digest: Digest([0; 32]),
+        packed: Arc::default(),
     };
     overlay.digest = digest(&overlay);
     overlay
@@ -262,6 +266,13 @@ fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, 
                 format!("write [files.\"{path}\"] mode = \"0600\"; a service that needs it as another user copies it");
             faults.push(Fault { line: entry.place.line, ..Fault::of_file(folder.join(&entry.place.file), what, hint) });
         }
+    }
+}
+
+impl Entry {
+    /// Whether it is the same on every node that nobody else writes it on.
+    pub fn is_plain(&self) -> bool {
+        !self.append && matches!(self.source, Source::File(_) | Source::Link(_) | Source::Directory)
     }
 }
 

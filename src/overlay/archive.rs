@@ -61,10 +61,21 @@ pub struct Member {
     stored: Arc<Stored>,
 }
 
-/// A gzip member of tar entries, in the order given, without end of archive.
+impl Member {
+    /// One that was packed before.
+    pub fn of(bytes: Bytes) -> Self {
+        Member { stored: Arc::new(Stored::of(&bytes, false)), bytes }
+    }
+}
+
+/// A gzip member of tar entries, in the order given, without end of archive. For what many nodes share.
 pub fn member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
-    let bytes = in_memory(|| gzip(&tar_entries(entries)?));
-    Member { stored: Arc::new(Stored::of(&bytes, false)), bytes }
+    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
+}
+
+/// The same for what one node has alone: packing costs the central node more than some hundred bytes cost the network.
+pub fn quick_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
+    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
 
 /// As [`member`], and ends the archive: nothing can follow.
@@ -72,7 +83,7 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Bytes {
     in_memory(|| {
         let mut tar = tar_entries(entries)?;
         tar.extend_from_slice(&END_OF_ARCHIVE);
-        gzip(&tar)
+        gzip(&tar, Compression::fast())
     })
 }
 
@@ -167,9 +178,9 @@ fn tar_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> io::Result<V
     Ok(std::mem::take(builder.get_mut()))
 }
 
-fn gzip(bytes: &[u8]) -> io::Result<Bytes> {
+fn gzip(bytes: &[u8], compression: Compression) -> io::Result<Bytes> {
     let header = GzBuilder::new().mtime(0).operating_system(GZIP_OS_UNKNOWN);
-    let mut encoder: GzEncoder<Vec<u8>> = header.write(Vec::new(), Compression::default());
+    let mut encoder: GzEncoder<Vec<u8>> = header.write(Vec::new(), compression);
     encoder.write_all(bytes)?;
     encoder.finish().map(Bytes::from)
 }

@@ -23,7 +23,10 @@ pub use rendered::{Kind, Origin, RenderedFile};
 pub use secret::{Delivered, SecretFile};
 
 use crate::{
-    catalog::{ImageManifest, Overlays, overlay::AGENT_PATH},
+    catalog::{
+        ImageManifest, Overlay, Overlays,
+        overlay::{AGENT_PATH, Entry, Source},
+    },
     config::{Profile, Site},
     fleet::Generation,
     id::{Digest, ImageName, ProfileName, SafePath},
@@ -136,9 +139,10 @@ impl PublicOverlay {
 /// # Errors
 /// Everything that is wrong at once: templates and variables with file and line, unknown overlays, conflicting paths and services.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    let plan::Planned { files, secrets } = plan::plan(input)?;
+    let plan::Planned { files, secrets, whole } = plan::plan(input)?;
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
-    let entries = files.iter().filter_map(|file| {
+    let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(Entry::is_plain));
+    let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
             Kind::Link(target) => archive::Content::Link(target),
@@ -147,8 +151,9 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
         };
         Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
-    let own = archive::member(entries);
-    let members = with_agent.then(|| input.agent.member.clone()).into_iter().chain([own]).collect();
+    let own = archive::quick_member(entries);
+    let members = with_agent.then(|| input.agent.member.clone()).into_iter();
+    let members = members.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect();
     Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
 }
 
@@ -158,6 +163,23 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
 /// As [`render_public`].
 pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
     Ok(digest(&plan::plan(input)?.files))
+}
+
+/// The plain files of an overlay, packed at the first call.
+fn plain_files(overlay: &Overlay) -> Member {
+    let packed = overlay.packed.get_or_init(|| {
+        let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(|(path, entry)| {
+            let content = match &entry.source {
+                Source::File(bytes) => archive::Content::File(bytes),
+                Source::Link(target) => archive::Content::Link(target),
+                Source::Directory => archive::Content::Directory,
+                Source::Template { .. } | Source::Agent => return None,
+            };
+            Some(archive::Entry { path, mode: entry.mode, owner: entry.owner, content })
+        });
+        archive::member(entries).bytes
+    });
+    Member::of(packed.clone())
 }
 
 fn digest(files: &[RenderedFile]) -> Digest {
@@ -218,14 +240,14 @@ pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, ke
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 
+/// The generation of a node that was given its overlay without the secrets in it, because nobody had approved it.
+pub fn without_secrets(whole: Generation) -> Generation {
+    Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
+}
+
 #[cfg(test)]
 mod merge_tests;
 #[cfg(test)]
 mod secret_tests;
 #[cfg(test)]
 mod tests;
-/// The generation of a node that was given its overlay without the secrets in it, because nobody had approved it.
-pub fn without_secrets(whole: Generation) -> Generation {
-    Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
-}
-

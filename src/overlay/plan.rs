@@ -35,15 +35,17 @@ const EDITED_ON_NODE: [&str; 8] = [
 ];
 
 /// The whole overlay but for the per-boot part.
-pub(super) struct Planned {
+pub(super) struct Planned<'a> {
     /// In the order of paths.
     pub(super) files: Vec<RenderedFile>,
     /// What is made when the overlay is delivered.
     pub(super) secrets: Vec<SecretFile>,
+    /// Overlays whose plain files nobody else has changed: they are packed once for all nodes.
+    pub(super) whole: Vec<&'a Overlay>,
 }
 
 /// Plans everything, or says everything that is wrong.
-pub(super) fn plan(input: &RenderInput<'_>) -> Result<Planned, Faults> {
+pub(super) fn plan<'a>(input: &RenderInput<'a>) -> Result<Planned<'a>, Faults> {
     let mut faults = Vec::new();
     let merged = merge(input, &mut faults);
     let values = values(input, &merged, &mut faults);
@@ -64,7 +66,21 @@ pub(super) fn plan(input: &RenderInput<'_>) -> Result<Planned, Faults> {
         rendered(input, made(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
-    Ok(Planned { files, secrets })
+    Ok(Planned { files, secrets, whole: whole(&merged) })
+}
+
+fn whole<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
+    let mut left = vec![0; merged.layers.len()];
+    for pieces in merged.paths.values() {
+        if let [piece] = pieces.as_slice()
+            && piece.entry.is_plain()
+        {
+            left[piece.layer] += 1;
+        }
+    }
+    let plain = |overlay: &Overlay| overlay.entries.values().filter(|entry| entry.is_plain()).count();
+    let layers = merged.layers.iter().zip(left);
+    layers.filter(|(overlay, left)| *left > 0 && plain(overlay) == *left).map(|(overlay, _)| *overlay).collect()
 }
 
 /// Mode and owner of a file that meshd makes.

@@ -81,6 +81,10 @@ fn the_same_input_gives_the_same_bytes() {
     let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
     let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
     assert_eq!(one.to_targz(), other.to_targz());
+    let twice = shipped(&["base", "agent", "motd"]);
+    let (first, second) = (twice.render().expect("renders"), twice.render().expect("renders"));
+    assert_eq!(first.to_targz(), second.to_targz(), "packed anew, and from what was packed before");
+    assert_eq!(first.to_targz(), one.to_targz());
     assert_eq!(one.digest, other.digest);
     assert_eq!(deliver(&one, &boot_part(), &[]), deliver(&other, &boot_part(), &[]));
     assert_eq!(one.to_targz()[4..10], [0, 0, 0, 0, 0, 255], "no time and no system in the gzip header");

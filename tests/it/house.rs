@@ -38,12 +38,17 @@ const HOMES: [(&str, &[&str]); 7] = [
 ];
 
 /// Modules, or parts of them, that take time, randomness and I/O as arguments.
-const PURE: [&str; 7] = [
+const PURE: [&str; 12] = [
     "src/id/",
     "src/wire/",
     "src/fleet/",
     "src/boot/",
+    "src/overlay/context.rs",
+    "src/overlay/merge.rs",
     "src/overlay/plan.rs",
+    "src/overlay/rendered.rs",
+    "src/overlay/secret.rs",
+    "src/overlay/values.rs",
     "src/trust/capability.rs",
     "src/agent/machine",
 ];
