@@ -16,10 +16,12 @@ use std::{
 };
 
 /// Images and overlays as they were when it was made. Never changes; a reload makes another one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
+    /// Versions beside those, for nodes that are kept on one.
+    kept: Vec<Image>,
     unusable: BTreeMap<ImageName, String>,
     overlays: Overlays,
     overlays_digest: Digest,
@@ -32,7 +34,8 @@ impl Catalog {
         let overlays_digest = overlays.digest();
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
         let (previous, unusable) = (BTreeMap::new(), BTreeMap::new());
-        Catalog { images, previous, unusable, overlays, overlays_digest, secrets: Secrets::new() }
+        let secrets = Secrets::new();
+        Catalog { images, previous, kept: Vec::new(), unusable, overlays, overlays_digest, secrets }
     }
 
     /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
@@ -104,10 +107,42 @@ impl Catalog {
         self.previous.get(name)
     }
 
+    /// The same with more versions of images, for nodes that are kept on one.
+    pub fn with_kept(self, kept: Vec<Image>) -> Self {
+        Catalog { kept, ..self }
+    }
+
+    /// Versions beside the current and previous ones.
+    pub fn kept(&self) -> &[Image] {
+        &self.kept
+    }
+
+    /// All versions of images whose parts can be fetched.
+    pub fn served(&self) -> impl Iterator<Item = &Image> {
+        self.images.values().chain(self.previous.values()).chain(&self.kept)
+    }
+
+    /// A version of an image, if its parts can be fetched.
+    pub fn version(&self, version: &Digest) -> Option<&Image> {
+        self.served().find(|image| image.manifest.version() == *version)
+    }
+
     /// The bytes of a part of any image, by its digest.
     pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
-        let images = self.images.values().chain(self.previous.values());
-        images.filter_map(|image| image.part(digest)).next().cloned()
+        self.served().find_map(|image| image.part(digest)).cloned()
+    }
+
+    /// True if a machine could not tell the two apart.
+    pub fn is_same(&self, other: &Catalog) -> bool {
+        let versions =
+            |catalog: &Catalog| catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>();
+        let current = |catalog: &Catalog| -> Vec<Digest> {
+            catalog.images.values().map(|image| image.manifest.version()).collect()
+        };
+        self.overlays_digest == other.overlays_digest
+            && self.unusable == other.unusable
+            && current(self) == current(other)
+            && versions(self) == versions(other)
     }
 }
 

@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod events;
 mod failure;
+mod generations;
 mod id;
 mod image;
 pub mod lab;
@@ -18,6 +19,7 @@ mod overlay;
 mod print;
 mod profile;
 mod progress;
+mod reload;
 mod render;
 mod serve;
 mod timeline;
@@ -64,6 +66,8 @@ enum LogFormat {
 enum Verb {
     /// Run the central node
     Serve(serve::Serve),
+    /// Make what was edited live: site, overlays and images, as one or not at all
+    Reload(reload::Reload),
     /// Validate site, overlays and images; needs no running meshd
     Check(check::Check),
     /// Nodes: what they are, what they boot, what happened to them
@@ -106,10 +110,14 @@ impl Context {
         Ok(config::load(&self.site_file()?)?)
     }
 
-    /// A client of the central node of this site.
+    /// A client of the central node of this site. A running one is reached while its file is being edited and has faults, too.
     fn client(&self) -> Result<client::Client, Failure> {
-        let site = self.site()?;
-        Ok(client::Client::new(site.admin.socket, site.file))
+        let file = self.site_file()?;
+        let socket = match config::load(&file) {
+            Ok(site) => site.admin.socket,
+            Err(faults) => config::admin_socket(&file).ok_or(faults)?,
+        };
+        Ok(client::Client::new(socket, file))
     }
 }
 
@@ -119,6 +127,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let context = Context { site: cli.global.site };
     let done = match cli.verb {
         Verb::Serve(serve) => serve.run(&context),
+        Verb::Reload(reload) => reload.run(&context),
         Verb::Check(check) => check.run(&context),
         Verb::Node(node) => node.run(&context),
         Verb::Profile(profile) => profile.run(&context),

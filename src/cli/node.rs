@@ -3,7 +3,7 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
-    orders,
+    generations, orders,
     print::{Output, ago, fields, now, table, wrapped},
     profile::vars,
     timeline::timeline,
@@ -51,6 +51,22 @@ pub(super) enum Node {
     Unset(orders::Unset),
     /// Order something for the next boot only
     BootOnce(orders::Once),
+    /// The generations that a node was given, newest first
+    History {
+        /// ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What a node runs against what it would boot now
+    Diff {
+        /// ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a node boot one generation, whatever becomes of its profile
+    Pin(generations::PinArgs),
     /// Reboot a node over its link
     Reboot {
         /// ID or name
@@ -108,6 +124,9 @@ impl Node {
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
                 Node::BootOnce(once) => once.run(&client).await,
+                Node::History { node, output } => generations::history(&client, &node, output).await,
+                Node::Diff { node, output } => generations::diff(&client, &node, output).await,
+                Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { node } => restart(&client, &node).await,
             }
         })
@@ -182,6 +201,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("vars", vars(&detail.vars)),
         ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
         ("generation", text(node.generation)),
+        ("would boot", text(node.next_generation.filter(|next| Some(*next) != node.generation))),
+        ("pinned to", text(node.pinned)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
         ("link since", detail.link_since.map(seen).unwrap_or_default()),

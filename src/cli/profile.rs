@@ -1,14 +1,17 @@
 //! `meshd profile`: what nodes can be. Read from the site file, so it needs no running meshd.
 
 use super::{
-    Context, Failure,
+    Context, Failure, generations,
     print::{Output, fields, table},
+    render::{Renderer, overlays},
 };
-use crate::config::{Setting, Site, suggest};
+use crate::config::{self, Setting, Site, suggest};
+use crate::fleet::GenerationDiff;
 use crate::id::Vars;
 use crate::serve::admin::view::ProfileView;
 use crate::wire::CheckPolicy;
 use clap::Subcommand;
+use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Profile {
@@ -27,6 +30,15 @@ pub(super) enum Profile {
         #[command(flatten)]
         output: Output,
     },
+    /// How a profile differs from another: its values, and what it puts on a node
+    Diff {
+        /// The one before
+        from: String,
+        /// The one after
+        to: String,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 impl Profile {
@@ -36,6 +48,9 @@ impl Profile {
             Profile::List { output } => {
                 let all: Vec<_> = site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect();
                 output.print(&all, |all| list(all))
+            }
+            Profile::Diff { from, to, output } => {
+                output.print(&difference(&site, find(&site, &from)?, find(&site, &to)?)?, show_difference)
             }
             Profile::Show { name, resolved: true, output } => {
                 output.print(&find(&site, &name)?.settings, |all| settings(all))
@@ -57,6 +72,39 @@ pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s crate::config::
 
 fn words<T: ToString>(list: &[T]) -> String {
     list.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// How two profiles differ.
+#[derive(Debug, Serialize)]
+struct Difference {
+    /// Values that only the first one has.
+    removed: Vec<Setting>,
+    /// Values that only the second one has.
+    added: Vec<Setting>,
+    /// What nodes of them would differ in.
+    rendered: GenerationDiff,
+}
+
+fn difference(site: &Site, from: &config::Profile, to: &config::Profile) -> Result<Difference, Failure> {
+    let mut renderer = Renderer::new(site, overlays(site)?);
+    let (before, after) = (renderer.kept(from)?, renderer.kept(to)?);
+    let only = |these: &config::Profile, others: &config::Profile| -> Vec<Setting> {
+        let there = |one: &Setting| others.settings.iter().any(|it| is_same(it, one));
+        let counts = these.settings.iter().filter(|one| one.removed_by.is_none());
+        counts.filter(|one| !there(one)).cloned().collect()
+    };
+    Ok(Difference { removed: only(from, to), added: only(to, from), rendered: before.diff(&after) })
+}
+
+fn is_same(one: &Setting, other: &Setting) -> bool {
+    other.removed_by.is_none() && (&one.key, &one.value) == (&other.key, &other.value)
+}
+
+fn show_difference(difference: &Difference) -> String {
+    let line = |sign: char| move |it: &Setting| format!("{sign} {} = {} (set by {})\n", it.key, it.value, it.by);
+    let removed = difference.removed.iter().map(line('-'));
+    let settings: String = removed.chain(difference.added.iter().map(line('+'))).collect();
+    format!("{settings}{}", generations::difference(&difference.rendered))
 }
 
 /// Variables as `meshd node set` takes them.

@@ -1,12 +1,14 @@
 //! Renders overlays without a central node: for `overlay render --profile`, `overlay check` and `check`.
 
 use super::Failure;
+use crate::boot;
 use crate::catalog::{
     Overlays, image,
     overlay::{Reading, read_all},
 };
 use crate::config::{Fault, Faults, Profile, Site};
-use crate::id::{Digest, NodeId, VarName};
+use crate::fleet::{KEPT_FORMAT, KeptGeneration};
+use crate::id::{Arch, Digest, NodeId, VarName};
 use crate::overlay::{self, AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput};
 use std::{
     collections::BTreeMap,
@@ -99,6 +101,23 @@ impl<'s> Renderer<'s> {
             image: &image,
         };
         overlay::render_public(&input)
+    }
+
+    /// What a node of a profile would boot, to be compared.
+    pub(super) fn kept(&mut self, profile: &Profile) -> Result<KeptGeneration, Faults> {
+        let overlay = self.render(profile, None)?;
+        let image = self.image(profile);
+        let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);
+        Ok(KeptGeneration {
+            format: KEPT_FORMAT,
+            profile: profile.name.clone(),
+            image: profile.image.clone(),
+            version: image.manifest,
+            args: boot::kernel_args(self.site, profile, arch),
+            packages: overlay.packages(),
+            overlay: overlay.digest,
+            files: overlay.listing(),
+        })
     }
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {

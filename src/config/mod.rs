@@ -57,5 +57,11 @@ pub fn load(file: &Path) -> Result<Site, Faults> {
     parse(&text, file)
 }
 
+/// Where the running central node of a site file listens, also while the file has faults elsewhere.
+pub fn admin_socket(file: &Path) -> Option<PathBuf> {
+    let text = reader::read_text(file, "").ok()?;
+    parse::admin_socket(&text, file)
+}
+
 #[cfg(test)]
 mod tests;

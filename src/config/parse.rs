@@ -190,6 +190,13 @@ fn admin(document: &Document, root: &Table<'_>) -> Option<Admin> {
     or(&admin, "socket", socket, default()).map(|socket| Admin { socket })
 }
 
+/// Where the admin plane of a site is, whatever else is wrong with its text; `None` when not even that can be read.
+pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
+    let document = reader::parse(text, file).ok()?;
+    let root = document.root();
+    admin(&document, &root).map(|admin| admin.socket)
+}
+
 fn enroll(root: &Table<'_>) -> Option<Enroll> {
     let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60) };
     let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };

@@ -15,10 +15,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is its sentence")]
 pub enum DaemonError {
-    #[error("cannot read the overlays; `meshd check` shows the same faults")]
+    #[error("cannot read overlays, or their secrets; `meshd check` shows the same faults")]
     Overlays(#[source] crate::config::Faults),
-    #[error("cannot read the secrets of overlays; see [secrets] in site.toml")]
-    Secrets(#[source] crate::config::Faults),
     #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
     Loaders { dir: PathBuf, missing: String },
     #[error("cannot read the agent {}; run `make build`, or set [agent].binary", path.display())]

@@ -1,16 +1,14 @@
 //! Building: everything that can be read before a socket is opened.
 
 use super::DaemonError;
-use crate::catalog::{Catalog, read_secrets};
 use crate::config::Site;
-use crate::id::ImageName;
 use crate::overlay;
 use crate::serve::{
-    central::{Central, Clock, Entropy as _, Parts, Shared, SystemClock, SystemEntropy},
+    central::{Central, Clock, Entropy as _, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
     dhcp,
 };
 use crate::store::Store;
-use crate::trust::{CertificateAuthority, MarkKey};
+use crate::trust::CertificateAuthority;
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +30,9 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
 pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonError> {
     let loaders = loaders(&site.boot.loaders_dir)?;
     let agent_binary = agent_binary(&site)?;
-    let catalog = load_catalog(&site)?;
+    let mut random = [0; 32];
+    SystemEntropy.fill(&mut random);
+    let catalog = load_catalog(&site, random).map_err(DaemonError::Overlays)?;
     for (image, reason) in catalog.unusable() {
         tracing::warn!(%image, reason, "machines that want this image are told to wait");
     }
@@ -48,19 +48,6 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonErr
         clock,
         entropy: Box::new(SystemEntropy),
     }))
-}
-
-/// Reads overlays, their secrets, and built images.
-pub(super) fn load_catalog(site: &Site) -> Result<Catalog, DaemonError> {
-    let names: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
-    let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &names).map_err(DaemonError::Overlays)?;
-    if site.secrets.is_empty() {
-        return Ok(catalog);
-    }
-    let secrets = read_secrets(&site.secrets).map_err(DaemonError::Secrets)?;
-    let mut random = [0; 32];
-    SystemEntropy.fill(&mut random);
-    Ok(catalog.with_secrets(secrets, &MarkKey::load_or_create(&site.state_dir, random)?))
 }
 
 fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {

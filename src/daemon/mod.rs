@@ -44,7 +44,8 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     tasks.spawn("DHCP", async move {
         crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
     });
-    let interfaces = central.site().segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
+    let site = central.site();
+    let interfaces = site.segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
     let solicited = interfaces.filter_map(|segment| segment.interface().map(str::to_owned)).collect();
     let token = stop.clone();
     tasks.spawn("IPv6 router solicitations", async move {
@@ -79,6 +80,15 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
         while stopped.run_until_cancelled(interval.tick()).await.is_some() {
             watched.watch().await;
             recorder.upkeep();
+        }
+        Ok(())
+    });
+    let (shared, stopped) = (central.clone(), stop.clone());
+    tasks.spawn("generations", async move {
+        while stopped.run_until_cancelled(shared.some_are_stale()).await.is_some() {
+            if stopped.run_until_cancelled(shared.reconsider_stale()).await.is_none() {
+                break;
+            }
         }
         Ok(())
     });

@@ -1,9 +1,10 @@
-//! Reload: overlays and secrets that were edited and images that were built while meshd runs become visible as a whole, or not at all.
+//! Reload: a site file, overlay or secret that was edited and an image that was built while meshd runs are noticed here.
 
-use super::{DaemonError, build::load_catalog};
+use super::DaemonError;
 use crate::id::Digest;
 use crate::serve::central::Shared;
 use std::{
+    fs::Metadata,
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
@@ -29,29 +30,14 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
         let now = look(&central).await;
         if forced || now != seen {
             seen = now;
-            reload(&central).await;
+            central.reload().await;
         }
-    }
-}
-
-async fn reload(central: &Shared) {
-    let reader = central.clone();
-    match tokio::task::spawn_blocking(move || load_catalog(&reader.site())).await {
-        Ok(Ok(catalog)) => {
-            central.replace_catalog(catalog);
-            tracing::info!("overlays and images were read anew");
-        }
-        Ok(Err(error)) => {
-            let faults = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            tracing::error!(%error, faults, "what was edited has faults; the last good overlays and images stay");
-        }
-        Err(error) => tracing::error!(%error, "reading overlays and images failed; the last good ones stay"),
     }
 }
 
 async fn look(central: &Shared) -> Option<Digest> {
     let site = central.site();
-    let mut roots = vec![site.overlays_dir.clone(), site.blobs_dir.join("images")];
+    let mut roots = vec![site.file.clone(), site.overlays_dir.clone(), site.blobs_dir.join("images")];
     roots.extend(site.secrets.values().cloned());
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }
@@ -60,8 +46,6 @@ async fn look(central: &Shared) -> Option<Digest> {
 fn fingerprint(roots: &[PathBuf]) -> Option<Digest> {
     let mut files = Vec::new();
     for root in roots {
-        // A secret is one file.
-        look_at(root, root.metadata().ok(), &mut files);
         walk(root, &mut files);
     }
     files.sort();
@@ -69,6 +53,9 @@ fn fingerprint(roots: &[PathBuf]) -> Option<Digest> {
 }
 
 fn walk(dir: &Path, files: &mut Vec<String>) {
+    if let Ok(meta) = std::fs::metadata(dir) {
+        files.push(line(dir, &meta));
+    }
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let Ok(meta) = entry.metadata() else { continue };
@@ -78,14 +65,13 @@ fn walk(dir: &Path, files: &mut Vec<String>) {
         if meta.is_dir() {
             walk(&entry.path(), files);
         }
-        look_at(&entry.path(), Some(meta), files);
+        files.push(line(&entry.path(), &meta));
     }
 }
 
-fn look_at(path: &Path, meta: Option<std::fs::Metadata>, files: &mut Vec<String>) {
-    let Some(meta) = meta else { return };
+fn line(path: &Path, meta: &Metadata) -> String {
     let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    files.push(format!("{} {} {}", path.display(), meta.len(), modified.as_nanos()));
+    format!("{} {} {}", path.display(), meta.len(), modified.as_nanos())
 }
 
 #[cfg(test)]

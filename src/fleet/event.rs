@@ -77,6 +77,8 @@ pub enum EventKind {
     VarsChanged,
     /// An operator ordered something for one boot, took it back, or a boot used it.
     BootOnce,
+    /// An operator pinned a node to a generation, or let it go.
+    Pinned,
     /// Site, overlays and images were read anew.
     Reloaded,
     /// What was edited has faults; the last good one stays.
@@ -105,6 +107,7 @@ impl EventKind {
             EventKind::AddressDeclined => "address_declined",
             EventKind::VarsChanged => "vars_changed",
             EventKind::BootOnce => "boot_once",
+            EventKind::Pinned => "pinned",
             EventKind::Reloaded => "reloaded",
             EventKind::ReloadRefused => "reload_refused",
         }

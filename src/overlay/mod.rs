@@ -8,6 +8,7 @@
 mod archive;
 mod context;
 mod elf;
+mod kept;
 mod merge;
 mod plan;
 mod rendered;
@@ -87,6 +88,7 @@ pub struct AgentBinary {
     digest: Digest,
     size: u64,
     member: Member,
+    bytes: Bytes,
 }
 
 impl AgentBinary {
@@ -95,12 +97,18 @@ impl AgentBinary {
         let path = agent_path();
         let content = archive::Content::File(binary);
         let member = archive::member([archive::Entry { path: &path, mode: 0o755, owner: (0, 0), content }]);
-        AgentBinary { digest: Digest::of(binary), size: binary.len() as u64, member }
+        let (digest, size) = (Digest::of(binary), binary.len() as u64);
+        AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
     }
 
     /// Digest of the binary itself.
     pub fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// The binary itself.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -140,6 +148,12 @@ impl PublicOverlay {
 /// Everything that is wrong at once: templates and variables with file and line, unknown overlays, conflicting paths and services.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
     let plan::Planned { files, secrets, whole } = plan::plan(input)?;
+    let members = pack(&files, input.agent, &whole);
+    Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
+}
+
+/// The members of an archive of these files, the agent's first, then those overlays that are there as a whole.
+fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
     let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(Entry::is_plain));
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
@@ -152,9 +166,8 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
         Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
     let own = archive::quick_member(entries);
-    let members = with_agent.then(|| input.agent.member.clone()).into_iter();
-    let members = members.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect();
-    Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
+    let agent = with_agent.then(|| agent.member.clone()).into_iter();
+    agent.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect()
 }
 
 /// [`PublicOverlay::digest`] of what [`render_public`] would make, without packing it.

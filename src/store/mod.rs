@@ -9,6 +9,7 @@
 //! | `session/<boot session ID>` | [`BootSession`](crate::fleet::BootSession) |
 //! | `lease/<address>` | [`Lease`](crate::fleet::Lease) |
 //! | `token/<SHA-256 of the token>` | [`TokenRecord`](crate::trust::TokenRecord) |
+//! | `history/<node ID>` | [`History`](crate::fleet::History): generations that it was given |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!
 //! **Memory.** All but the events is held in a [`Model`] too; reads never touch the disk.
@@ -20,9 +21,13 @@
 //! **Crash cases.** Killed before the batch: nothing happened. Between batch and flush: sled recovers a prefix of its log, so
 //! the batch is there whole or not at all, and nobody was told. After the flush: it is there. A value that cannot be read
 //! back stops the start with its key; it is never skipped.
+//!
+//! **Beside the tree** lies [`Kept`]: what generations consist of, by digest, for comparing and for booting them again. It is written
+//! after the history that names it; what a crash leaves out of it is not kept, and says so.
 
 mod events;
 mod flush;
+mod kept;
 mod model;
 mod open;
 mod tx;
@@ -31,6 +36,7 @@ mod tx;
 mod tests;
 
 pub use events::EventFilter;
+pub use kept::{Kept, KeptError};
 pub use model::Model;
 pub use tx::Tx;
 

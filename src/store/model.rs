@@ -4,7 +4,7 @@ use super::{
     MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
 };
-use crate::fleet::{BootSession, EventSeq, Lease, Node, Phase};
+use crate::fleet::{BootSession, EventSeq, History, Lease, Node, Phase};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, Timestamp};
 use crate::trust::TokenRecord;
 use std::{
@@ -19,6 +19,7 @@ pub struct Model {
     pub(super) sessions: BTreeMap<BootSessionId, BootSession>,
     pub(super) leases: BTreeMap<Ipv4Addr, Lease>,
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
+    pub(super) histories: BTreeMap<NodeId, History>,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: tokens of a node.
@@ -112,6 +113,11 @@ impl Model {
         self.leases.get(&address)
     }
 
+    /// The generations that a node was given, if it ever was.
+    pub fn history(&self, node: NodeId) -> Option<&History> {
+        self.histories.get(&node)
+    }
+
     /// How many nodes there are that nobody let in.
     pub fn unknown_count(&self) -> usize {
         self.unknown.len()
@@ -173,6 +179,12 @@ impl Model {
             match change {
                 Change::Put(lease) => drop(self.leases.insert(address, lease)),
                 Change::Remove => drop(self.leases.remove(&address)),
+            }
+        }
+        for (node, change) in staged.histories {
+            match change {
+                Change::Put(history) => drop(self.histories.insert(node, history)),
+                Change::Remove => drop(self.histories.remove(&node)),
             }
         }
         for (hash, change) in staged.tokens {

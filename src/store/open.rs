@@ -67,6 +67,11 @@ fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
                     model.leases.insert(lease.address, lease);
                 }
             }
+            "history" => {
+                let node = key.strip_prefix("history/").and_then(|id| id.parse().ok());
+                let node = node.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
+                model.histories.insert(node, decode(&key, &value)?);
+            }
             "token" => model.put_token(decode(&key, &value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }

@@ -1,7 +1,7 @@
 //! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
 
 use super::{Model, StoreError, events};
-use crate::fleet::{BootSession, Event, EventSeq, Lease, Node};
+use crate::fleet::{BootSession, Event, EventSeq, History, Lease, Node};
 use crate::id::{BootSessionId, Digest, NodeId};
 use crate::trust::TokenRecord;
 use serde::Serialize;
@@ -29,6 +29,7 @@ pub(super) struct Staged {
     pub(super) sessions: BTreeMap<BootSessionId, Change<BootSession>>,
     pub(super) leases: BTreeMap<Ipv4Addr, Change<Lease>>,
     pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
+    pub(super) histories: BTreeMap<NodeId, Change<History>>,
     pub(super) events: Vec<Event>,
 }
 
@@ -68,6 +69,7 @@ impl<'a> Tx<'a> {
             && let Some(surplus) = self.model.surplus_node(&node)
         {
             self.staged.nodes.insert(surplus, Change::Remove);
+            self.staged.histories.insert(surplus, Change::Remove);
         }
         self.staged.nodes.insert(node.id, Change::Put(node));
     }
@@ -127,6 +129,19 @@ impl<'a> Tx<'a> {
         self.staged.leases.insert(address, Change::Remove);
     }
 
+    /// The generations of a node, as staged or as they were.
+    pub fn history(&self, node: NodeId) -> History {
+        match self.staged.histories.get(&node) {
+            Some(change) => change.value().cloned().unwrap_or_default(),
+            None => self.model.history(node).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Stores the generations of a node.
+    pub fn put_history(&mut self, node: NodeId, history: History) {
+        self.staged.histories.insert(node, Change::Put(history));
+    }
+
     /// A token, as staged or as it was.
     pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
         match self.staged.tokens.get(hash) {
@@ -157,6 +172,7 @@ impl Staged {
             && self.sessions.is_empty()
             && self.leases.is_empty()
             && self.tokens.is_empty()
+            && self.histories.is_empty()
             && self.events.is_empty()
     }
 
@@ -171,6 +187,7 @@ impl Staged {
         write_all(&mut batch, "session", &self.sessions)?;
         write_all(&mut batch, "lease", &self.leases)?;
         write_all(&mut batch, "token", &self.tokens)?;
+        write_all(&mut batch, "history", &self.histories)?;
         for (seq, event) in events {
             batch.insert(events::key(*seq), serde_json::to_vec(event).map_err(StoreError::Encode)?);
         }

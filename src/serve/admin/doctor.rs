@@ -7,7 +7,7 @@ use crate::fleet::{BootSession, Phase, Standing};
 use crate::id::Timestamp;
 use crate::serve::{
     bind::{self, BindError},
-    central::{Central, OtherServer, SegmentHealth},
+    central::{Central, OtherServer, Reload, SegmentHealth},
 };
 use crate::store::{MAX_UNKNOWN_NODES, Model};
 use serde::{Deserialize, Serialize};
@@ -77,10 +77,30 @@ pub(super) fn findings(central: &Central) -> Vec<Finding> {
     let segments = central.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));
+    findings.extend(reload(&central.last_reload()));
     let waiting = central.pending_count();
     if waiting > 0 {
         let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
         findings.push(Finding::warn("approval", format!("{waiting} agents wait to be let in"), next));
+    }
+    findings
+}
+
+/// What was edited and is not live.
+fn reload(last: &Reload) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match last.faults.first() {
+        None => findings.push(Finding::ok("reload", "what is live is what was read last")),
+        Some(first) => {
+            let (count, place) = (last.faults.len(), first.file.display());
+            let found =
+                format!("refused, the last good one is live: {count} faults, the first: {place}: {}", first.message);
+            findings.push(Finding::fail("reload", found, "`meshd reload` shows all of them with file and line"));
+        }
+    }
+    if !last.restart.is_empty() {
+        let found = format!("edited, and not live: {}", last.restart.join(", "));
+        findings.push(Finding::warn("restart", found, "needs a restart of `meshd serve`; nodes do not notice it"));
     }
     findings
 }

@@ -5,7 +5,9 @@
 //! | `GET status` | the central node at a glance |
 //! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
-//! | `POST nodes/{node}/vars`, `boot-once` | everything of the node afterwards |
+//! | `GET nodes/{node}/history`, `diff` | generations that it was given; what it runs against what it would boot |
+//! | `POST reload` | site, overlays and images are read anew; all faults if they are refused |
+//! | `POST nodes/{node}/vars`, `boot-once`, `pin` | everything of the node afterwards |
 //! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
@@ -14,9 +16,11 @@
 //! `GET /metrics`, beside `/v1`, is for Prometheus. `GET /v1/doctor` is what this process knows of its own health.
 //! Every answer that is no success is an [`view::ErrorView`].
 
+mod bodies;
 pub mod doctor;
 mod error;
 mod events;
+mod generations;
 mod orders;
 mod routes;
 mod socket;

@@ -12,7 +12,7 @@ use axum::{
     extract::{Path, State, rejection::JsonRejection},
 };
 
-type Body<T> = Result<Json<T>, JsonRejection>;
+pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
 
 pub(super) fn body<T>(body: Body<T>) -> Result<T, Refused> {
     body.map(|Json(body)| body).map_err(|error| Refused::bad_request(error.body_text()))

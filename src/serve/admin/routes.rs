@@ -4,7 +4,7 @@ use super::{
     Plane, doctor,
     doctor::Finding,
     error::Refused,
-    events, orders,
+    events, generations, orders,
     view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
 };
 use crate::id::{BootSessionId, NodeId};
@@ -39,6 +39,10 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes/{node}/assign-profile", post(orders::assign_profile))
         .route("/nodes/{node}/vars", post(orders::vars))
         .route("/nodes/{node}/boot-once", post(orders::boot_once))
+        .route("/nodes/{node}/pin", post(generations::pin))
+        .route("/nodes/{node}/history", get(generations::history))
+        .route("/nodes/{node}/diff", get(generations::diff))
+        .route("/reload", post(generations::reload))
         .route("/nodes/{node}/reboot", post(reboot))
         .route("/nodes/{node}/release", post(release))
         .route("/nodes/{node}/timeline", get(timeline))

@@ -1,5 +1,6 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
+pub use super::bodies::{AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
@@ -7,8 +8,7 @@ use crate::fleet::{
     Phase, Stage, StageMark,
 };
 use crate::id::{
-    Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp,
-    VarName, Vars,
+    Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp, Vars,
 };
 use crate::wire::{Check, CheckPolicy, Facts};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,12 @@ pub struct NodeView {
     pub mac: MacAddr,
     /// What its agent says that it booted; before it says so, what its newest overlay was made from.
     pub generation: Option<Generation>,
+    /// What it would boot now; `reboot_required` says where it is not what it runs.
+    #[serde(default)]
+    pub next_generation: Option<Generation>,
+    /// The generation that it is pinned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<Generation>,
     /// Last sign of life.
     pub last_seen: Timestamp,
     /// Its newest boot.
@@ -183,36 +189,6 @@ pub struct EventView {
     pub condition: Option<ConditionKind>,
 }
 
-/// Body of `assign-profile`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AssignProfile {
-    /// The profile's name, as somebody typed it.
-    pub profile: String,
-}
-
-/// Body of `vars`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ChangeVars {
-    /// Variables to set.
-    pub set: Vars,
-    /// Variables to remove.
-    pub unset: Vec<VarName>,
-}
-
-/// Body of `boot-once`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BootOnce {
-    /// The profile's name, as somebody typed it.
-    pub profile: Option<String>,
-    /// Kernel arguments on top of the profile's.
-    pub kernel_args: Vec<String>,
-    /// Take back what was ordered.
-    pub clear: bool,
-}
-
 impl NodeView {
     /// A node with its newest boot and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
@@ -226,6 +202,8 @@ impl NodeView {
             address: node.address,
             mac: node.mac,
             generation: node.booted.or(node.generation),
+            next_generation: node.generation,
+            pinned: node.pinned,
             last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
             boot: boot.map(BootView::new),
         }

@@ -44,7 +44,7 @@ impl Central {
             Fetched::Blob(digest) => digest,
         };
         let catalog = self.catalog();
-        catalog.images().find_map(|image| {
+        catalog.served().find_map(|image| {
             let parts = &image.manifest.parts;
             [
                 (parts.kernel.digest, Stage::Kernel),

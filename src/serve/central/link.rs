@@ -8,7 +8,7 @@ use super::{
     stages::reach,
     stalls,
 };
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage, Told, judge_drift};
 use crate::id::{Basis, DenyList, Hardware, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::Peer;
@@ -100,6 +100,7 @@ impl Central {
                 Ok(())
             })
             .await?;
+        self.reconsider_soon(peer.node);
         let (id, due) = self.register(peer, commands.clone(), now);
         for task in due {
             // The link was just made: if it is gone again, its tasks wait for the next one.
@@ -319,6 +320,8 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
         let kind = EventKind::Raised { condition: ConditionKind::HardwareChanged };
         tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
     }
+    let mut history = tx.history(peer.node);
+    let (before, mut told) = (history.clone(), Told::new());
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used: the old one is over.
         node.certificates = vec![peer.serial.clone()];
@@ -333,6 +336,9 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
+        // An older release wrote down no more than the newest generation.
+        let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
+        told = judge_drift(node, known, now);
     });
     match drift {
         None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
@@ -341,6 +347,12 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
             tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
         }
         Some(_) => {}
+    }
+    if history != before {
+        tx.put_history(peer.node, history);
+    }
+    for (kind, detail) in told {
+        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
     }
     reach(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);

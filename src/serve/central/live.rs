@@ -2,7 +2,7 @@
 //! one moment. A reload puts another one in its place as a whole; a request that holds the old one finishes with it.
 
 use super::Central;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Image};
 use crate::config::{Group, Profile, Site, Whom};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName};
 use std::{
@@ -47,6 +47,11 @@ impl Live {
         Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site }
     }
 
+    /// The same with other versions of images beside the current ones. What boots are decided from does not change by it.
+    pub(super) fn with_kept(&self, kept: Vec<Image>) -> Self {
+        Live::new(self.site.clone(), Catalog::clone(&self.catalog).with_kept(kept))
+    }
+
     /// The groups that a node is in, with their places, in the order of the site file.
     pub(super) fn groups(&self, node: NodeId) -> impl Iterator<Item = (usize, &Group)> {
         let places = self.groups_of.get(&node).into_iter().flatten();
@@ -86,11 +91,6 @@ impl Central {
     /// Images and overlays as they are now; hold it for one request only.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.live().catalog.clone()
-    }
-
-    /// Puts another catalog in place of the present one.
-    pub fn replace_catalog(&self, catalog: Catalog) {
-        self.replace_live(Live::new(self.site(), catalog));
     }
 
     pub(super) fn replace_live(&self, live: Live) {

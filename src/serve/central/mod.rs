@@ -14,6 +14,8 @@
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
+//! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
+//! | `reload` | site, overlays and images were edited |
 //! | `operate`, `orders` | an operator spoke: of a node's life, of what it boots |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
@@ -25,6 +27,7 @@ mod context;
 mod dhcp;
 mod enrol;
 mod fetch;
+mod keep;
 mod link;
 mod live;
 mod loading;
@@ -32,6 +35,8 @@ mod operate;
 mod orders;
 mod overlay;
 mod pending;
+mod reconsider;
+mod reload;
 mod render;
 mod script;
 mod seams;
@@ -50,6 +55,7 @@ pub use operate::OperateError;
 pub use orders::OrderError;
 pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use pending::PendingTicket;
+pub use reload::{Reload, load_catalog};
 pub use render::{RenderError, Rendered};
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
@@ -61,13 +67,17 @@ use crate::config::Site;
 use crate::fleet::Lease;
 use crate::id::{BootSessionId, Timestamp};
 use crate::overlay::AgentBinary;
-use crate::store::Store;
+use crate::store::{Kept, Store};
 use crate::trust::{CertificateAuthority, capability::Book};
 use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
+use tokio::sync::Semaphore;
+
+/// Generations that are written at one time.
+const KEEPERS: usize = 2;
 
 /// Central, as the servers hold it.
 pub type Shared = Arc<Central>;
@@ -106,6 +116,15 @@ pub struct Central {
     /// What the script promised to each session: the overlay must be of the same generation.
     promises: Mutex<BTreeMap<BootSessionId, overlay::Promised>>,
     renders: render::Cache,
+    stale: reconsider::Stale,
+    kept: Kept,
+    /// Few at a time: nobody waits for it.
+    keeping: Semaphore,
+    /// Monotonic time of the last sweep of what is kept.
+    swept: Mutex<Option<std::time::Duration>>,
+    /// One reload at a time, and what came of the last one.
+    reloading: tokio::sync::Mutex<()>,
+    reloaded: Mutex<Reload>,
     line: Mutex<Line>,
     repeats: loading::Repeats,
     pending: pending::Waiting,
@@ -122,7 +141,8 @@ impl Central {
     pub fn new(parts: Parts) -> Shared {
         let started = parts.clock.monotonic();
         let line = Line::new(parts.site.boot.max_loading);
-        Arc::new(Central {
+        let kept = Kept::new(&parts.site.state_dir);
+        let central = Arc::new(Central {
             live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog))),
             loaders: parts.loaders,
             agent: AgentBinary::new(&parts.agent_binary),
@@ -133,6 +153,12 @@ impl Central {
             capabilities: Mutex::default(),
             promises: Mutex::default(),
             renders: render::Cache::default(),
+            stale: reconsider::Stale::default(),
+            kept,
+            keeping: Semaphore::new(KEEPERS),
+            swept: Mutex::default(),
+            reloading: tokio::sync::Mutex::default(),
+            reloaded: Mutex::default(),
             line: Mutex::new(line),
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
@@ -141,7 +167,13 @@ impl Central {
             segments: Mutex::default(),
             started,
             looked: Mutex::default(),
-        })
+        });
+        let images = central.kept_images(&central.live());
+        if !images.is_empty() {
+            central.replace_live(central.live().with_kept(images));
+        }
+        central.reconsider_all();
+        central
     }
 
     /// Durable state.

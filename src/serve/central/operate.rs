@@ -1,12 +1,12 @@
 //! An operator spoke.
 
-use super::{Central, orders::OrderError, script::phase_event, stalls};
+use super::{Central, RenderError, orders::OrderError, script::phase_event, stalls};
 use crate::boot::Endpoint;
 use crate::fleet::{Actor, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::NodeId;
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 /// How long a node has to say that it goes down.
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,6 +37,9 @@ pub enum OperateError {
     /// Something that a node cannot be told.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// What it would boot cannot be made, or is not there.
+    #[error(transparent)]
+    Render(#[from] Arc<RenderError>),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),

@@ -1,11 +1,14 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
-use super::{Central, OperateError};
-use crate::boot;
+use super::{Central, OperateError, RenderError, Shared, keep};
+use crate::boot::{self, Endpoint};
 use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, Once, Phase};
+use crate::fleet::{
+    Actor, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
+};
 use crate::id::{NodeId, ProfileName, Timestamp, VarName, Vars};
-use crate::store::Tx;
+use crate::store::{KeptError, Tx};
+use std::sync::Arc;
 
 /// Most kernel arguments for one boot.
 const MAX_ONCE_ARGS: usize = 64;
@@ -37,6 +40,35 @@ pub enum OrderError {
         "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
     )]
     NoOrder,
+    /// It boots what it is pinned to and nothing else.
+    #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
+    Pinned {
+        /// Which node.
+        node: NodeId,
+    },
+    /// It is not pinned.
+    #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
+    NotPinned {
+        /// Which node.
+        node: NodeId,
+    },
+    /// No generation of it is named so.
+    #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
+    NoGeneration {
+        /// Which node.
+        node: NodeId,
+        /// What was asked for.
+        text: String,
+    },
+    /// It never said what it runs.
+    #[error("node {node} has not said yet which generation it runs; name one with --generation")]
+    RunsNothing {
+        /// Which node.
+        node: NodeId,
+    },
+    /// What it runs is not kept.
+    #[error(transparent)]
+    NotKept(KeptError),
     /// There is nothing to take back.
     #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
     NothingOrdered {
@@ -47,7 +79,7 @@ pub enum OrderError {
 
 impl Central {
     /// Gives a node a profile; it takes effect at its next boot.
-    pub async fn assign_profile(&self, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
+    pub async fn assign_profile(self: &Shared, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
         let now = self.now();
@@ -56,7 +88,8 @@ impl Central {
             node.profile = Some(profile.clone());
             let detail = format!("{before} -> {profile}");
             let running = matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance);
-            if running && before != profile {
+            // Else it is found out from what the node runs and would boot.
+            if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
                 node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
             }
             tell(tx, &node, EventKind::ProfileAssigned, detail, now);
@@ -66,7 +99,7 @@ impl Central {
     }
 
     /// Sets variables of a node, and removes others; they take effect at its next boot.
-    pub async fn set_vars(&self, id: NodeId, set: Vars, unset: Vec<VarName>) -> Result<Node, OperateError> {
+    pub async fn set_vars(self: &Shared, id: NodeId, set: Vars, unset: Vec<VarName>) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
@@ -87,7 +120,7 @@ impl Central {
 
     /// Orders something for the next boot of a node only, in place of what was ordered before.
     pub async fn boot_once(
-        &self,
+        self: &Shared,
         id: NodeId,
         profile: Option<ProfileName>,
         kernel_args: Vec<String>,
@@ -104,6 +137,9 @@ impl Central {
         }
         let now = self.now();
         self.order(id, |tx, mut node| {
+            if node.pinned.is_some() {
+                return Err(OrderError::Pinned { node: id }.into());
+            }
             let once = Once { profile, kernel_args, set_at: now, used_by: None };
             tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), now);
             node.once = Some(once);
@@ -113,7 +149,7 @@ impl Central {
     }
 
     /// Takes back what was ordered for one boot.
-    pub async fn clear_once(&self, id: NodeId) -> Result<Node, OperateError> {
+    pub async fn clear_once(self: &Shared, id: NodeId) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
@@ -123,20 +159,100 @@ impl Central {
         .await
     }
 
-    /// Changes a node by an operator's word.
+    /// Makes a node boot one generation from now on: what it runs, or another one that it was given. Nothing is ordered for one boot
+    /// any more.
+    ///
+    /// # Errors
+    /// Not all of that generation is here any more; the node boots as before then.
+    pub async fn pin(self: &Shared, id: NodeId, text: Option<&str>) -> Result<Node, OperateError> {
+        let (node, history) = self.with_history(id)?;
+        let generation = match text {
+            None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
+            Some(text) => named(&history, id, text)?,
+        };
+        let (central, held) = (self.clone(), node.clone());
+        let hold = tokio::task::spawn_blocking(move || central.hold(&held, generation)).await;
+        hold.map_err(|_| RenderError::Interrupted).and_then(|held| held).map_err(Arc::new)?;
+        let now = self.now();
+        let pinned = self
+            .order(id, |tx, mut node| {
+                node.pinned = Some(generation);
+                node.once = None;
+                tell(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), now);
+                Ok(node)
+            })
+            .await?;
+        let central = self.clone();
+        drop(tokio::task::spawn_blocking(move || central.write_in_use()));
+        Ok(pinned)
+    }
+
+    /// The node boots what its profile says again.
+    pub async fn unpin(self: &Shared, id: NodeId) -> Result<Node, OperateError> {
+        let now = self.now();
+        self.order(id, |tx, mut node| {
+            let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
+            tell(tx, &node, EventKind::Pinned, format!("no longer to generation {}", generation.0.short()), now);
+            Ok(node)
+        })
+        .await
+    }
+
+    fn with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
+        let found =
+            self.store.read(|model| Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default())));
+        found.ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+    }
+
+    /// The generations that a node was given, newest first, each with whether all of it is kept.
+    pub fn generations(&self, id: NodeId) -> Result<Vec<(Given, bool)>, OperateError> {
+        let (_, history) = self.with_history(id)?;
+        let each = history.0.into_iter().rev();
+        Ok(each.map(|given| (self.is_kept(given.generation), given)).map(|(kept, given)| (given, kept)).collect())
+    }
+
+    /// How what a node would boot now differs from what it runs.
+    pub async fn node_diff(
+        self: &Shared,
+        id: NodeId,
+        endpoint: Endpoint,
+    ) -> Result<(Generation, Generation, GenerationDiff), OperateError> {
+        let (node, _) = self.with_history(id)?;
+        let runs = node.booted.ok_or(OrderError::RunsNothing { node: id })?;
+        let endpoint = node.told.map_or(endpoint, |told| self.endpoint(told));
+        let next = self.render(&node, endpoint).await?;
+        let central = self.clone();
+        let before = tokio::task::spawn_blocking(move || central.kept_generation(runs)).await;
+        let before = before.map_err(|_| Arc::new(RenderError::Interrupted))?.map_err(OrderError::NotKept)?;
+        Ok((runs, next.generation, before.diff(&keep::kept(&next))))
+    }
+
+    /// Changes a node by an operator's word, and finds out what it would boot now.
     async fn order(
-        &self,
+        self: &Shared,
         id: NodeId,
         change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
     ) -> Result<Node, OperateError> {
-        self.store
+        let node = self
+            .store
             .commit(|tx| {
                 let node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
                 let node = change(tx, node)?;
                 tx.put_node(node.clone());
-                Ok(node)
+                Ok::<_, OperateError>(node)
             })
-            .await
+            .await?;
+        self.reconsider(vec![id]).await?;
+        Ok(node)
+    }
+}
+
+/// The generation that somebody means by its digest or the beginning of it.
+fn named(history: &History, node: NodeId, text: &str) -> Result<Generation, OrderError> {
+    let mut found = history.0.iter().map(|given| given.generation).filter(|one| one.to_string().starts_with(text));
+    match (found.next(), found.next()) {
+        (Some(generation), None) if !text.is_empty() => Ok(generation),
+        _ => Err(OrderError::NoGeneration { node, text: text.chars().take(80).collect() }),
     }
 }
 

@@ -1,9 +1,9 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
 use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
-use crate::boot;
+use crate::boot::What;
 use crate::config::Delivery;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Generation, Stage};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Generation, Given, Stage};
 use crate::id::{BootSessionId, Digest, Secret, Timestamp};
 use crate::overlay::{Delivered, deliver, deliver_targz, without_secrets};
 use crate::store::StoreError;
@@ -46,6 +46,7 @@ pub struct OverlayTransfer {
     /// What to send, in order. The large pieces are shared by all boots.
     pub pieces: Vec<Bytes>,
     central: Shared,
+    promise: Option<Promise>,
     id: TransferId,
     grant: Grant,
     done: bool,
@@ -69,6 +70,7 @@ impl Central {
         let mut transfer = OverlayTransfer {
             pieces: Vec::new(),
             central: self.clone(),
+            promise: None,
             id: transfer.id,
             grant: transfer.grant,
             done: false,
@@ -94,6 +96,7 @@ impl Central {
             Delivery::Initrd => deliver(&promise.overlay, &part, &secrets),
             Delivery::Url => deliver_targz(&promise.overlay, &part, &secrets),
         };
+        transfer.promise = Some(promise);
         Ok(transfer)
     }
 
@@ -128,8 +131,7 @@ impl Central {
         now: Timestamp,
     ) -> Result<(Option<Secret<String>>, Generation), StoreError> {
         let (token, hash) = token::mint(self.random());
-        let live = self.live();
-        let expires_at = now.after(live.site.enroll.token_ttl);
+        let expires_at = now.after(self.site().enroll.token_ttl);
         self.store
             .commit(|tx| {
                 let old: Vec<Digest> = tx.before().tokens_of(grant.node).map(|old| old.hash).collect();
@@ -137,17 +139,21 @@ impl Central {
                     tx.remove_token(hash);
                 }
                 let (whole, partial) = (promise.generation, !promise.overlay.secrets.is_empty());
-                let mut generation = whole;
+                let (mut generation, mut runs) = (whole, [None, None]);
                 let admitted = tx.edit_node(grant.node, |node| {
                     if partial && !node.phase.is_admitted() {
                         generation = without_secrets(whole);
                     }
                     node.generation = Some(generation);
-                    if boot::effective_profile(&live.site, node).name == promise.what.profile {
-                        node.clear(ConditionKind::RebootRequired);
-                    }
+                    // Its link says what it comes to run; until then it boots.
+                    node.clear(ConditionKind::RebootRequired);
+                    runs = [node.booted, node.pinned];
                     node.phase.is_admitted()
                 });
+                let mut history = tx.history(grant.node);
+                let given = Given { generation, ..given(promise, now) };
+                history.give(given, &runs.into_iter().flatten().collect::<Vec<_>>());
+                tx.put_history(grant.node, history);
                 let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
                 tx.event(chosen.of_node(grant.node).in_session(grant.session));
@@ -210,10 +216,20 @@ impl Central {
     }
 }
 
+fn given(promise: &Promise, now: Timestamp) -> Given {
+    let What { profile, image, .. } = &*promise.what;
+    let (profile, image) = (profile.clone(), image.clone());
+    let (generation, version) = (promise.generation, promise.version);
+    Given { generation, profile, image, version, given_at: now, booted_at: None, last_at: now }
+}
+
 impl OverlayTransfer {
     /// The last byte was written: the capability is spent.
     pub async fn finished(mut self) {
         self.done = true;
+        if let Some(promise) = self.promise.take() {
+            self.central.keep(promise);
+        }
         metrics::counter!("meshd_overlays_total").increment(1);
         let (now, grant) = (self.central.now(), self.grant);
         if lock(&self.central.capabilities).finish(self.id) {

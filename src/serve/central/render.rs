@@ -9,12 +9,12 @@ use super::{
     lock,
 };
 use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
-use crate::catalog::Image;
+use crate::catalog::{Image, ImageError};
 use crate::config::Profile;
 use crate::fleet::{Generation, Node};
-use crate::id::{BootSessionId, Digest, ImageName};
+use crate::id::{BootSessionId, Digest, ImageName, NodeId, ProfileName};
 use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
-use crate::store::Model;
+use crate::store::{KeptError, Model};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -54,6 +54,8 @@ pub struct Rendered {
     pub generation: Generation,
     /// Image and kernel arguments.
     pub what: Arc<What>,
+    /// The version of the image.
+    pub version: Digest,
 }
 
 /// What a script promised; the overlay of its session must keep it.
@@ -70,6 +72,32 @@ pub enum RenderError {
     NoImage {
         /// Which.
         image: ImageName,
+    },
+    /// What the node is pinned to is not there.
+    #[error("node {node} cannot boot what it is pinned to; let it go with `meshd node pin {node} --off`")]
+    NotKept {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        source: KeptError,
+    },
+    /// The image of what the node is pinned to is gone.
+    #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
+    ImageGone {
+        /// Which image.
+        image: ImageName,
+        /// Which version of it.
+        version: String,
+        /// Which node.
+        node: NodeId,
+    },
+    /// The image of a generation cannot be read.
+    #[error("node {node} cannot be pinned to it: its image cannot be read")]
+    Image {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        source: ImageError,
     },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
@@ -114,19 +142,13 @@ impl Central {
         session: Option<BootSessionId>,
         endpoint: Endpoint,
     ) -> Result<Rendered, Arc<RenderError>> {
+        if let Some(pinned) = node.pinned {
+            return self.pinned(live, node, pinned).await;
+        }
         let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, session, endpoint));
-        let job = job?;
+        let job = job.map_err(Arc::new)?;
         let key = job.key;
-        let slot = self.renders.slot(key);
-        if let Some(Ok(rendered)) = slot.get() {
-            count("cached");
-            return Ok(rendered.clone());
-        }
-        let outcome = slot.get_or_init(|| self.renders.make(job)).await;
-        if outcome.is_err() {
-            self.renders.forget(key, &slot);
-        }
-        outcome.clone()
+        self.renders.once(key, move || job.run()).await
     }
 
     /// Gathers what a render is made from.
@@ -181,13 +203,18 @@ impl Job {
         let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
         let what = self.what();
         let generation = self.generation_of(public.digest, &what);
-        Ok(Rendered { overlay: Arc::new(public), generation, what: Arc::new(what) })
+        Ok(Rendered { overlay: Arc::new(public), generation, what: Arc::new(what), version: self.facts.manifest })
     }
 
     /// The generation that [`Central::render`] would give, without packing anything.
     pub(super) fn generation(&self) -> Result<Generation, RenderError> {
         let digest = overlay::public_digest(&self.input()).map_err(|source| self.faults(source))?;
         Ok(self.generation_of(digest, &self.what()))
+    }
+
+    /// The profile that it renders.
+    pub(super) fn profile_name(&self) -> &ProfileName {
+        &self.profile.name
     }
 
     fn input(&self) -> RenderInput<'_> {
@@ -254,10 +281,31 @@ impl Cache {
         slot
     }
 
-    async fn make(&self, job: Job) -> Result<Rendered, Arc<RenderError>> {
+    /// The outcome of a key: at once if it is known, from whoever makes it, or made now.
+    pub(super) async fn once(
+        &self,
+        key: Digest,
+        make: impl FnOnce() -> Result<Rendered, RenderError> + Send + 'static,
+    ) -> Result<Rendered, Arc<RenderError>> {
+        let slot = self.slot(key);
+        if let Some(Ok(rendered)) = slot.get() {
+            count("cached");
+            return Ok(rendered.clone());
+        }
+        let outcome = slot.get_or_init(|| self.make(make)).await;
+        if outcome.is_err() {
+            self.forget(key, &slot);
+        }
+        outcome.clone()
+    }
+
+    async fn make(
+        &self,
+        make: impl FnOnce() -> Result<Rendered, RenderError> + Send + 'static,
+    ) -> Result<Rendered, Arc<RenderError>> {
         let interrupted = || Arc::new(RenderError::Interrupted);
         let _turn = self.turns.acquire().await.map_err(|_| interrupted())?;
-        let rendered = tokio::task::spawn_blocking(move || job.run()).await.map_err(|_| interrupted())?;
+        let rendered = tokio::task::spawn_blocking(make).await.map_err(|_| interrupted())?;
         self.made.fetch_add(1, Ordering::Relaxed);
         rendered.map_err(Arc::new)
     }

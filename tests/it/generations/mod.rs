@@ -1,6 +1,8 @@
 //! What a node boots, and what it runs: orders for one boot, variables, groups, reloads, generations. With the real `meshd serve`.
 
 mod orders;
+mod reload;
+mod running;
 
 use crate::world::{World, node::Script};
 use std::process::Output;

@@ -1,0 +1,98 @@
+//! `meshd node history|diff|pin` and `meshd profile diff`: what nodes ran, run and would boot.
+
+use super::{
+    Failure,
+    client::Client,
+    node::path,
+    print::{Output, ago, fields, now, table},
+};
+use crate::fleet::GenerationDiff;
+use crate::id::Timestamp;
+use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin};
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(super) struct PinArgs {
+    /// ID or name
+    node: String,
+    /// A generation that `node history` lists, or the beginning of it; what the node runs unless it is named
+    #[arg(long, value_name = "G", conflicts_with = "off")]
+    generation: Option<String>,
+    /// Let it go: it boots what its profile says again
+    #[arg(long)]
+    off: bool,
+}
+
+impl PinArgs {
+    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+        let order = Pin { generation: self.generation, off: self.off };
+        let detail: NodeDetail = client.post(&path(&self.node, "/pin"), &order).await?;
+        let (id, name) = (detail.node.id, &detail.node.name);
+        match detail.node.pinned {
+            Some(pinned) => eprintln!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
+            None => eprintln!("{id} ({name}) boots what profile {} says again", detail.node.profile),
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn history(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+    let all: Vec<GenerationView> = client.get(&path(node, "/history")).await?;
+    if all.is_empty() {
+        eprintln!("it was never given anything to boot");
+    }
+    output.print(&all, |all| generations(all, now()))
+}
+
+fn generations(all: &[GenerationView], now: Timestamp) -> String {
+    let head = ["generation", "profile", "image", "version", "given", "first booted", "is", "kept"];
+    let rows = all.iter().map(|view| {
+        let given = &view.given;
+        let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
+        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        [
+            given.generation.0.short(),
+            given.profile.to_string(),
+            given.image.to_string(),
+            given.version.short(),
+            ago(given.given_at, now),
+            given.booted_at.map(|at| ago(at, now)).unwrap_or_default(),
+            marks.join(" "),
+            if view.kept { "yes".into() } else { "no".into() },
+        ]
+    });
+    table(head, rows)
+}
+
+pub(super) async fn diff(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+    let view: DiffView = client.get(&path(node, "/diff")).await?;
+    output.print(&view, |view| {
+        let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string())]);
+        format!("{head}{}", difference(&view.diff))
+    })
+}
+
+/// A difference as people read it: `-` before, `+` after, `~` another one.
+pub(super) fn difference(diff: &GenerationDiff) -> String {
+    if diff.is_empty() {
+        return "no difference\n".to_owned();
+    }
+    let mut out = String::new();
+    for (key, [before, after]) in &diff.changed {
+        out += &format!("~ {key}: {before} -> {after}\n");
+    }
+    let lists = [
+        ('-', "kernel argument", &diff.args_removed),
+        ('+', "kernel argument", &diff.args_added),
+        ('-', "package", &diff.packages_removed),
+        ('+', "package", &diff.packages_added),
+    ];
+    for (sign, what, list) in lists {
+        out.extend(list.iter().map(|one| format!("{sign} {what} {one}\n")));
+    }
+    for file in &diff.files {
+        let what = if file.what.is_empty() { String::new() } else { format!(" ({})", file.what.join(", ")) };
+        out += &format!("{file}{what} from {}\n", file.origin);
+    }
+    out
+}

@@ -1,0 +1,84 @@
+//! What an operator says of what nodes boot, and what is answered to it.
+
+use crate::config::Fault;
+use crate::fleet::{Generation, GenerationDiff, Given};
+use crate::id::{VarName, Vars};
+use serde::{Deserialize, Serialize};
+
+/// Body of `assign-profile`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssignProfile {
+    /// The profile's name, as somebody typed it.
+    pub profile: String,
+}
+
+/// Body of `vars`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChangeVars {
+    /// Variables to set.
+    pub set: Vars,
+    /// Variables to remove.
+    pub unset: Vec<VarName>,
+}
+
+/// Body of `boot-once`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BootOnce {
+    /// The profile's name, as somebody typed it.
+    pub profile: Option<String>,
+    /// Kernel arguments on top of the profile's.
+    pub kernel_args: Vec<String>,
+    /// Take back what was ordered.
+    pub clear: bool,
+}
+
+/// Body of `pin`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pin {
+    /// A generation or the beginning of its digest; what the node runs unless it is named.
+    pub generation: Option<String>,
+    /// Let it go.
+    pub off: bool,
+}
+
+/// One generation of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GenerationView {
+    /// Which, of what, when.
+    #[serde(flatten)]
+    pub given: Given,
+    /// The node runs it.
+    pub runs: bool,
+    /// The node would boot it now.
+    pub next: bool,
+    /// The node is pinned to it.
+    pub pinned: bool,
+    /// All of it is kept: it can be compared, and booted again.
+    pub kept: bool,
+}
+
+/// What a node runs against what it would boot now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffView {
+    /// What it runs.
+    pub runs: Generation,
+    /// What it would boot now.
+    pub next: Generation,
+    /// How they differ.
+    pub diff: GenerationDiff,
+}
+
+/// What came of a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadView {
+    /// Why it was refused; empty when it was not.
+    pub faults: Vec<Fault>,
+    /// False when everything is as it was.
+    pub changed: bool,
+    /// Keys of `site.toml` that differ and need a restart.
+    pub restart: Vec<String>,
+}

@@ -1,0 +1,57 @@
+//! Routes about generations: what nodes ran, run and would boot; and the reload that changes it.
+
+use super::{
+    Plane,
+    orders::{Body, body},
+    routes::{Answer, detail},
+    view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView},
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+
+pub(super) async fn history(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+) -> Answer<Vec<GenerationView>> {
+    let id = central.resolve(&node)?;
+    let marks = |model: &crate::store::Model| {
+        model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
+    };
+    let (booted, next, pinned) = central.store().read(marks);
+    let view = |(given, kept): (crate::fleet::Given, bool)| {
+        let is = |other| other == Some(given.generation);
+        let (runs, next, pinned) = (is(booted), is(next), is(pinned));
+        GenerationView { given, runs, next, pinned, kept }
+    };
+    Ok(Json(central.generations(id)?.into_iter().map(view).collect()))
+}
+
+pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
+    let Plane { central, told, .. } = plane;
+    let id = central.resolve(&node)?;
+    let (runs, next, diff) = central.node_diff(id, central.endpoint(told)).await?;
+    Ok(Json(DiffView { runs, next, diff }))
+}
+
+pub(super) async fn pin(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    order: Body<Pin>,
+) -> Answer<NodeDetail> {
+    let order = body(order)?;
+    let id = central.resolve(&node)?;
+    if order.off {
+        central.unpin(id).await?;
+    } else {
+        central.pin(id, order.generation.as_deref()).await?;
+    }
+    detail(&central, id)
+}
+
+pub(super) async fn reload(State(Plane { central, .. }): State<Plane>) -> Json<ReloadView> {
+    let reload = central.reload().await;
+    let restart = reload.restart.into_iter().map(str::to_owned).collect();
+    Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
+}

@@ -1,0 +1,192 @@
+//! Generations that nodes were given are kept, compared, and booted again.
+
+use super::{Central, Live, RenderError, Rendered, Shared, lock, render::image_parts};
+use crate::boot::What;
+use crate::catalog::{Image, image::load_version};
+use crate::fleet::{Generation, KEPT_FORMAT, KeptGeneration, KeptKind, Node};
+use crate::id::Digest;
+use crate::overlay::{self, ImageFacts, PublicOverlay};
+use crate::store::{KeptError, Model};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How often what nobody needs any more is thrown away.
+const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// A generation as it is kept.
+pub(super) fn kept(rendered: &Rendered) -> KeptGeneration {
+    let Rendered { overlay, what, version, .. } = rendered;
+    KeptGeneration {
+        format: KEPT_FORMAT,
+        profile: what.profile.clone(),
+        image: what.image.clone(),
+        version: *version,
+        args: what.args.clone(),
+        packages: overlay.packages(),
+        overlay: overlay.digest,
+        files: overlay.listing(),
+    }
+}
+
+impl Central {
+    /// Keeps what a node was given, in its own time. If it cannot be kept, the node boots all the same, and cannot be pinned to it.
+    pub(super) fn keep(self: &Shared, rendered: Rendered) {
+        let central = self.clone();
+        tokio::spawn(async move {
+            let Ok(_turn) = central.keeping.acquire().await else { return };
+            let keeper = central.clone();
+            let written = tokio::task::spawn_blocking(move || keeper.put_kept(&rendered)).await;
+            if let Ok(Err(error)) = written {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a generation is not kept");
+            }
+        });
+    }
+
+    fn put_kept(&self, rendered: &Rendered) -> Result<(), KeptError> {
+        if self.kept.has(rendered.generation) {
+            return Ok(());
+        }
+        let agent = (self.agent.digest(), self.agent.bytes());
+        let contents = rendered.overlay.contents().chain([agent]);
+        self.kept.put(rendered.generation, &kept(rendered), contents)
+    }
+
+    /// Whether a generation can be compared, and booted again.
+    pub(super) fn is_kept(&self, generation: Generation) -> bool {
+        self.kept.has(generation)
+    }
+
+    /// A generation as it was kept. Blocks.
+    pub(super) fn kept_generation(&self, generation: Generation) -> Result<KeptGeneration, KeptError> {
+        self.kept.get(generation)
+    }
+
+    /// A generation of a node as it was, to be booted again: compared with its digest in every part. Blocks.
+    pub(super) fn bring_back(&self, live: &Live, node: &Node, generation: Generation) -> Result<Rendered, RenderError> {
+        let refused = |source| RenderError::NotKept { node: node.id, source };
+        let kept = self.kept.get(generation).map_err(refused)?;
+        if let Some(secret) = kept.files.iter().find(|file| file.kind == KeptKind::Secret) {
+            let (generation, path) = (generation.0.short(), secret.path.to_string());
+            return Err(refused(KeptError::Secret { generation, path }));
+        }
+        let gone =
+            || RenderError::ImageGone { image: kept.image.clone(), version: kept.version.short(), node: node.id };
+        let image = live.catalog.version(&kept.version).ok_or_else(gone)?;
+        let content = |digest: &Digest| self.kept.content(generation, digest);
+        let overlay = PublicOverlay::restore(&kept.files, &self.agent, content).map_err(refused)?;
+        let facts = ImageFacts { name: kept.image.clone(), ..ImageFacts::of(&image.manifest) };
+        if overlay::generation(&facts, overlay.digest, &kept.profile, &kept.args) != generation {
+            let what = "it does not have the digest that it is named by".to_owned();
+            return Err(refused(KeptError::Damaged { generation: generation.0.short(), what }));
+        }
+        let what = What { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
+        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version })
+    }
+
+    /// The same, on a thread of its own and once for all that ask.
+    pub(super) async fn pinned(
+        self: &Shared,
+        live: &Arc<Live>,
+        node: &Node,
+        generation: Generation,
+    ) -> Result<Rendered, Arc<RenderError>> {
+        let key = Digest::of_fields([b"pinned".as_slice(), generation.0.0.as_slice()]);
+        let (central, live, node) = (self.clone(), live.clone(), node.clone());
+        self.renders.once(key, move || central.bring_back(&live, &node, generation)).await
+    }
+
+    /// Makes sure that a node can boot a generation from now on, whatever happens: all of it is there and on the disk. Blocks.
+    pub(super) fn hold(&self, node: &Node, generation: Generation) -> Result<(), RenderError> {
+        let refused = |source| RenderError::NotKept { node: node.id, source };
+        let kept = self.kept.get(generation).map_err(refused)?;
+        let live = self.live();
+        if live.catalog.version(&kept.version).is_none() {
+            let image = load_kept(&live, &kept).map_err(|source| RenderError::Image { node: node.id, source })?;
+            let served = live.catalog.kept().iter().cloned().chain([image]).collect();
+            self.replace_live(live.with_kept(served));
+        }
+        self.bring_back(&self.live(), node, generation)?;
+        self.kept.sync(generation, &kept).map_err(refused)
+    }
+
+    /// Versions of images that pinned nodes boot and that are not current any more. Blocks.
+    pub(super) fn kept_images(&self, live: &Live) -> Vec<Image> {
+        let pinned = self.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
+        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
+        for generation in pinned {
+            let Ok(kept) = self.kept.get(generation) else { continue };
+            if images.contains_key(&kept.version) || live.catalog.version(&kept.version).is_some() {
+                continue;
+            }
+            match load_kept(live, &kept) {
+                Ok(image) => drop(images.insert(kept.version, image)),
+                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is gone"),
+            }
+        }
+        images.into_values().collect()
+    }
+
+    /// Throws away what nobody needs any more, when it is time, and says which images are needed.
+    pub(super) async fn sweep(self: &Shared) {
+        let now = self.clock.monotonic();
+        {
+            let mut swept = lock(&self.swept);
+            if swept.is_some_and(|last| now.saturating_sub(last) < SWEEP_EVERY) {
+                return;
+            }
+            *swept = Some(now);
+        }
+        let central = self.clone();
+        let swept = tokio::task::spawn_blocking(move || {
+            let gone = central.kept.sweep(|| central.store.read(needed))?;
+            central.write_in_use();
+            Ok::<_, KeptError>(gone)
+        });
+        match swept.await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(gone)) => tracing::info!(gone, "generations that no node needs were thrown away"),
+            Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot sweep generations"),
+        }
+    }
+
+    /// Names the image versions that nodes run, or are pinned to, where `meshd image prune` looks. Blocks.
+    pub(super) fn write_in_use(&self) {
+        let site = self.site();
+        let versions = self.store.read(|model| {
+            let of = |node: &Node| {
+                let history = model.history(node.id);
+                let needed = [node.booted, node.pinned].into_iter().flatten();
+                needed.filter_map(move |generation| Some(history?.get(generation)?.version)).collect::<Vec<Digest>>()
+            };
+            model.nodes().flat_map(of).collect::<BTreeSet<_>>()
+        });
+        let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
+        let text = format!("# what nodes of site {} run or are pinned to; written by meshd\n{lines}", site.name);
+        let folder = site.blobs_dir.join(crate::catalog::versions::IN_USE);
+        let (path, fresh) = (folder.join(&site.name), folder.join(format!(".{}.new", site.name)));
+        let written = std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&fresh, text))
+            .and_then(|()| std::fs::rename(&fresh, &path));
+        if let Err(error) = written {
+            tracing::warn!(%error, path = %path.display(), "cannot say which images are in use");
+        }
+    }
+}
+
+fn load_kept(live: &Live, kept: &KeptGeneration) -> Result<Image, crate::catalog::ImageError> {
+    let blobs = &live.site.blobs_dir;
+    Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
+}
+
+/// What is never thrown away: what nodes run, are pinned to, would boot, and the newest that each was given.
+fn needed(model: &Model) -> BTreeSet<Generation> {
+    let mut needed = BTreeSet::new();
+    for node in model.nodes() {
+        needed.extend([node.booted, node.pinned, node.generation].into_iter().flatten());
+        needed.extend(model.history(node.id).into_iter().flat_map(|history| history.newest()));
+    }
+    needed
+}

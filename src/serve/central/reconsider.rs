@@ -1,0 +1,181 @@
+//! What would each node boot now? Asked again when something changed that it depends on: a reload, a profile, a variable, a link.
+//!
+//! Rendering for this packs nothing, runs on all processors but never more, and what did not change is not rendered at all. A batch
+//! of nodes is one commit.
+
+use super::{Central, Live, RenderError, Shared, context::Contexts, lock, render::Job};
+use crate::fleet::{Actor, Event, Generation, Node, Outlook, judge};
+use crate::id::{Digest, NodeId, ProfileName};
+use crate::store::{Model, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    thread::available_parallelism,
+};
+use tokio::sync::Notify;
+
+/// Nodes of one commit.
+const BATCH: usize = 512;
+/// Outcomes that are remembered: those of three times the largest rack. It takes some 100 bytes for each.
+const MAX_KNOWN: usize = 32_768;
+
+/// Nodes that have to be looked at, and what is known already.
+#[derive(Default)]
+pub(super) struct Stale {
+    nodes: Mutex<BTreeSet<NodeId>>,
+    wake: Notify,
+    known: Mutex<BTreeMap<Digest, Generation>>,
+}
+
+/// How to find out what a node would boot.
+enum Question {
+    Known(Outlook),
+    Render(Box<Job>, ProfileName),
+}
+
+impl Central {
+    /// Something changed that this node depends on; it is looked at soon.
+    pub(super) fn reconsider_soon(&self, node: NodeId) {
+        lock(&self.stale.nodes).insert(node);
+        self.stale.wake.notify_one();
+    }
+
+    /// Something changed that every node depends on.
+    pub(super) fn reconsider_all(&self) {
+        let all: Vec<NodeId> = self.store.read(|model| model.nodes().map(|node| node.id).collect());
+        lock(&self.stale.nodes).extend(all);
+        self.stale.wake.notify_one();
+    }
+
+    /// Waits until some node has to be looked at.
+    pub async fn some_are_stale(&self) {
+        self.stale.wake.notified().await;
+    }
+
+    /// Looks at all nodes that have to be looked at; how many there were.
+    pub async fn reconsider_stale(self: &Shared) -> usize {
+        let mut looked = 0;
+        loop {
+            let batch: Vec<NodeId> = {
+                let mut stale = lock(&self.stale.nodes);
+                let batch = stale.iter().take(BATCH).copied().collect::<Vec<_>>();
+                for id in &batch {
+                    stale.remove(id);
+                }
+                batch
+            };
+            if batch.is_empty() {
+                return looked;
+            }
+            looked += batch.len();
+            if let Err(error) = self.reconsider(batch).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what nodes would boot");
+            }
+        }
+    }
+
+    /// Finds out what these nodes would boot, and writes it down in one commit.
+    pub(super) async fn reconsider(self: &Shared, ids: Vec<NodeId>) -> Result<(), StoreError> {
+        let live = self.live();
+        let questions = self.store.read(|model| {
+            let mut contexts = Contexts::new(&live);
+            let each =
+                ids.iter().filter_map(|id| Some((*id, self.question(&live, &mut contexts, model, model.node(*id)?)?)));
+            each.collect::<Vec<_>>()
+        });
+        let answers = self.answer(questions).await;
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                for (id, outlook) in answers {
+                    let Some(before) = tx.node(id) else { continue };
+                    let mut node = before.clone();
+                    let told = judge(&mut node, &outlook, now);
+                    if node == *before {
+                        continue;
+                    }
+                    let boot = node.boot;
+                    tx.put_node(node);
+                    for (kind, detail) in told {
+                        tx.event(Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(boot));
+                    }
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// `None` for a machine that never asked for a script: it is not known where it would boot from.
+    fn question(
+        self: &Shared,
+        live: &Arc<Live>,
+        contexts: &mut Contexts<'_>,
+        model: &Model,
+        node: &Node,
+    ) -> Option<Question> {
+        let endpoint = self.endpoint(node.told?);
+        if let Some(pinned) = node.pinned {
+            let given = model.history(node.id).and_then(|history| history.get(pinned));
+            let profile = given.map(|given| given.profile.clone()).or_else(|| node.profile.clone());
+            let profile = profile.unwrap_or_else(|| live.site.default_profile.clone());
+            return Some(Question::Known(Outlook::Boots(pinned, profile)));
+        }
+        Some(match self.job(live, contexts, model, node, None, endpoint) {
+            Err(error) => Question::Known(failed(&error)),
+            Ok(job) => {
+                let profile = job.profile_name().clone();
+                match lock(&self.stale.known).get(&job.key) {
+                    Some(generation) => Question::Known(Outlook::Boots(*generation, profile)),
+                    None => Question::Render(Box::new(job), profile),
+                }
+            }
+        })
+    }
+
+    async fn answer(self: &Shared, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, Outlook)> {
+        let workers = available_parallelism().map_or(1, usize::from);
+        let mut shares: Vec<Vec<(NodeId, Box<Job>, ProfileName)>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut answers = Vec::with_capacity(questions.len());
+        for (at, (id, question)) in questions.into_iter().enumerate() {
+            match question {
+                Question::Known(outlook) => answers.push((id, outlook)),
+                Question::Render(job, profile) => shares[at % workers].push((id, job, profile)),
+            }
+        }
+        let busy = shares.into_iter().filter(|share| !share.is_empty());
+        let tasks: Vec<_> = busy.map(|share| tokio::task::spawn_blocking(move || render(share))).collect();
+        for task in tasks {
+            let Ok(rendered) = task.await else { continue };
+            let mut known = lock(&self.stale.known);
+            if known.len() + rendered.len() > MAX_KNOWN {
+                known.clear();
+            }
+            for (id, key, outlook) in rendered {
+                if let Outlook::Boots(generation, _) = &outlook {
+                    known.insert(key, *generation);
+                }
+                answers.push((id, outlook));
+            }
+        }
+        answers
+    }
+}
+
+fn render(share: Vec<(NodeId, Box<Job>, ProfileName)>) -> Vec<(NodeId, Digest, Outlook)> {
+    let one = |(id, job, profile): (NodeId, Box<Job>, ProfileName)| {
+        let outlook = match job.generation() {
+            Ok(generation) => Outlook::Boots(generation, profile),
+            Err(error) => failed(&error),
+        };
+        (id, job.key, outlook)
+    };
+    share.into_iter().map(one).collect()
+}
+
+fn failed(error: &RenderError) -> Outlook {
+    match error {
+        RenderError::NoImage { .. } | RenderError::ImageGone { .. } => Outlook::ImageMissing(error.to_string()),
+        RenderError::Faults { source, .. } => Outlook::RenderFailed(format!("{error}: {source}")),
+        _ => Outlook::RenderFailed(error.to_string()),
+    }
+}

@@ -1,0 +1,240 @@
+//! Site, overlays and images are read anew: as one, or not at all. While anything in them is wrong, the last good one stays live and
+//! every reason is told.
+
+use super::{Central, Live, Shared, context::Contexts, lock};
+use crate::catalog::{Catalog, read_secrets};
+use crate::config::{self, Fault, Faults, Site};
+use crate::fleet::{Actor, Event, EventKind, Node};
+use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
+use crate::overlay::{self, ImageFacts, RenderInput};
+use crate::store::Model;
+use crate::trust::MarkKey;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+/// Faults that an event spells out; it counts the rest.
+const TOLD: usize = 8;
+
+/// What came of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reload {
+    /// Why it was refused; empty when it was not.
+    pub faults: Vec<Fault>,
+    /// False when everything is as it was.
+    pub changed: bool,
+    /// Keys of `site.toml` that differ and cannot change while meshd runs: they need a restart.
+    pub restart: Vec<&'static str>,
+}
+
+impl Central {
+    /// Reads everything anew. What it gives is remembered for [`Central::last_reload`].
+    pub async fn reload(self: &Shared) -> Reload {
+        let _one = self.reloading.lock().await;
+        let central = self.clone();
+        let read = tokio::task::spawn_blocking(move || central.read_anew()).await;
+        let interrupted = |error| {
+            let message = format!("reading was interrupted: {error}");
+            let fault =
+                Fault::of_file(self.site().file.clone(), message, "this is a fault of meshd, its log says where");
+            (Err(Faults::from(fault)), Vec::new())
+        };
+        let (live, restart) = read.unwrap_or_else(interrupted);
+        let (faults, live) = match live {
+            Ok(live) => (Vec::new(), live),
+            Err(faults) => (faults.0, None),
+        };
+        let reload = Reload { faults, changed: live.is_some(), restart };
+        let before = std::mem::replace(&mut *lock(&self.reloaded), reload.clone());
+        if let Some(live) = live {
+            self.replace_live(live);
+            self.reconsider_all();
+            let central = self.clone();
+            drop(tokio::task::spawn_blocking(move || central.write_in_use()));
+        }
+        self.tell_reload(&before, &reload).await;
+        reload
+    }
+
+    /// What came of the last reload.
+    pub fn last_reload(&self) -> Reload {
+        lock(&self.reloaded).clone()
+    }
+
+    async fn tell_reload(&self, before: &Reload, reload: &Reload) {
+        if !reload.restart.is_empty() && before.restart != reload.restart {
+            let keys = reload.restart.join(", ");
+            tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");
+        }
+        let event = |kind, detail| Event::new(self.now(), Actor::Central, kind, detail);
+        if reload.changed {
+            tracing::info!("site, overlays and images were read anew");
+            let restart = reload.restart.join(", ");
+            let detail = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
+            self.record(event(EventKind::Reloaded, detail)).await;
+        } else if !reload.faults.is_empty() && before.faults != reload.faults {
+            for fault in &reload.faults {
+                tracing::error!(%fault, "refused: the last good site, overlays and images stay");
+            }
+            let mut detail = Faults(reload.faults.iter().take(TOLD).cloned().collect()).to_string();
+            if reload.faults.len() > TOLD {
+                detail += &format!("\nand {} more", reload.faults.len() - TOLD);
+            }
+            self.record(event(EventKind::ReloadRefused, detail)).await;
+        }
+    }
+
+    /// The next moment, `None` if nothing has changed; and the keys that need a restart.
+    fn read_anew(&self) -> (Result<Option<Live>, Faults>, Vec<&'static str>) {
+        let now = self.live();
+        let mut site = match config::load(&now.site.file) {
+            Ok(site) => site,
+            Err(faults) => return (Err(faults), Vec::new()),
+        };
+        let restart = keep_fixed(&mut site, &now.site);
+        let catalog = match load_catalog(&site, self.random()) {
+            Ok(catalog) => catalog,
+            Err(faults) => return (Err(faults), restart),
+        };
+        let live = Live::new(site.into(), catalog);
+        let live = live.with_kept(self.kept_images(&live));
+        if live.site == now.site && live.catalog.is_same(&now.catalog) {
+            return (Ok(None), restart);
+        }
+        let faults = self.store.read(|model| self.faults(&live, model));
+        if faults.is_empty() { (Ok(Some(live)), restart) } else { (Err(Faults(faults)), restart) }
+    }
+
+    /// Renders each profile once, and once with each set of groups that a node of it is in.
+    fn faults(&self, live: &Live, model: &Model) -> Vec<Fault> {
+        let site = &live.site;
+        let nobody = nobody();
+        let mut each: BTreeMap<(&ProfileName, Vec<usize>), &Node> = BTreeMap::new();
+        each.extend(site.profiles.keys().map(|name| ((name, Vec::new()), &nobody)));
+        // The IDs of all groups, not all nodes.
+        for id in site.groups.iter().flat_map(|group| &group.nodes) {
+            let places: Vec<usize> = live.groups(*id).map(|(place, _)| place).collect();
+            let Some(node) = model.node(*id) else { continue };
+            let assigned = node.profile.as_ref().filter(|name| site.profiles.contains_key(*name));
+            each.entry((assigned.unwrap_or(&site.default_profile), places)).or_insert(node);
+        }
+        let mut contexts = Contexts::new(live);
+        let mut faults: Vec<Fault> = unknown_overlays(live);
+        for ((name, _), node) in each {
+            let Some(profile) = site.profiles.get(name) else { continue };
+            let context = contexts.of(model, node, profile);
+            let zero = Digest([0; 32]);
+            let image = live.catalog.image(&profile.image).map(|image| ImageFacts::of(&image.manifest));
+            let image = image.unwrap_or(ImageFacts { name: profile.image.clone(), manifest: zero, modloop: zero });
+            let input = RenderInput {
+                site,
+                profile,
+                overlays: live.catalog.overlays(),
+                node: &context.node,
+                central: Ipv4Addr::UNSPECIFIED,
+                ca_pem: self.authority.certificate_pem(),
+                agent: &self.agent,
+                image: &image,
+            };
+            let found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
+            // A template that two profiles share has one fault.
+            for fault in found {
+                if !faults.contains(&fault) {
+                    faults.push(fault);
+                }
+            }
+        }
+        faults
+    }
+}
+
+/// Stands for a machine that nobody has seen.
+fn nobody() -> Node {
+    let mac = MacAddr([0; 6]);
+    Node::discovered(Basis::Mac(mac), crate::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
+}
+
+/// Reads overlays, their secrets, and built images. `random` becomes the site's key for marking secrets, if it has none yet.
+///
+/// # Errors
+/// Every fault of every overlay and secret.
+pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
+    let images: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
+    let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &images);
+    if site.secrets.is_empty() {
+        return catalog;
+    }
+    let (catalog, secrets) = match (catalog, read_secrets(&site.secrets)) {
+        (Ok(catalog), Ok(secrets)) => (catalog, secrets),
+        (catalog, secrets) => {
+            let faults = [catalog.err(), secrets.err()].into_iter().flatten().flat_map(|faults| faults.0);
+            return Err(Faults(faults.collect()));
+        }
+    };
+    let key = MarkKey::load_or_create(&site.state_dir, random)
+        .map_err(|error| Faults::from(Fault::of_file(site.state_dir.clone(), error.to_string(), "check the disk")))?;
+    Ok(catalog.with_secrets(secrets, &key))
+}
+
+/// A group may name an overlay that none of its nodes has met yet.
+fn unknown_overlays(live: &Live) -> Vec<Fault> {
+    let there = &live.catalog.overlays().named;
+    let mut faults = Vec::new();
+    for group in &live.site.groups {
+        for overlay in group.overlays.iter().filter(|overlay| !there.contains_key(*overlay)) {
+            let message = format!("group {}: there is no overlay `{overlay}`", group.name);
+            let hint = config::suggest(overlay.as_str(), there.keys().map(|name| name.as_str()));
+            faults.push(Fault::of_file(live.site.file.clone(), message, hint));
+        }
+    }
+    faults
+}
+
+/// Sets what cannot change while meshd runs to what it was, and gives the keys that differ.
+fn keep_fixed(new: &mut Site, was: &Site) -> Vec<&'static str> {
+    let mut keys = Vec::new();
+    macro_rules! fixed {
+        ($($key:literal: $($field:ident).+;)+) => {$(
+            if new.$($field).+ != was.$($field).+ {
+                new.$($field).+ = was.$($field).+.clone();
+                keys.push($key);
+            }
+        )+};
+    }
+    fixed! {
+        "site.name": name;
+        "site.state_dir": state_dir;
+        "site.blobs_dir": blobs_dir;
+        "site.images_dir": images_dir;
+        "site.overlays_dir": overlays_dir;
+        "net, dhcp, segment": segments;
+        "reservation": reservations;
+        "http.port": http.port;
+        "agent.port": agent.port;
+        "agent.binary": agent.binary;
+        "admin.socket": admin.socket;
+        "metrics": metrics;
+        "boot.loaders_dir": boot.loaders_dir;
+        "boot.max_loading": boot.max_loading;
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_change_stays_and_is_named_and_all_else_is_new() {
+        let read = |text: &str| config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let sample = include_str!("../../../site.toml");
+        let was = read(sample);
+        let edited = sample.replace("port = 8080", "port = 8081").replace("heartbeat = \"30s\"", "heartbeat = \"10s\"");
+        let mut new = read(&edited.replace("policy = \"approve\"", "policy = \"auto\"").replace("[\"motd\"]", "[]"));
+        assert_eq!(keep_fixed(&mut new, &was), ["http.port"]);
+        assert_eq!((new.http.port, new.agent.heartbeat.as_secs()), (8080, 10));
+        assert_ne!((&new.enroll, &new.profiles), (&was.enroll, &was.profiles));
+        assert_eq!(keep_fixed(&mut read(sample), &was), [""; 0]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Site, overlays and images as one: live when all of it is sound, and refused with every reason when it is not.
+
+use super::{args, done, refused};
+use crate::world::{World, eventually, node::PxeNode};
+use std::fs;
+
+/// A world with overlays of its own, to be edited.
+pub fn world() -> World {
+    let world = World::prepared("auto");
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays");
+    let copied = std::process::Command::new("cp").args(["-r", shipped]).arg(world.path("overlays")).status().unwrap();
+    assert!(copied.success());
+    edit(&world, &format!("overlays_dir = \"{shipped}\""), "overlays_dir = \"overlays\"");
+    world
+}
+
+/// Replaces some text of the site file.
+pub fn edit(world: &World, from: &str, to: &str) {
+    let path = world.path("site.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from} in {text}");
+    fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
+    let mut world = world();
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    edit(&world, "[profiles.compute]", "[profiles.compute]\nkernel_args = [\"debug\"]");
+    done(&world, &["reload"]);
+    machine.power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    done(&world, &["node", "assign-profile", &id, "compute"]);
+    assert!(args(&machine.power_on().unwrap()).contains(&"debug".to_owned()));
+    // A key of the site, a template and an overlay, all wrong.
+    edit(&world, "\"debug\"", "\"init=/bin/sh\"");
+    refused(&world, &["reload"], &["site.toml:", "profiles.compute.kernel_args[0]", "set by meshd itself"]);
+    edit(&world, "\"init=/bin/sh\"", "\"quiet\"");
+    fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "{{ node.nothing }}").unwrap();
+    refused(&world, &["reload"], &["motd.j2", "nothing"]);
+    assert!(args(&machine.power_on().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
+    let doctor = world.meshd(&["doctor"]);
+    let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(found.contains("FAIL  reload") && found.contains("the last good one is live"), "{found}");
+    let events = eventually("it is on record", || {
+        let events = world.events("reload_refused");
+        if events.len() >= 2 { Ok(events) } else { Err(format!("{events:?}")) }
+    });
+    assert!(events[0]["detail"].as_str().unwrap().contains("kernel_args"), "{events:?}");
+    fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "hello {{ node.id }}\n").unwrap();
+    done(&world, &["reload"]);
+    let script = machine.power_on().unwrap();
+    assert!(args(&script).contains(&"quiet".to_owned()) && !args(&script).contains(&"debug".to_owned()));
+    let overlay = machine.load(&script).unwrap();
+    assert_eq!(overlay["etc/motd"].1, format!("hello {id}\n").into_bytes());
+    assert!(String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).contains("reload"), "it is sound again");
+}
+
+#[test]
+fn what_cannot_change_is_named_and_the_rest_is_live() {
+    let mut world = world();
+    world.start();
+    edit(&world, "port = 8080", "port = 8081");
+    edit(&world, "[profiles.compute]", "[profiles.compute]\nkernel_args = [\"debug\"]");
+    let said = done(&world, &["reload"]);
+    assert!(said.contains("needs a restart") && said.contains("http.port"), "{said}");
+    let machine = PxeNode::new(&world, 1);
+    machine.power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    done(&world, &["node", "assign-profile", &id, "compute"]);
+    let script = machine.power_on().unwrap();
+    assert!(args(&script).contains(&"debug".to_owned()) && script.0.contains(":8080/"), "{}", script.0);
+    let found = String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).into_owned();
+    assert!(found.contains("http.port"), "{found}");
+}
+
+#[test]
+fn a_group_gives_its_nodes_variables_and_overlays_and_knows_them() {
+    let mut world = world();
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    machine.power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let group = format!("[groups.pair]\nnodes = [\"{id}\", \"zzzzzzzz\"]\noverlays = [\"motd\"]\n[profiles.compute]");
+    edit(&world, "[profiles.compute]", &group);
+    done(&world, &["reload"]);
+    let shown = world.json(&["node", "show", &id, "-o", "json"]);
+    assert_eq!(shown["groups"], serde_json::json!(["pair"]));
+    edit(&world, "overlays = [\"motd\"]\n[profiles", "overlays = [\"modt\"]\n[profiles");
+    refused(&world, &["reload"], &["modt", "motd"]);
+}
