@@ -5,7 +5,7 @@
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 mod frame;
 
-use frame::{Goal, Table, calibrate, rate};
+use frame::{Goal, RUNS, Rack, Table, calibrate, rate};
 use meshd::{
     catalog::{Catalog, read_overlays},
     config::{self, Site},
@@ -23,6 +23,7 @@ fn main() -> anyhow::Result<()> {
     certificates(&mut table);
     overlays(&mut table);
     commits(&mut table);
+    changes(&mut table)?;
     table.finish("chain");
     Ok(())
 }
@@ -96,6 +97,16 @@ fn overlays(table: &mut Table) {
     };
     let delivered = rate(|| drop(black_box(deliver(&public, &boot, &[]))));
     table.alone("overlay (3.3 MB) from cache, one core", "/s", delivered, Goal::AtLeast(20_000.0));
+}
+
+/// A profile is edited: until it is known of each node what it would boot, and on the disk.
+fn changes(table: &mut Table) -> anyhow::Result<()> {
+    const NODES: u32 = 10_000;
+    let rack = Rack::new(NODES)?;
+    let mut took = (0..RUNS).map(|run| rack.change(u32::try_from(run)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    took.sort_unstable();
+    table.alone("profile change known for 10,000 nodes", "s", took[RUNS / 2].as_secs_f64(), Goal::AtMost(5.0));
+    Ok(())
 }
 
 /// Durable commits with many writers, as a rack that powers on makes them.

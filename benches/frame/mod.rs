@@ -7,6 +7,7 @@
 mod calibrate;
 mod cleanup;
 mod process;
+mod rack;
 mod site;
 mod table;
 mod wire;
@@ -14,6 +15,7 @@ mod wire;
 pub use calibrate::{calibrate, rate};
 pub use cleanup::begin;
 pub use process::{Process, Server, cpu_of, installed};
+pub use rack::Rack;
 pub use site::{AGENT_PORT, HTTP_PORT, Image, Site};
 pub use table::{Contender, Goal, Table, medians};
 pub use wire::{CLIENT, CLIENT_INTERFACE, SERVER, SERVER_INTERFACE, Wire};

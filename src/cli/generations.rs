@@ -2,13 +2,13 @@
 
 use super::{
     Failure,
-    client::Client,
+    client::{Client, segment},
     node::path,
     print::{Output, ago, fields, now, table},
 };
 use crate::fleet::GenerationDiff;
 use crate::id::Timestamp;
-use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin};
+use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -95,4 +95,46 @@ pub(super) fn difference(diff: &GenerationDiff) -> String {
         out += &format!("{file}{what} from {}\n", file.origin);
     }
     out
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RollbackArgs {
+    /// Its name
+    profile: String,
+    /// A generation that `profile history` lists, or the beginning of it; the one before what its nodes boot unless it is named
+    #[arg(long, value_name = "GENERATION", conflicts_with = "off")]
+    to: Option<String>,
+    /// Its nodes boot what the site file says again
+    #[arg(long)]
+    off: bool,
+}
+
+impl RollbackArgs {
+    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+        let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
+        let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
+        let name = &self.profile;
+        match all.iter().find(|view| view.held) {
+            Some(view) => {
+                let generation = view.revised.generation.0.short();
+                eprintln!("nodes of {name} boot generation {generation} of it until it is let go: --off");
+            }
+            None => eprintln!("nodes of {name} boot what the site file says again"),
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn revisions(client: &Client, profile: &str, output: Output) -> Result<(), Failure> {
+    let all: Vec<RevisionView> = client.get(&format!("/v1/profiles/{}/history", segment(profile))).await?;
+    output.print(&all, |all| {
+        let rows = all.iter().map(|view| {
+            let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
+            let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+            let revised = &view.revised;
+            let (generation, version) = (revised.generation.0.short(), revised.version.short());
+            [generation, revised.image.to_string(), version, ago(revised.since, now()), marks.join(", ")]
+        });
+        table(["generation", "image", "version", "since", "is"], rows)
+    })
 }

@@ -4,6 +4,7 @@ use super::{
     Context, Failure, generations,
     print::{Output, fields, table},
     render::{Renderer, overlays},
+    wait,
 };
 use crate::config::{self, Setting, Site, suggest};
 use crate::fleet::GenerationDiff;
@@ -30,6 +31,15 @@ pub(super) enum Profile {
         #[command(flatten)]
         output: Output,
     },
+    /// What a profile was, newest first, as the running meshd kept it
+    History {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make all nodes of a profile boot an earlier generation of it
+    Rollback(generations::RollbackArgs),
     /// How a profile differs from another: its values, and what it puts on a node
     Diff {
         /// The one before
@@ -43,8 +53,15 @@ pub(super) enum Profile {
 
 impl Profile {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        if let Profile::History { name, output } = &self {
+            return wait(generations::revisions(&context.client()?, name, *output));
+        }
+        if let Profile::Rollback(rollback) = self {
+            return wait(rollback.run(&context.client()?));
+        }
         let site = context.site()?;
         match self {
+            Profile::History { .. } | Profile::Rollback(_) => Ok(()),
             Profile::List { output } => {
                 let all: Vec<_> = site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect();
                 output.print(&all, |all| list(all))

@@ -22,6 +22,9 @@ use tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// Chores are done when there are some, and at least so often.
+const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Runs the central node until SIGINT or SIGTERM.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {
     files::raise_limit();
@@ -85,8 +88,13 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     });
     let (shared, stopped) = (central.clone(), stop.clone());
     tasks.spawn("generations", async move {
-        while stopped.run_until_cancelled(shared.some_are_stale()).await.is_some() {
-            if stopped.run_until_cancelled(shared.reconsider_stale()).await.is_none() {
+        shared.revise().await;
+        loop {
+            let woken = tokio::time::timeout(CHORES_EVERY, shared.until_chores());
+            if stopped.run_until_cancelled(woken).await.is_none() {
+                break;
+            }
+            if stopped.run_until_cancelled(shared.chores()).await.is_none() {
                 break;
             }
         }

@@ -79,6 +79,8 @@ pub enum EventKind {
     BootOnce,
     /// An operator pinned a node to a generation, or let it go.
     Pinned,
+    /// An operator rolled a profile back, or let it go.
+    ProfileRolledBack,
     /// Site, overlays and images were read anew.
     Reloaded,
     /// What was edited has faults; the last good one stays.
@@ -108,6 +110,7 @@ impl EventKind {
             EventKind::VarsChanged => "vars_changed",
             EventKind::BootOnce => "boot_once",
             EventKind::Pinned => "pinned",
+            EventKind::ProfileRolledBack => "profile_rolled_back",
             EventKind::Reloaded => "reloaded",
             EventKind::ReloadRefused => "reload_refused",
         }

@@ -11,6 +11,7 @@ mod kept;
 mod lease;
 mod node;
 mod phase;
+mod revision;
 mod stage;
 mod stall;
 mod units;
@@ -26,6 +27,7 @@ pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, Kept
 pub use lease::Lease;
 pub use node::{Fingerprint, LinkState, Node, Once};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
+pub use revision::{MAX_REVISIONS, Revised, Revision, Revisions};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};
 pub use units::{Placed, UnitMap};

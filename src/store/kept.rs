@@ -201,7 +201,7 @@ fn names(dir: &Path) -> Result<Vec<String>, KeptError> {
     }
 }
 
-fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, KeptError> {
+pub(super) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, KeptError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => KeptError::Missing { generation: name() },
         _ => KeptError::Io { path: path.to_owned(), source },

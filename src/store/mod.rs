@@ -10,6 +10,7 @@
 //! | `lease/<address>` | [`Lease`](crate::fleet::Lease) |
 //! | `token/<SHA-256 of the token>` | [`TokenRecord`](crate::trust::TokenRecord) |
 //! | `history/<node ID>` | [`History`](crate::fleet::History): generations that it was given |
+//! | `profile/<name>` | [`Revisions`](crate::fleet::Revisions): what a profile was, and what it is held at |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!
 //! **Memory.** All but the events is held in a [`Model`] too; reads never touch the disk.
@@ -22,14 +23,15 @@
 //! the batch is there whole or not at all, and nobody was told. After the flush: it is there. A value that cannot be read
 //! back stops the start with its key; it is never skipped.
 //!
-//! **Beside the tree** lies [`Kept`]: what generations consist of, by digest, for comparing and for booting them again. It is written
-//! after the history that names it; what a crash leaves out of it is not kept, and says so.
+//! **Beside the tree** lie [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
+//! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
 mod events;
 mod flush;
 mod kept;
 mod model;
 mod open;
+mod revisions;
 mod tx;
 
 #[cfg(test)]
@@ -38,6 +40,7 @@ mod tests;
 pub use events::EventFilter;
 pub use kept::{Kept, KeptError};
 pub use model::Model;
+pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
 use crate::fleet::{Event, EventSeq};

@@ -4,8 +4,8 @@ use super::{
     MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
 };
-use crate::fleet::{BootSession, EventSeq, History, Lease, Node, Phase};
-use crate::id::{BootSessionId, Digest, MacAddr, NodeId, Timestamp};
+use crate::fleet::{BootSession, EventSeq, History, Lease, Node, Phase, Revisions};
+use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use crate::trust::TokenRecord;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +20,7 @@ pub struct Model {
     pub(super) leases: BTreeMap<Ipv4Addr, Lease>,
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
     pub(super) histories: BTreeMap<NodeId, History>,
+    pub(super) revisions: BTreeMap<ProfileName, Revisions>,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: tokens of a node.
@@ -118,6 +119,16 @@ impl Model {
         self.histories.get(&node)
     }
 
+    /// The revisions of a profile, if there was ever one.
+    pub fn revisions(&self, profile: &ProfileName) -> Option<&Revisions> {
+        self.revisions.get(profile)
+    }
+
+    /// The revisions of all profiles that there ever were.
+    pub fn all_revisions(&self) -> impl Iterator<Item = (&ProfileName, &Revisions)> {
+        self.revisions.iter()
+    }
+
     /// How many nodes there are that nobody let in.
     pub fn unknown_count(&self) -> usize {
         self.unknown.len()
@@ -185,6 +196,12 @@ impl Model {
             match change {
                 Change::Put(history) => drop(self.histories.insert(node, history)),
                 Change::Remove => drop(self.histories.remove(&node)),
+            }
+        }
+        for (profile, change) in staged.revisions {
+            match change {
+                Change::Put(revisions) => drop(self.revisions.insert(profile, revisions)),
+                Change::Remove => drop(self.revisions.remove(&profile)),
             }
         }
         for (hash, change) in staged.tokens {

@@ -72,6 +72,11 @@ fn load(tree: &sled::Tree) -> Result<Model, StoreError> {
                 let node = node.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
                 model.histories.insert(node, decode(&key, &value)?);
             }
+            "profile" => {
+                let name = key.strip_prefix("profile/").and_then(|name| name.parse().ok());
+                let name = name.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
+                model.revisions.insert(name, decode(&key, &value)?);
+            }
             "token" => model.put_token(decode(&key, &value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }

@@ -1,8 +1,8 @@
 //! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
 
 use super::{Model, StoreError, events};
-use crate::fleet::{BootSession, Event, EventSeq, History, Lease, Node};
-use crate::id::{BootSessionId, Digest, NodeId};
+use crate::fleet::{BootSession, Event, EventSeq, History, Lease, Node, Revisions};
+use crate::id::{BootSessionId, Digest, NodeId, ProfileName};
 use crate::trust::TokenRecord;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
@@ -30,6 +30,7 @@ pub(super) struct Staged {
     pub(super) leases: BTreeMap<Ipv4Addr, Change<Lease>>,
     pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
     pub(super) histories: BTreeMap<NodeId, Change<History>>,
+    pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
     pub(super) events: Vec<Event>,
 }
 
@@ -142,6 +143,19 @@ impl<'a> Tx<'a> {
         self.staged.histories.insert(node, Change::Put(history));
     }
 
+    /// The revisions of a profile, as staged or as they were.
+    pub fn revisions(&self, profile: &ProfileName) -> Revisions {
+        match self.staged.revisions.get(profile) {
+            Some(change) => change.value().cloned().unwrap_or_default(),
+            None => self.model.revisions(profile).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Stores the revisions of a profile.
+    pub fn put_revisions(&mut self, profile: ProfileName, revisions: Revisions) {
+        self.staged.revisions.insert(profile, Change::Put(revisions));
+    }
+
     /// A token, as staged or as it was.
     pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
         match self.staged.tokens.get(hash) {
@@ -173,6 +187,7 @@ impl Staged {
             && self.leases.is_empty()
             && self.tokens.is_empty()
             && self.histories.is_empty()
+            && self.revisions.is_empty()
             && self.events.is_empty()
     }
 
@@ -188,6 +203,7 @@ impl Staged {
         write_all(&mut batch, "lease", &self.leases)?;
         write_all(&mut batch, "token", &self.tokens)?;
         write_all(&mut batch, "history", &self.histories)?;
+        write_all(&mut batch, "profile", &self.revisions)?;
         for (seq, event) in events {
             batch.insert(events::key(*seq), serde_json::to_vec(event).map_err(StoreError::Encode)?);
         }

@@ -1,7 +1,7 @@
 //! What an operator says of what nodes boot, and what is answered to it.
 
 use crate::config::Fault;
-use crate::fleet::{Generation, GenerationDiff, Given};
+use crate::fleet::{Generation, GenerationDiff, Given, Revised};
 use crate::id::{VarName, Vars};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,30 @@ pub struct DiffView {
     pub next: Generation,
     /// How they differ.
     pub diff: GenerationDiff,
+}
+
+/// Body of `rollback`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rollback {
+    /// A generation of the profile or the beginning of its digest; the one before what its nodes boot unless it is named.
+    pub to: Option<String>,
+    /// Its nodes boot what the site file says again.
+    pub off: bool,
+}
+
+/// One revision of a profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevisionView {
+    /// Which, and since when.
+    #[serde(flatten)]
+    pub revised: Revised,
+    /// Nodes of the profile boot it.
+    pub boots: bool,
+    /// It is what site file, overlays and image say.
+    pub filed: bool,
+    /// The profile was rolled back to it.
+    pub held: bool,
 }
 
 /// What came of a reload.

@@ -64,6 +64,7 @@ impl From<OperateError> for Refused {
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
+            OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),

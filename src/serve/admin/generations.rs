@@ -2,9 +2,9 @@
 
 use super::{
     Plane,
-    orders::{Body, body},
+    orders::{Body, body, profile},
     routes::{Answer, detail},
-    view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView},
+    view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
 };
 use axum::{
     Json,
@@ -48,6 +48,36 @@ pub(super) async fn pin(
         central.pin(id, order.generation.as_deref()).await?;
     }
     detail(&central, id)
+}
+
+pub(super) async fn revisions(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+) -> Answer<Vec<RevisionView>> {
+    let revisions = central.revisions(&profile(&name)?);
+    let effective = revisions.effective();
+    let newest = revisions.all.last().map(|last| last.generation);
+    let view = |revised: crate::fleet::Revised| {
+        let held = revisions.held == Some(revised.generation);
+        let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
+        RevisionView { revised, boots, filed, held }
+    };
+    Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
+}
+
+pub(super) async fn rollback(
+    State(plane): State<Plane>,
+    Path(name): Path<String>,
+    order: Body<Rollback>,
+) -> Answer<Vec<RevisionView>> {
+    let order = body(order)?;
+    let named = profile(&name)?;
+    if order.off {
+        plane.central.let_go(named).await?;
+    } else {
+        plane.central.rollback(named, order.to.as_deref()).await?;
+    }
+    revisions(State(plane), Path(name)).await
 }
 
 pub(super) async fn reload(State(Plane { central, .. }): State<Plane>) -> Json<ReloadView> {

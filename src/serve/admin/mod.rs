@@ -11,6 +11,7 @@
 //! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
+//! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
 //! `GET /metrics`, beside `/v1`, is for Prometheus. `GET /v1/doctor` is what this process knows of its own health.

@@ -42,6 +42,8 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes/{node}/pin", post(generations::pin))
         .route("/nodes/{node}/history", get(generations::history))
         .route("/nodes/{node}/diff", get(generations::diff))
+        .route("/profiles/{name}/history", get(generations::revisions))
+        .route("/profiles/{name}/rollback", post(generations::rollback))
         .route("/reload", post(generations::reload))
         .route("/nodes/{node}/reboot", post(reboot))
         .route("/nodes/{node}/release", post(release))

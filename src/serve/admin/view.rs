@@ -1,6 +1,8 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
-pub use super::bodies::{AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView};
+pub use super::bodies::{
+    AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView, RevisionView, Rollback,
+};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{

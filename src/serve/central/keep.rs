@@ -9,12 +9,19 @@ use crate::overlay::{self, ImageFacts, PublicOverlay};
 use crate::store::{KeptError, Model};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 /// How often what nobody needs any more is thrown away.
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// Generations that wait to be kept, at most: a rack that powers on at once.
+const MAX_WAITING: usize = 16_384;
+
+/// Generations that wait to be kept.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<Vec<Rendered>>);
 
 /// A generation as it is kept.
 pub(super) fn kept(rendered: &Rendered) -> KeptGeneration {
@@ -32,17 +39,33 @@ pub(super) fn kept(rendered: &Rendered) -> KeptGeneration {
 }
 
 impl Central {
-    /// Keeps what a node was given, in its own time. If it cannot be kept, the node boots all the same, and cannot be pinned to it.
-    pub(super) fn keep(self: &Shared, rendered: Rendered) {
+    /// A node was given this: it is kept soon. If it cannot be, the node boots all the same, and cannot be pinned to it.
+    pub(super) fn keep(&self, rendered: Rendered) {
+        let mut waiting = lock(&self.to_keep.0);
+        if waiting.len() < MAX_WAITING {
+            waiting.push(rendered);
+        } else {
+            tracing::warn!(generation = %rendered.generation, "not kept: too many at once");
+        }
+        drop(waiting);
+        self.wake();
+    }
+
+    /// Keeps everything that waits for it.
+    pub(super) async fn keep_waiting(self: &Shared) {
+        let waiting = std::mem::take(&mut *lock(&self.to_keep.0));
+        if waiting.is_empty() {
+            return;
+        }
         let central = self.clone();
-        tokio::spawn(async move {
-            let Ok(_turn) = central.keeping.acquire().await else { return };
-            let keeper = central.clone();
-            let written = tokio::task::spawn_blocking(move || keeper.put_kept(&rendered)).await;
-            if let Ok(Err(error)) = written {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a generation is not kept");
+        let work = move || {
+            for rendered in &waiting {
+                if let Err(error) = central.put_kept(rendered) {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a generation is not kept");
+                }
             }
-        });
+        };
+        drop(tokio::task::spawn_blocking(work).await);
     }
 
     fn put_kept(&self, rendered: &Rendered) -> Result<(), KeptError> {

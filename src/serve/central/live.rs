@@ -1,10 +1,13 @@
 //! What boots are decided from: the part of the site that may change while meshd runs, with overlays and images, read and checked at
 //! one moment. A reload puts another one in its place as a whole; a request that holds the old one finishes with it.
 
-use super::Central;
-use crate::catalog::{Catalog, Image};
+use super::{
+    Central,
+    revisions::{AllHeld, Held},
+};
+use crate::catalog::{Catalog, Image, Overlay};
 use crate::config::{Group, Profile, Site, Whom};
-use crate::id::{Digest, MacAddr, NodeId, ProfileName};
+use crate::id::{Digest, MacAddr, NodeId, OverlayName, ProfileName};
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -13,11 +16,17 @@ use std::{
 };
 
 /// One such moment. Never changes.
+#[derive(Clone)]
 pub struct Live {
-    /// The site. Whatever cannot change while meshd runs is as it was at the start.
+    /// The site. Whatever cannot change while meshd runs is as it was at the start; profiles that are held are as they were then.
     pub site: Arc<Site>,
+    /// As the file says.
+    filed: Arc<Site>,
     /// Images and overlays.
     pub catalog: Arc<Catalog>,
+    held: AllHeld,
+    /// The overlays for nodes of each profile that is held.
+    held_overlays: BTreeMap<ProfileName, Arc<BTreeMap<OverlayName, Overlay>>>,
     /// Groups of a node, as places in the site's list.
     groups_of: BTreeMap<NodeId, Vec<usize>>,
     /// Reserved addresses; of several of one machine the first.
@@ -29,7 +38,14 @@ pub struct Live {
 }
 
 impl Live {
-    pub(super) fn new(site: Arc<Site>, catalog: Catalog) -> Self {
+    pub(super) fn new(filed: Arc<Site>, catalog: Catalog, held: AllHeld) -> Self {
+        let site = with_held(&filed, &held);
+        let overlays = |(name, held): (&ProfileName, &Result<Arc<Held>, String>)| {
+            let mut all = catalog.overlays().clone();
+            all.extend(held.as_ref().ok()?.overlays.clone());
+            Some((name.clone(), Arc::new(all)))
+        };
+        let held_overlays = held.iter().filter_map(overlays).collect();
         let mut groups_of: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (place, group) in site.groups.iter().enumerate() {
             for node in &group.nodes {
@@ -44,12 +60,39 @@ impl Live {
         let common = format!("{:?}", (&site.name, &site.ssh_keys, agent.port, agent.heartbeat, &boot.consoles));
         let profiles = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
         let common = Digest::of(common.as_bytes());
-        Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site }
+        Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site, filed, held, held_overlays }
     }
 
     /// The same with other versions of images beside the current ones. What boots are decided from does not change by it.
     pub(super) fn with_kept(&self, kept: Vec<Image>) -> Self {
-        Live::new(self.site.clone(), Catalog::clone(&self.catalog).with_kept(kept))
+        Live { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept)), ..self.clone() }
+    }
+
+    /// The same with other profiles held.
+    pub(super) fn with_held(&self, held: AllHeld) -> Self {
+        Live::new(self.filed.clone(), Catalog::clone(&self.catalog), held)
+    }
+
+    /// The profiles as the site file says.
+    pub(super) fn filed(&self) -> &BTreeMap<ProfileName, Profile> {
+        &self.filed.profiles
+    }
+
+    /// The overlays for nodes of a profile, where they are not those of the catalog.
+    pub(super) fn overlays_of(&self, profile: &ProfileName) -> Option<&Arc<BTreeMap<OverlayName, Overlay>>> {
+        self.held_overlays.get(profile)
+    }
+
+    /// What profiles are held at.
+    pub(super) fn all_held(&self) -> &AllHeld {
+        &self.held
+    }
+
+    /// True if a machine could not tell the two apart.
+    pub(super) fn is_same(&self, other: &Live) -> bool {
+        let held =
+            |live: &Live| live.held.values().map(|held| held.as_ref().ok().map(|it| it.generation)).collect::<Vec<_>>();
+        self.filed == other.filed && held(self) == held(other) && self.catalog.is_same(&other.catalog)
     }
 
     /// The groups that a node is in, with their places, in the order of the site file.
@@ -71,6 +114,17 @@ impl Live {
             Cow::Owned(profile) => digest(profile),
         }
     }
+}
+
+/// The site with profiles that are held in place of those of the file. What the file does not have any more is not held.
+fn with_held(filed: &Arc<Site>, held: &AllHeld) -> Arc<Site> {
+    let mut site = filed.clone();
+    for (name, held) in held {
+        if let (Ok(held), true) = (held, filed.profiles.contains_key(name)) {
+            Arc::make_mut(&mut site).profiles.insert(name.clone(), held.profile.clone());
+        }
+    }
+    site
 }
 
 fn digest(profile: &Profile) -> Digest {

@@ -15,7 +15,7 @@
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
-//! | `reload` | site, overlays and images were edited |
+//! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
 //! | `operate`, `orders` | an operator spoke: of a node's life, of what it boots |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
@@ -38,6 +38,7 @@ mod pending;
 mod reconsider;
 mod reload;
 mod render;
+mod revisions;
 mod script;
 mod seams;
 mod segments;
@@ -57,6 +58,7 @@ pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use pending::PendingTicket;
 pub use reload::{Reload, load_catalog};
 pub use render::{RenderError, Rendered};
+pub use revisions::RollbackError;
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use watch::WATCH_INTERVAL;
@@ -67,17 +69,13 @@ use crate::config::Site;
 use crate::fleet::Lease;
 use crate::id::{BootSessionId, Timestamp};
 use crate::overlay::AgentBinary;
-use crate::store::{Kept, Store};
+use crate::store::{Kept, KeptRevisions, Store};
 use crate::trust::{CertificateAuthority, capability::Book};
 use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
-use tokio::sync::Semaphore;
-
-/// Generations that are written at one time.
-const KEEPERS: usize = 2;
 
 /// Central, as the servers hold it.
 pub type Shared = Arc<Central>;
@@ -118,8 +116,8 @@ pub struct Central {
     renders: render::Cache,
     stale: reconsider::Stale,
     kept: Kept,
-    /// Few at a time: nobody waits for it.
-    keeping: Semaphore,
+    revisions: KeptRevisions,
+    to_keep: keep::Waiting,
     /// Monotonic time of the last sweep of what is kept.
     swept: Mutex<Option<std::time::Duration>>,
     /// One reload at a time, and what came of the last one.
@@ -142,8 +140,9 @@ impl Central {
         let started = parts.clock.monotonic();
         let line = Line::new(parts.site.boot.max_loading);
         let kept = Kept::new(&parts.site.state_dir);
+        let revisions = KeptRevisions::new(&parts.site.state_dir);
         let central = Arc::new(Central {
-            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog))),
+            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog, BTreeMap::new()))),
             loaders: parts.loaders,
             agent: AgentBinary::new(&parts.agent_binary),
             store: parts.store,
@@ -155,7 +154,8 @@ impl Central {
             renders: render::Cache::default(),
             stale: reconsider::Stale::default(),
             kept,
-            keeping: Semaphore::new(KEEPERS),
+            revisions,
+            to_keep: keep::Waiting::default(),
             swept: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             reloaded: Mutex::default(),
@@ -168,10 +168,8 @@ impl Central {
             started,
             looked: Mutex::default(),
         });
-        let images = central.kept_images(&central.live());
-        if !images.is_empty() {
-            central.replace_live(central.live().with_kept(images));
-        }
+        let live = central.live().with_held(central.all_held());
+        central.replace_live(central.with_all_kept(live));
         central.reconsider_all();
         central
     }

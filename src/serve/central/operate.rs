@@ -1,6 +1,6 @@
 //! An operator spoke.
 
-use super::{Central, RenderError, orders::OrderError, script::phase_event, stalls};
+use super::{Central, RenderError, RollbackError, orders::OrderError, script::phase_event, stalls};
 use crate::boot::Endpoint;
 use crate::fleet::{Actor, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::NodeId;
@@ -40,6 +40,9 @@ pub enum OperateError {
     /// What it would boot cannot be made, or is not there.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),
+    /// A profile cannot be rolled back.
+    #[error(transparent)]
+    Rollback(#[from] RollbackError),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),

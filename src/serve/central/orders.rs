@@ -170,8 +170,11 @@ impl Central {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
             Some(text) => named(&history, id, text)?,
         };
+        // A reload would put another catalog in place of the one that gets the image.
+        let one = self.reloading.lock().await;
         let (central, held) = (self.clone(), node.clone());
         let hold = tokio::task::spawn_blocking(move || central.hold(&held, generation)).await;
+        drop(one);
         hold.map_err(|_| RenderError::Interrupted).and_then(|held| held).map_err(Arc::new)?;
         let now = self.now();
         let pinned = self
@@ -183,7 +186,7 @@ impl Central {
             })
             .await?;
         let central = self.clone();
-        drop(tokio::task::spawn_blocking(move || central.write_in_use()));
+        drop(tokio::task::spawn_blocking(move || central.write_in_use()).await);
         Ok(pinned)
     }
 

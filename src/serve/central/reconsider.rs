@@ -47,9 +47,20 @@ impl Central {
         self.stale.wake.notify_one();
     }
 
-    /// Waits until some node has to be looked at.
-    pub async fn some_are_stale(&self) {
+    pub(super) fn wake(&self) {
+        self.stale.wake.notify_one();
+    }
+
+    /// Waits until there is something to do for [`Central::chores`].
+    pub async fn until_chores(&self) {
         self.stale.wake.notified().await;
+    }
+
+    /// What nobody waits for: nodes that have to be looked at, generations that have to be kept or thrown away.
+    pub async fn chores(self: &Shared) {
+        self.reconsider_stale().await;
+        self.keep_waiting().await;
+        self.sweep().await;
     }
 
     /// Looks at all nodes that have to be looked at; how many there were.

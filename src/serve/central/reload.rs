@@ -50,8 +50,7 @@ impl Central {
         if let Some(live) = live {
             self.replace_live(live);
             self.reconsider_all();
-            let central = self.clone();
-            drop(tokio::task::spawn_blocking(move || central.write_in_use()));
+            self.revise().await;
         }
         self.tell_reload(&before, &reload).await;
         reload
@@ -97,9 +96,8 @@ impl Central {
             Ok(catalog) => catalog,
             Err(faults) => return (Err(faults), restart),
         };
-        let live = Live::new(site.into(), catalog);
-        let live = live.with_kept(self.kept_images(&live));
-        if live.site == now.site && live.catalog.is_same(&now.catalog) {
+        let live = self.with_all_kept(Live::new(site.into(), catalog, self.all_held()));
+        if live.is_same(&now) {
             return (Ok(None), restart);
         }
         let faults = self.store.read(|model| self.faults(&live, model));

@@ -7,12 +7,13 @@ use super::{
     Central, Live, Shared,
     context::{Context, Contexts},
     lock,
+    revisions::Held,
 };
 use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
-use crate::catalog::{Image, ImageError};
+use crate::catalog::{Image, ImageError, Overlay};
 use crate::config::Profile;
 use crate::fleet::{Generation, Node};
-use crate::id::{BootSessionId, Digest, ImageName, NodeId, ProfileName};
+use crate::id::{BootSessionId, Digest, ImageName, NodeId, OverlayName, ProfileName};
 use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
 use crate::store::{KeptError, Model};
 use std::{
@@ -91,6 +92,14 @@ pub enum RenderError {
         /// Which node.
         node: NodeId,
     },
+    /// What its profile is rolled back to is not there.
+    #[error("profile {profile} is rolled back, and {why}; let it go with `meshd profile rollback {profile} --off`")]
+    HeldGone {
+        /// Which profile.
+        profile: ProfileName,
+        /// What is gone.
+        why: String,
+    },
     /// The image of a generation cannot be read.
     #[error("node {node} cannot be pinned to it: its image cannot be read")]
     Image {
@@ -118,6 +127,8 @@ pub(super) struct Job {
     live: Arc<Live>,
     node: NodeContext,
     profile: Profile,
+    /// Where they are not those of the snapshot: its profile is held.
+    overlays: Option<Arc<BTreeMap<OverlayName, Overlay>>>,
     facts: ImageFacts,
     parts: ImageParts,
     endpoint: Endpoint,
@@ -162,20 +173,26 @@ impl Central {
         endpoint: Endpoint,
     ) -> Result<Job, RenderError> {
         let profile = boot::choose(&live.site, node, session)?;
-        let image = live.catalog.image(&profile.image);
+        let held = held(live, &profile.name)?;
+        let image = match &held {
+            Some(held) => live.catalog.version(&held.version),
+            None => live.catalog.image(&profile.image),
+        };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
         let facts = ImageFacts::of(&image.manifest);
         let Context { node, digest } = contexts.of(model, node, &profile);
         let key = Digest::of_fields([
             live.common.0.as_slice(),
             live.catalog.overlays_digest().0.as_slice(),
+            held.as_ref().map_or(&[][..], |held| held.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
             live.profile_digest(&profile).0.as_slice(),
             digest.0.as_slice(),
             endpoint.address.octets().as_slice(),
         ]);
         let (parts, profile) = (image_parts(image), profile.into_owned());
-        Ok(Job { central: self.clone(), live: live.clone(), node, profile, facts, parts, endpoint, key })
+        let overlays = held.and_then(|held| live.overlays_of(&held.profile.name).cloned());
+        Ok(Job { central: self.clone(), live: live.clone(), node, profile, overlays, facts, parts, endpoint, key })
     }
 
     /// Renders made since the start: each different one counts once.
@@ -187,6 +204,12 @@ impl Central {
 /// What became of a wish for a render.
 fn count(result: &'static str) {
     metrics::counter!("meshd_renders_total", "result" => result).increment(1);
+}
+
+/// What a profile is held at, if it is.
+fn held(live: &Live, profile: &ProfileName) -> Result<Option<Arc<Held>>, RenderError> {
+    let held = live.all_held().get(profile).filter(|_| live.filed().contains_key(profile)).cloned().transpose();
+    held.map_err(|why| RenderError::HeldGone { profile: profile.clone(), why })
 }
 
 impl Job {
@@ -221,7 +244,7 @@ impl Job {
         RenderInput {
             site: &self.live.site,
             profile: &self.profile,
-            overlays: self.live.catalog.overlays(),
+            overlays: self.overlays.as_deref().unwrap_or(self.live.catalog.overlays()),
             node: &self.node,
             central: self.endpoint.address,
             ca_pem: self.central.authority.certificate_pem(),

@@ -2,7 +2,7 @@
 //!
 //! Worst case from the last heartbeat to `offline`: `offline_after` plus [`WATCH_INTERVAL`] (LC-3).
 
-use super::{Central, Shared, lock, script::phase_event, stalls::LOOK_INTERVAL};
+use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage};
 use crate::id::{NodeId, Timestamp};
 use crate::store::StoreError;
@@ -15,13 +15,12 @@ const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 
 impl Central {
     /// One look at all nodes. Call it every [`WATCH_INTERVAL`].
-    pub async fn watch(self: &Shared) {
+    pub async fn watch(&self) {
         self.watch_silence().await;
         self.record_repeats().await;
         if self.is_due() {
             self.watch_boots().await;
             self.forget_promises(self.now());
-            self.sweep().await;
         }
     }
 

@@ -32,14 +32,14 @@ fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
     machine.power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "assign-profile", &id, "compute"]);
-    assert!(args(&machine.power_on().unwrap()).contains(&"debug".to_owned()));
+    assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()));
     // A key of the site, a template and an overlay, all wrong.
     edit(&world, "\"debug\"", "\"init=/bin/sh\"");
     refused(&world, &["reload"], &["site.toml:", "profiles.compute.kernel_args[0]", "set by meshd itself"]);
     edit(&world, "\"init=/bin/sh\"", "\"quiet\"");
     fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "{{ node.nothing }}").unwrap();
     refused(&world, &["reload"], &["motd.j2", "nothing"]);
-    assert!(args(&machine.power_on().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
+    assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
     let doctor = world.meshd(&["doctor"]);
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(found.contains("FAIL  reload") && found.contains("the last good one is live"), "{found}");
@@ -50,7 +50,7 @@ fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
     assert!(events[0]["detail"].as_str().unwrap().contains("kernel_args"), "{events:?}");
     fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "hello {{ node.id }}\n").unwrap();
     done(&world, &["reload"]);
-    let script = machine.power_on().unwrap();
+    let script = machine.ipxe().unwrap();
     assert!(args(&script).contains(&"quiet".to_owned()) && !args(&script).contains(&"debug".to_owned()));
     let overlay = machine.load(&script).unwrap();
     assert_eq!(overlay["etc/motd"].1, format!("hello {id}\n").into_bytes());
@@ -69,7 +69,7 @@ fn what_cannot_change_is_named_and_the_rest_is_live() {
     machine.power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "assign-profile", &id, "compute"]);
-    let script = machine.power_on().unwrap();
+    let script = machine.ipxe().unwrap();
     assert!(args(&script).contains(&"debug".to_owned()) && script.0.contains(":8080/"), "{}", script.0);
     let found = String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).into_owned();
     assert!(found.contains("http.port"), "{found}");

@@ -163,3 +163,53 @@ fn a_pin_to_what_is_not_all_there_any_more_is_refused() {
     fs::write(&kept, bytes).unwrap();
     done(&world, &["node", "pin", &id, "--generation", &generation]);
 }
+
+#[test]
+fn a_profile_that_is_rolled_back_is_what_it_was_for_every_node_until_it_is_let_go() {
+    let mut world = world();
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let _agent = machine.start_agent(&overlay);
+    let first = world.wait_for_phase("online")["generation"].clone();
+    let revisions = |world: &World| {
+        let all = world.json(&["profile", "history", "discovery", "-o", "json"]);
+        all.as_array().cloned().unwrap_or_default()
+    };
+    assert_eq!(
+        eventually("it is kept", || Some(revisions(&world)).filter(|all| all.len() == 1).ok_or(String::new())).len(),
+        1
+    );
+    refused(&world, &["profile", "rollback", "discovery"], &["no earlier generation"]);
+    refused(&world, &["profile", "rollback", "discovery", "--off"], &["what the site file says"]);
+    fs::write(world.path("overlays/base/rootfs/etc/new-file"), "new").unwrap();
+    edit(&world, "[profiles.compute]", "kernel_args = [\"debug\"]\n[profiles.compute]");
+    done(&world, &["reload"]);
+    settles(&world, "reboot_required", true);
+    assert_eq!(revisions(&world).len(), 2);
+    done(&world, &["profile", "rollback", "discovery"]);
+    settles(&world, "reboot_required", false);
+    assert_eq!(world.node()["next_generation"], first, "its nodes boot what they booted then");
+    // It outlives a restart and another edit, and holds for a node that was never seen before.
+    world.kill();
+    world.start();
+    edit(&world, "\"debug\"", "\"quiet\"");
+    done(&world, &["reload"]);
+    let stranger = PxeNode::new(&world, 2);
+    let script = stranger.power_on().unwrap();
+    assert!(!script.0.contains("debug") && !script.0.contains("quiet"), "{}", script.0);
+    assert!(!stranger.load(&script).unwrap().contains_key("etc/new-file"));
+    let all = revisions(&world);
+    let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["filed"] == true, one["held"] == true)).collect();
+    assert_eq!(marks, [(true, false), (false, false), (false, true)], "{all:?}");
+    done(&world, &["profile", "rollback", "discovery", "--off"]);
+    let script = stranger.ipxe().unwrap();
+    assert!(script.0.contains("quiet"), "{}", script.0);
+    assert!(stranger.load(&script).unwrap().contains_key("etc/new-file"));
+    assert_eq!(world.events("profile_rolled_back").len(), 2);
+    // What is gone is refused, and nothing has changed.
+    let name = all[2]["generation"].as_str().unwrap();
+    fs::remove_file(world.path("state/revisions").join(format!("{name}.json"))).unwrap();
+    refused(&world, &["profile", "rollback", "discovery", "--to", name], &["cannot be rolled back", "profile history"]);
+    assert!(stranger.ipxe().unwrap().0.contains("quiet"));
+}

@@ -1,0 +1,119 @@
+//! A central node in this process, with a rack of nodes that are online.
+
+use anyhow::Context as _;
+use meshd::{
+    catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
+    config, daemon,
+    fleet::{Fingerprint, Generation, Node, Phase},
+    id::{Arch, Basis, Digest, MacAddr, Timestamp},
+    serve::central::Shared,
+    store::StoreError,
+    wire::{Facts, PciFacts},
+};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// PCI functions that each node tells of: a machine with eight GPUs.
+const FUNCTIONS: usize = 64;
+
+/// The rack.
+pub struct Rack {
+    runtime: tokio::runtime::Runtime,
+    central: Shared,
+    site: String,
+    dir: tempfile::TempDir,
+}
+
+impl Rack {
+    /// A site in a folder of its own, and this many nodes.
+    pub fn new(nodes: u32) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let overlays = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays");
+        let site = format!(
+            "[site]\nname = \"bench\"\nstate_dir = \"state\"\noverlays_dir = {overlays:?}\n[net]\ninterface = \"lo\"\n\
+             [dhcp]\nmode = \"proxy\"\n[agent]\nbinary = \"agent\"\n[boot]\nloaders_dir = \".\"\n\
+             [defaults]\nprofile = \"discovery\"\n[profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n"
+        );
+        for file in ["agent", "undionly.kpxe", "snponly.efi", "ipxe.efi"] {
+            fs::write(dir.path().join(file), file)?;
+        }
+        fs::write(dir.path().join("site.toml"), &site)?;
+        write_image(&dir.path().join("state/blobs"))?;
+        let site_file = config::load(&dir.path().join("site.toml"))?;
+        let central = daemon::build(site_file)?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        let stored = central.store().commit(|tx| {
+            (0..nodes).for_each(|number| tx.put_node(node(number)));
+            Ok::<_, StoreError>(())
+        });
+        runtime.block_on(stored)?;
+        Ok(Rack { runtime, central, site, dir })
+    }
+
+    /// From an edit of the one profile to the moment at which it is known what each node would boot. `edit` is new each time.
+    pub fn change(&self, edit: u32) -> anyhow::Result<Duration> {
+        let text = format!("{}kernel_args = [\"bench={edit}\"]\n", self.site);
+        fs::write(self.dir.path().join("site.toml"), text)?;
+        let begun = Instant::now();
+        self.runtime.block_on(async {
+            let reload = self.central.reload().await;
+            anyhow::ensure!(reload.changed, "{:?}", reload.faults);
+            self.central.reconsider_stale().await;
+            Ok(())
+        })?;
+        let took = begun.elapsed();
+        let waits = |node: &Node| node.conditions.iter().any(|it| it.kind.as_str() == "reboot_required");
+        let known =
+            self.central.store().read(|model| model.nodes().all(|node| node.generation.is_some() && waits(node)));
+        anyhow::ensure!(known, "it is not known of every node");
+        Ok(took)
+    }
+}
+
+fn node(number: u32) -> Node {
+    let [_, b, c, d] = number.to_be_bytes();
+    let mac = MacAddr([2, 0, 0, b, c, d]);
+    let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
+    let function = |at: usize| PciFacts {
+        address: format!("0000:{at:02x}:00.0"),
+        vendor: "10de".to_owned(),
+        device: "2330".to_owned(),
+        class: "0302".to_owned(),
+        ..PciFacts::default()
+    };
+    node.facts = Some(Facts { pci: (0..FUNCTIONS).map(function).collect(), ..Facts::default() });
+    node.phase = Phase::Online;
+    node.told = Some(Ipv4Addr::LOCALHOST);
+    node.booted = Some(Generation(Digest([0; 32])));
+    node
+}
+
+fn write_image(blobs: &Path) -> anyhow::Result<()> {
+    let blob = |fill: u8| -> anyhow::Result<Blob> {
+        let bytes = vec![fill; 4096];
+        let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
+        let path = blob_path(blobs, &blob.digest);
+        fs::create_dir_all(path.parent().context("a blob has a folder")?)?;
+        fs::write(path, bytes)?;
+        Ok(blob)
+    };
+    let manifest = ImageManifest {
+        format: FORMAT,
+        name: "bench".parse()?,
+        arch: Arch::X86_64,
+        recipe: Digest::of(b"recipe"),
+        kernel_release: "6.1.0".to_owned(),
+        kernel_package: "linux=6.1".to_owned(),
+        alpine_release: "3.23".to_owned(),
+        parts: Parts { kernel: blob(1)?, initramfs: blob(2)?, packages: blob(3)?, modloop: blob(4)? },
+        packages: Default::default(),
+        built_at: Timestamp::from_millis(0),
+    };
+    let path = manifest_path(blobs, &manifest.name);
+    fs::create_dir_all(path.parent().context("a manifest has a folder")?)?;
+    Ok(fs::write(path, serde_json::to_vec(&manifest)?)?)
+}

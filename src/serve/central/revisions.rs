@@ -1,0 +1,258 @@
+//! Profiles are kept as they were, and rolled back: all nodes of a profile boot an earlier revision of it until it is let go.
+
+use super::{Central, Live, OperateError, RenderError, Shared};
+use crate::catalog::{Image, Overlay, image::load_version, read_overlays};
+use crate::config::Profile;
+use crate::fleet::{Actor, Event, EventKind, Generation, Revised, Revision, Revisions};
+use crate::id::{Digest, OverlayName, ProfileName};
+use crate::store::{KeptError, StoreError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// A profile as it was: what its nodes boot in place of what the site file says.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) profile: Profile,
+    pub(super) overlays: BTreeMap<OverlayName, Overlay>,
+    pub(super) version: Digest,
+    pub(super) generation: Generation,
+}
+
+/// Profiles that are held, or why that cannot be had: their nodes are refused then, for booting something else would be worse.
+pub(super) type AllHeld = BTreeMap<ProfileName, Result<Arc<Held>, String>>;
+
+type Kept = Revision<Profile>;
+
+fn digest(kept: &Kept) -> Generation {
+    Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), &text(kept)]))
+}
+
+fn text(kept: &Kept) -> Vec<u8> {
+    serde_json::to_vec(kept).expect("a revision is plain data")
+}
+
+/// Why a profile cannot be rolled back. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    /// There is none before.
+    #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists those that there are")]
+    NoneBefore(ProfileName),
+    /// None is named so.
+    #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
+    NoGeneration(ProfileName, String),
+    /// It is not rolled back.
+    #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
+    NotHeld(ProfileName),
+    /// A part of it is gone.
+    #[error(
+        "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
+    )]
+    Gone {
+        /// Which profile.
+        profile: ProfileName,
+        /// Which generation of it.
+        generation: String,
+        /// What is gone.
+        why: String,
+    },
+}
+
+impl Live {
+    /// A profile of the site file with the versions of its overlays and image; `None` while one of them is missing.
+    fn revision(&self, profile: &Profile) -> Option<Kept> {
+        let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().get(name)?.digest));
+        let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
+        let version = self.catalog.image(&profile.image)?.manifest.version();
+        Some(Revision { profile: profile.clone(), overlays, version })
+    }
+}
+
+impl Central {
+    /// Writes down what each profile is now, with all that it takes to have it again.
+    pub async fn revise(self: &Shared) {
+        let live = self.live();
+        let central = self.clone();
+        let keep = move || {
+            let mut revised = Vec::new();
+            for (name, profile) in live.filed() {
+                let Some(kept) = live.revision(profile) else { continue };
+                let generation = digest(&kept);
+                let last = central.store.read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
+                if last.is_some_and(|last| last.generation == generation) {
+                    continue;
+                }
+                match central.keep_revision(&live, generation, &kept) {
+                    Ok(true) => revised.push((name.clone(), generation, kept)),
+                    // It was edited meanwhile; the next reload sees it.
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "a profile is not kept");
+                    }
+                }
+            }
+            revised
+        };
+        let Ok(revised) = tokio::task::spawn_blocking(keep).await else { return };
+        let now = self.now();
+        let recorded = self.store.commit(|tx| {
+            for (name, generation, kept) in revised {
+                let mut revisions = tx.revisions(&name);
+                let image = kept.profile.image.clone();
+                revisions.revise(Revised { generation, image, version: kept.version, since: now });
+                tx.put_revisions(name, revisions);
+            }
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = recorded.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what profiles are");
+        }
+        let central = self.clone();
+        drop(tokio::task::spawn_blocking(move || central.sweep_revisions()).await);
+    }
+
+    fn keep_revision(&self, live: &Live, generation: Generation, kept: &Kept) -> Result<bool, KeptError> {
+        for (name, digest) in &kept.overlays {
+            self.revisions.put_overlay(name, digest, &live.site.overlays_dir.join(name.as_str()))?;
+            let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
+            let same = copied.and_then(|all| all.get(name).map(|overlay| overlay.digest)) == Some(*digest);
+            if !same {
+                self.revisions.remove_overlay(digest);
+                return Ok(false);
+            }
+        }
+        self.revisions.put(generation, &text(kept)).map(|()| true)
+    }
+
+    fn sweep_revisions(&self) {
+        let all: BTreeSet<Generation> = self
+            .store
+            .read(|model| model.all_revisions().flat_map(|(_, of)| of.all.iter().map(|one| one.generation)).collect());
+        let read =
+            |generation: &Generation| serde_json::from_slice::<Kept>(&self.revisions.get(*generation).ok()?).ok();
+        let overlays = all.iter().filter_map(read).flat_map(|kept| kept.overlays.into_values()).collect();
+        self.revisions.sweep(&all, &overlays);
+    }
+
+    /// Everything that profiles are held at. Blocks.
+    pub(super) fn all_held(&self) -> AllHeld {
+        let held: Vec<(ProfileName, Generation)> = self.store.read(|model| {
+            model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
+        });
+        held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
+    }
+
+    fn held(&self, generation: Generation) -> Result<Held, String> {
+        let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
+        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        if digest(&kept) != generation {
+            return Err("its record does not have the digest that it is named by".to_owned());
+        }
+        let mut overlays = BTreeMap::new();
+        for (name, digest) in &kept.overlays {
+            let gone = || format!("overlay {name} as it was then is gone");
+            let mut read = read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
+            let overlay = read.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
+            overlays.insert(name.clone(), overlay);
+        }
+        Ok(Held { profile: kept.profile, overlays, version: kept.version, generation })
+    }
+
+    /// Images that held profiles name and that are not current any more. Blocks.
+    pub(super) fn held_images(&self, live: &Live) -> Vec<Image> {
+        let blobs = &live.site.blobs_dir;
+        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
+        for held in live.all_held().values().flatten() {
+            if live.catalog.version(&held.version).is_none() {
+                let image = load_version(blobs, &held.profile.image, &held.version);
+                match image.and_then(|manifest| Image::load(blobs, manifest)) {
+                    Ok(image) => drop(images.insert(held.version, image)),
+                    Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a held image is gone"),
+                }
+            }
+        }
+        images.into_values().collect()
+    }
+
+    /// What a profile was, newest first, and what it is held at.
+    pub fn revisions(&self, profile: &ProfileName) -> Revisions {
+        self.store.read(|model| model.revisions(profile).cloned().unwrap_or_default())
+    }
+
+    /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
+    ///
+    /// # Errors
+    /// There is none, or not all of it is here any more.
+    pub async fn rollback(self: &Shared, profile: ProfileName, text: Option<&str>) -> Result<Generation, OperateError> {
+        let revisions = self.revisions(&profile);
+        let target = match text {
+            None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
+            Some(text) => {
+                let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(text));
+                match (found.next(), found.next()) {
+                    (Some(one), None) if !text.is_empty() => one.generation,
+                    _ => return Err(RollbackError::NoGeneration(profile, text.chars().take(80).collect()).into()),
+                }
+            }
+        };
+        let _one = self.reloading.lock().await;
+        let central = self.clone();
+        let check = move || {
+            let held = central.held(target)?;
+            let live = central.live();
+            if live.catalog.version(&held.version).is_none() {
+                let (blobs, image) = (&live.site.blobs_dir, &held.profile.image);
+                let loaded =
+                    load_version(blobs, image, &held.version).and_then(|manifest| Image::load(blobs, manifest));
+                loaded.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        };
+        let checked = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
+        let generation = target.0.short();
+        checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
+        self.hold_profile(profile, Some(target)).await?;
+        Ok(target)
+    }
+
+    /// Nodes of a profile boot what the site file says again.
+    pub async fn let_go(self: &Shared, profile: ProfileName) -> Result<(), OperateError> {
+        let _one = self.reloading.lock().await;
+        if self.revisions(&profile).held.is_none() {
+            return Err(RollbackError::NotHeld(profile).into());
+        }
+        self.hold_profile(profile, None).await
+    }
+
+    async fn hold_profile(self: &Shared, profile: ProfileName, held: Option<Generation>) -> Result<(), OperateError> {
+        let now = self.now();
+        let detail = match held {
+            Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
+            None => format!("profile {profile} as the site file says"),
+        };
+        self.store
+            .commit(|tx| {
+                let mut revisions = tx.revisions(&profile);
+                revisions.held = held;
+                tx.put_revisions(profile, revisions);
+                tx.event(Event::new(now, Actor::Operator, EventKind::ProfileRolledBack, detail));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        let central = self.clone();
+        let live = tokio::task::spawn_blocking(move || {
+            let now = central.live();
+            central.with_all_kept(now.with_held(central.all_held()))
+        });
+        self.replace_live(live.await.map_err(|_| Arc::new(RenderError::Interrupted))?);
+        self.reconsider_all();
+        Ok(())
+    }
+
+    /// The same with every version of an image that pinned nodes and held profiles need. Blocks.
+    pub(super) fn with_all_kept(&self, live: Live) -> Live {
+        let images = [self.kept_images(&live), self.held_images(&live)].concat();
+        if images.is_empty() { live } else { live.with_kept(images) }
+    }
+}
