@@ -1,6 +1,7 @@
 //! Six machines: an HGX H200, an MI300, a desktop, one with its IOMMU off, one whose GPU fell off the bus, and a Grace.
 
 use super::*;
+use proptest::prelude::*;
 
 /// Rows of an HGX H200: eight GPUs behind switches, four NVSwitches, eight InfiniBand cards, the NIC that it boots from.
 fn h200() -> Vec<Row> {
@@ -112,6 +113,29 @@ fn a_gpu_that_fell_off_the_bus_is_wedged_and_once_it_is_gone_missing() {
     assert_eq!((states(&units), units[0].group), (vec![UnitState::Missing], Some(1)));
     assert!(units[0].reason.contains("cold power cycle"), "{units:?}");
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Missing], "a second bind does not forget it");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn junk_in_every_file_never_panics(junk: Vec<u8>, text in "\\PC{0,60}") {
+        let fake = Fake::new(&text, &CARD);
+        let device = "sys/devices/pci0000:00/0000:01:00.0";
+        fake.disk("nvme0n1", "0000:01:00.1", &text);
+        fake.interface("eth0", &text, "0000:01:00.0");
+        fake.process(7, &text, "/dev/dri/card0");
+        for file in ["config", "driver_override", "sriov_totalvfs", "sriov_numvfs", "uevent", "class"] {
+            fake.raw(&format!("{device}/{file}"), &junk);
+            surveyed(&fake, &["vendor:10de", "class:0403"]);
+        }
+        for file in ["proc/net/route", "proc/net/ipv6_route", "proc/consoles", "proc/swaps", "proc/self/mountinfo",
+            "proc/driver/nvidia/gpus/0000:01:00.0/information", "run/mesh-vfio/units.json"] {
+            fake.file(file, &text);
+            surveyed(&fake, &["vendor:10de", "class:0403"]);
+            fake.raw(file, &junk);
+            bound(&fake, &["vendor:10de", "class:0403"]);
+        }
+    }
 }
 
 #[test]
