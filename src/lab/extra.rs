@@ -10,6 +10,8 @@ use std::str::FromStr;
 pub enum Extra {
     /// An Intel IOMMU that remaps interrupts too. Without it no device can be given away.
     Iommu,
+    /// The same without interrupt remapping: devices are bound, and the kernel does not give them.
+    IommuNoRemap,
     /// A graphics card, 1002:5046 of class 0300, in a group of its own.
     Gpu,
     /// Two e1000 (8086:100e) behind a PCI bridge, which are one group with it.
@@ -20,12 +22,13 @@ pub enum Extra {
 
 impl Extra {
     /// All of them.
-    pub const ALL: [Extra; 4] = [Extra::Iommu, Extra::Gpu, Extra::Pair, Extra::SharedNic];
+    pub const ALL: [Extra; 5] = [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Extra::Iommu => "iommu",
+            Extra::IommuNoRemap => "iommu-no-remap",
             Extra::Gpu => "gpu",
             Extra::Pair => "pair",
             Extra::SharedNic => "shared-nic",
@@ -36,6 +39,7 @@ impl Extra {
     fn devices(self) -> &'static [&'static str] {
         match self {
             Extra::Iommu => &["intel-iommu,intremap=on"],
+            Extra::IommuNoRemap => &["intel-iommu,intremap=off"],
             Extra::Gpu => &["ati-vga"],
             Extra::Pair => &[
                 "pcie-pci-bridge,id=pair",

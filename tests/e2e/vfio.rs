@@ -1,4 +1,4 @@
-//! VFIO, from the profile to a unit that can be given away: real IOMMU groups, real drivers, in two racks of two nodes.
+//! VFIO, from the profile to a unit that can be given away: real IOMMU groups, real drivers. Two racks, two nodes at a time.
 
 use crate::{
     overlays::{self, PEEK_END, peeked},
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
+const THIRD: u8 = 3;
 
 /// Tells the serial port what vfio-pci has, and how the doctor ends.
 const LOOK: &str = r#"#!/sbin/openrc-run
@@ -154,8 +155,10 @@ fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_
 #[test]
 fn vfio_binds_a_group_of_two_whole_misses_what_falls_off_and_leaves_the_boot_nics_group_to_the_host() {
     let mut test = up(|mut options, dir| {
-        options.extras = vec![vec![Extra::Iommu, Extra::Pair], vec![Extra::Iommu, Extra::SharedNic]];
-        options.powered = false;
+        let pair = vec![Extra::Iommu, Extra::Pair];
+        let unsafe_pair = vec![Extra::IommuNoRemap, Extra::Pair];
+        options.extras = vec![pair, vec![Extra::Iommu, Extra::SharedNic], unsafe_pair];
+        (options.nodes, options.powered) = (3, false);
         options
             .set("enroll.policy", "auto")
             .set("site.overlays_dir", &with_try(dir).display().to_string())
@@ -184,6 +187,9 @@ fn vfio_binds_a_group_of_two_whole_misses_what_falls_off_and_leaves_the_boot_nic
     assert_eq!(unit(&detail)["state"], "missing");
     assert_eq!(last_line(rack, FIRST), "0/1 GPU unit(s) ready");
 
+    // Two at a time.
+    rack.power(FIRST, Power::Off).or_end();
+    rack.power(THIRD, Power::On).or_end();
     rack.wait_node(SECOND, BOOT, "degraded with the reason", |node| {
         node["phase"] == "degraded" && node["conditions"].to_string().contains("shared_with_host")
     })
@@ -200,4 +206,15 @@ fn vfio_binds_a_group_of_two_whole_misses_what_falls_off_and_leaves_the_boot_nic
     assert!(drivers(shared).iter().all(|(_, driver)| *driver != "vfio-pci"), "neither of them: {shared}");
     assert_eq!(peeked(&serial, "PEEK-BOUND"), "");
     assert_eq!(last_line(rack, SECOND), "0/1 GPU unit(s) ready");
+
+    rack.wait_node(THIRD, BOOT, "degraded with the reason", |node| {
+        node["phase"] == "degraded" && node["conditions"].to_string().contains("interrupt remapping")
+    })
+    .or_end();
+    let detail = shown(rack, THIRD);
+    let refused = unit(&detail);
+    assert_eq!(drivers(refused), [("8086:100e", "vfio-pci"), ("8086:100e", "vfio-pci")], "bound by name");
+    assert_eq!(refused["state"], "unbound", "and not ready, because the kernel does not give it");
+    assert_eq!(check(&detail, "iommu").0, "PASS", "there are groups");
+    assert_eq!(last_line(rack, THIRD), "0/1 GPU unit(s) ready");
 }
