@@ -86,7 +86,7 @@ fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Catalog;
+    use crate::catalog::{Catalog, Overlays};
     use crate::config::{Site, parse};
     use crate::fleet::{Fingerprint, Lease};
     use crate::id::{Basis, MacAddr, Timestamp, VarValue};
@@ -127,7 +127,7 @@ mod tests {
         });
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
-        let live = Live::new(site.clone(), Catalog::new(Vec::new(), BTreeMap::new()), BTreeMap::new());
+        let live = Live::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), BTreeMap::new());
         let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();

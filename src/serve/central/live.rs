@@ -5,9 +5,9 @@ use super::{
     Central,
     revisions::{AllHeld, Held},
 };
-use crate::catalog::{Catalog, Image, Overlay};
+use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{Group, Profile, Site, Whom};
-use crate::id::{Digest, MacAddr, NodeId, OverlayName, ProfileName};
+use crate::id::{Digest, MacAddr, NodeId, ProfileName};
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub struct Live {
     pub catalog: Arc<Catalog>,
     held: AllHeld,
     /// The overlays for nodes of each profile that is held.
-    held_overlays: BTreeMap<ProfileName, Arc<BTreeMap<OverlayName, Overlay>>>,
+    held_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
     /// Groups of a node, as places in the site's list.
     groups_of: BTreeMap<NodeId, Vec<usize>>,
     /// Reserved addresses; of several of one machine the first.
@@ -42,7 +42,7 @@ impl Live {
         let site = with_held(&filed, &held);
         let overlays = |(name, held): (&ProfileName, &Result<Arc<Held>, String>)| {
             let mut all = catalog.overlays().clone();
-            all.extend(held.as_ref().ok()?.overlays.clone());
+            all.named.extend(held.as_ref().ok()?.overlays.clone());
             Some((name.clone(), Arc::new(all)))
         };
         let held_overlays = held.iter().filter_map(overlays).collect();
@@ -79,7 +79,7 @@ impl Live {
     }
 
     /// The overlays for nodes of a profile, where they are not those of the catalog.
-    pub(super) fn overlays_of(&self, profile: &ProfileName) -> Option<&Arc<BTreeMap<OverlayName, Overlay>>> {
+    pub(super) fn overlays_of(&self, profile: &ProfileName) -> Option<&Arc<Overlays>> {
         self.held_overlays.get(profile)
     }
 

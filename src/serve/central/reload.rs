@@ -222,6 +222,7 @@ fn keep_fixed(new: &mut Site, was: &Site) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn what_cannot_change_stays_and_is_named_and_all_else_is_new() {

@@ -10,10 +10,10 @@ use super::{
     revisions::Held,
 };
 use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
-use crate::catalog::{Image, ImageError, Overlay};
+use crate::catalog::{Image, ImageError, Overlays};
 use crate::config::Profile;
 use crate::fleet::{Generation, Node};
-use crate::id::{BootSessionId, Digest, ImageName, NodeId, OverlayName, ProfileName};
+use crate::id::{BootSessionId, Digest, ImageName, NodeId, ProfileName};
 use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
 use crate::store::{KeptError, Model};
 use std::{
@@ -128,7 +128,7 @@ pub(super) struct Job {
     node: NodeContext,
     profile: Profile,
     /// Where they are not those of the snapshot: its profile is held.
-    overlays: Option<Arc<BTreeMap<OverlayName, Overlay>>>,
+    overlays: Option<Arc<Overlays>>,
     facts: ImageFacts,
     parts: ImageParts,
     endpoint: Endpoint,

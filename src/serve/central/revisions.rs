@@ -62,7 +62,7 @@ pub enum RollbackError {
 impl Live {
     /// A profile of the site file with the versions of its overlays and image; `None` while one of them is missing.
     fn revision(&self, profile: &Profile) -> Option<Kept> {
-        let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().get(name)?.digest));
+        let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().named.get(name)?.digest));
         let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
         let version = self.catalog.image(&profile.image)?.manifest.version();
         Some(Revision { profile: profile.clone(), overlays, version })
@@ -116,7 +116,7 @@ impl Central {
         for (name, digest) in &kept.overlays {
             self.revisions.put_overlay(name, digest, &live.site.overlays_dir.join(name.as_str()))?;
             let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
-            let same = copied.and_then(|all| all.get(name).map(|overlay| overlay.digest)) == Some(*digest);
+            let same = copied.and_then(|all| all.named.get(name).map(|overlay| overlay.digest)) == Some(*digest);
             if !same {
                 self.revisions.remove_overlay(digest);
                 return Ok(false);
@@ -153,7 +153,7 @@ impl Central {
         for (name, digest) in &kept.overlays {
             let gone = || format!("overlay {name} as it was then is gone");
             let mut read = read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
-            let overlay = read.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
+            let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
             overlays.insert(name.clone(), overlay);
         }
         Ok(Held { profile: kept.profile, overlays, version: kept.version, generation })
