@@ -243,24 +243,34 @@ impl Image {
 
 fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob) -> Result<Bytes, ImageError> {
     let path = blob_path(blobs_dir, &blob.digest);
-    let damaged = |found| ImageError::Damaged { name: name.clone(), part, path: path.clone(), found };
     let bytes = read_bounded(&path, MAX_BLOB).map_err(|source| ImageError::Blob {
         name: name.clone(),
         part,
         path: path.clone(),
         source,
     })?;
-    if bytes.len() as u64 != blob.size {
-        return Err(damaged(format!("{} bytes instead of {}", bytes.len(), blob.size)));
+    match differs(&bytes, blob) {
+        Some(found) => Err(ImageError::Damaged { name: name.clone(), part, path, found }),
+        None => Ok(bytes.into()),
     }
-    let found = Digest::of(&bytes);
-    if found != blob.digest {
-        return Err(damaged(format!("SHA-256 {found}")));
-    }
-    Ok(bytes.into())
 }
 
-fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+/// What the bytes have in place of the length or digest that they should have.
+fn differs(bytes: &[u8], blob: Blob) -> Option<String> {
+    if bytes.len() as u64 != blob.size {
+        return Some(format!("{} bytes instead of {}", bytes.len(), blob.size));
+    }
+    let found = Digest::of(bytes);
+    (found != blob.digest).then(|| format!("SHA-256 {found}"))
+}
+
+/// Reads a blob and compares it with its digest; in words what is wrong.
+pub(super) fn read_blob(path: &Path, blob: Blob, limit: u64) -> Result<Bytes, String> {
+    let bytes = read_bounded(path, limit).map_err(|error| format!("cannot be read: {error}"))?;
+    differs(&bytes, blob).map_or_else(|| Ok(bytes.into()), |found| Err(format!("is damaged: it has {found}")))
+}
+
+pub(super) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let length = fs::metadata(path)?.len();
     if length > limit {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{length} bytes; {limit} are read at most")));

@@ -3,12 +3,14 @@
 //! Nothing behind this module reads an overlay's or an image's folder. A change on disk becomes visible as a whole new
 //! snapshot or not at all: while anything in it is wrong, the last good one stays.
 
+pub mod bundle;
 pub mod image;
 pub mod overlay;
 mod secrets;
 mod snapshot;
 pub mod versions;
 
+pub use bundle::{Bundle, BundleManifest};
 pub use image::{Image, ImageError, ImageManifest};
 pub use overlay::{Overlay, Overlays, read_overlays};
 pub use secrets::{Secrets, read_secrets};

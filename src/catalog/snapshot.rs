@@ -1,13 +1,14 @@
 //! The snapshot: everything that a boot can be made of, read and checked at one moment.
 
 use super::{
-    Image, ImageError, Overlays, Secrets,
+    Bundle, Image, Overlays, Secrets,
+    bundle::load_bundle,
     image::{load_image, load_version},
     read_overlays,
     versions::Shelf,
 };
 use crate::config::Faults;
-use crate::id::{Digest, ImageName, VarName};
+use crate::id::{BundleName, Digest, ImageName, VarName};
 use crate::trust::MarkKey;
 use bytes::Bytes;
 use std::{
@@ -23,6 +24,8 @@ pub struct Catalog {
     /// Versions beside those, for nodes that are kept on one.
     kept: Vec<Image>,
     unusable: BTreeMap<ImageName, String>,
+    bundles: BTreeMap<BundleName, Bundle>,
+    unusable_bundles: BTreeMap<BundleName, String>,
     overlays: Overlays,
     overlays_digest: Digest,
     secrets: Secrets,
@@ -33,9 +36,17 @@ impl Catalog {
     pub fn new(images: Vec<Image>, overlays: Overlays) -> Self {
         let overlays_digest = overlays.digest();
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
-        let (previous, unusable) = (BTreeMap::new(), BTreeMap::new());
-        let secrets = Secrets::new();
-        Catalog { images, previous, kept: Vec::new(), unusable, overlays, overlays_digest, secrets }
+        Catalog {
+            images,
+            previous: BTreeMap::new(),
+            kept: Vec::new(),
+            unusable: BTreeMap::new(),
+            bundles: BTreeMap::new(),
+            unusable_bundles: BTreeMap::new(),
+            overlays,
+            overlays_digest,
+            secrets: Secrets::new(),
+        }
     }
 
     /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
@@ -74,6 +85,27 @@ impl Catalog {
     /// Secrets of overlays: for the overlay of an admitted node and nothing else.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
+    }
+
+    /// Adds the named bundles that are built. One that is not there or damaged is left out with the reason.
+    pub fn with_bundles(mut self, blobs_dir: &Path, names: &BTreeSet<BundleName>) -> Self {
+        for name in names {
+            match load_bundle(blobs_dir, name) {
+                Ok(bundle) => drop(self.bundles.insert(name.clone(), bundle)),
+                Err(error) => drop(self.unusable_bundles.insert(name.clone(), explain(&error))),
+            }
+        }
+        self
+    }
+
+    /// A bundle, if it can be served.
+    pub fn bundle(&self, name: &BundleName) -> Option<&Bundle> {
+        self.bundles.get(name)
+    }
+
+    /// The bundles that cannot be served, with the reason.
+    pub fn unusable_bundles(&self) -> &BTreeMap<BundleName, String> {
+        &self.unusable_bundles
     }
 
     /// An image, if it can be served.
@@ -127,9 +159,13 @@ impl Catalog {
         self.served().find(|image| image.manifest.version() == *version)
     }
 
-    /// The bytes of a part of any image, by its digest.
+    /// The bytes of a part of any image, or of a bundle's layer, by its digest.
     pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
-        self.served().find_map(|image| image.part(digest)).cloned()
+        let layers = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
+        self.served()
+            .find_map(|image| image.part(digest))
+            .or_else(|| layers.map(|bundle| &bundle.layer).next())
+            .cloned()
     }
 
     /// True if a machine could not tell the two apart.
@@ -139,8 +175,14 @@ impl Catalog {
         let current = |catalog: &Catalog| -> Vec<Digest> {
             catalog.images.values().map(|image| image.manifest.version()).collect()
         };
+        let layers = |catalog: &Catalog| -> Vec<(BundleName, Digest)> {
+            let layer = |(name, bundle): (&BundleName, &Bundle)| (name.clone(), bundle.manifest.layer.digest);
+            catalog.bundles.iter().map(layer).collect()
+        };
         self.overlays_digest == other.overlays_digest
             && self.unusable == other.unusable
+            && self.unusable_bundles == other.unusable_bundles
+            && layers(self) == layers(other)
             && current(self) == current(other)
             && versions(self) == versions(other)
     }
@@ -162,8 +204,8 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     Some(previous)
 }
 
-fn explain(error: &ImageError) -> String {
-    match std::error::Error::source(error) {
+fn explain(error: &dyn std::error::Error) -> String {
+    match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }

@@ -5,8 +5,13 @@ use super::{
     print::{Format, Output, write},
     render::sentence,
 };
-use crate::catalog::{ImageError, image, read_secrets};
+use crate::catalog::{
+    ImageError,
+    bundle::{BundleError, load_bundle},
+    image, read_secrets,
+};
 use crate::config::{self, Fault, Faults, Site};
+use crate::image::recipes_dir;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -34,6 +39,7 @@ impl Check {
                 report.faults.extend(overlay::faults(&site));
                 secrets(&site, &mut report);
                 images(&site, &mut report);
+                bundles(&site, &mut report);
                 let (profiles, name) = (site.profiles.len(), &site.name);
                 format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
             }
@@ -87,6 +93,26 @@ fn images(site: &Site, report: &mut Report) {
                 fault.message += &failure;
                 report.faults.push(fault);
             }
+        }
+    }
+}
+
+/// As with images: one that can be built is a warning, a damaged one and one without a recipe are faults.
+fn bundles(site: &Site, report: &mut Report) {
+    let names: BTreeSet<_> = site.profiles.values().flat_map(|profile| &profile.bundles).collect();
+    for name in names {
+        let recipe = recipes_dir(&site.images_dir).join(name.as_str()).join("bundle.toml");
+        match load_bundle(&site.blobs_dir, name) {
+            Ok(_) => {}
+            Err(BundleError::NotBuilt { .. }) if recipe.exists() => {
+                let hint = format!("build it: meshd bundle build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(recipe, format!("bundle `{name}` is not built"), hint));
+            }
+            Err(BundleError::NotBuilt { .. }) => {
+                let message = format!("bundle `{name}` has no recipe and is not built, but a profile names it");
+                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another bundle"));
+            }
+            Err(error) => report.faults.push(sentence(&site.blobs_dir, &error.to_string())),
         }
     }
 }

@@ -52,6 +52,8 @@ pub(super) enum Image {
         /// Name of an image
         name: String,
         /// The beginning of a version, as `image list` shows it
+        // `version` is clap's own name for --version.
+        #[arg(id = "which", value_name = "VERSION")]
         version: String,
     },
     /// Give nodes the version that they got before the current one

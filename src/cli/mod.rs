@@ -3,6 +3,7 @@
 //! Standard output is data, standard error is talk. Exit codes: 0 done, 1 refused or failed, 2 wrong usage. Verbs that need
 //! the central node talk to its admin socket; the others work without it and never open its store.
 
+mod bundle;
 mod check;
 mod client;
 mod completions;
@@ -82,6 +83,9 @@ enum Verb {
     /// Images: build, import, list, verify, promote, rollback, prune
     #[command(subcommand)]
     Image(image::Image),
+    /// Bundles: software as layers that nodes mount: build, list
+    #[command(subcommand)]
+    Bundle(bundle::Bundle),
     /// What happened, and with --follow what happens
     Events(events::Events),
     /// Look for what keeps machines from booting, and say what to do
@@ -133,6 +137,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Profile(profile) => profile.run(&context),
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),
+        Verb::Bundle(bundle) => bundle.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(),

@@ -3,7 +3,9 @@
 use super::Failure;
 use crate::boot;
 use crate::catalog::{
-    Overlays, image,
+    Overlays,
+    bundle::load_bundle_manifest,
+    image,
     overlay::{Reading, read_all},
 };
 use crate::config::{Fault, Faults, Profile, Site};
@@ -121,13 +123,23 @@ impl<'s> Renderer<'s> {
     }
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {
-        match image::load_manifest(&self.site.blobs_dir, &profile.image) {
+        let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
             Ok(manifest) => ImageFacts::of(&manifest),
             Err(_) => {
                 self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
-                ImageFacts { name: profile.image.clone(), manifest: Digest([0; 32]), modloop: Digest([0; 32]) }
+                let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
+                ImageFacts { name, manifest: nothing, modloop: nothing, bundles: Vec::new() }
             }
-        }
+        };
+        let bundles = profile.bundles.iter().map(|name| {
+            let built = load_bundle_manifest(&self.site.blobs_dir, name);
+            let layer = built.map(|manifest| manifest.layer.digest).unwrap_or_else(|_| {
+                self.notes.push(format!("bundle {name} is not built: zeros stand for its digest"));
+                Digest([0; 32])
+            });
+            (name.clone(), layer)
+        });
+        ImageFacts { bundles: bundles.collect(), ..facts }
     }
 }
 

@@ -36,6 +36,9 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonErr
     for (image, reason) in catalog.unusable() {
         tracing::warn!(%image, reason, "machines that want this image are told to wait");
     }
+    for (bundle, reason) in catalog.unusable_bundles() {
+        tracing::warn!(%bundle, reason, "machines that want this bundle are told to wait");
+    }
     let store = Store::open(&site.state_dir)?;
     let authority = CertificateAuthority::load_or_create(&site.state_dir.join("ca"), &site.name, clock.now())?;
     Ok(Central::new(Parts {

@@ -1,6 +1,7 @@
 //! Reload: a site file, overlay or secret that was edited and an image that was built while meshd runs are noticed here.
 
 use super::DaemonError;
+use crate::catalog::versions::{BUNDLES, IMAGES};
 use crate::id::Digest;
 use crate::serve::central::Shared;
 use std::{
@@ -37,8 +38,9 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
 
 async fn look(central: &Shared) -> Option<Digest> {
     let site = central.site();
-    let mut roots = vec![site.file.clone(), site.overlays_dir.clone(), site.blobs_dir.join("images")];
-    roots.extend(site.secrets.values().cloned());
+    let blobs = [IMAGES, BUNDLES].map(|kind| site.blobs_dir.join(kind));
+    let mut roots = vec![site.file.clone(), site.overlays_dir.clone()];
+    roots.extend(blobs.into_iter().chain(site.secrets.values().cloned()));
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }
 

@@ -3,7 +3,7 @@
 use super::{
     command::{self, Run},
     error::{BuildError, failed, io_error},
-    fetch::{self, KernelPackage},
+    fetch::{self, DebianPackage},
     import::{ImportRequest, import, recipe::is_import},
     installed, kernel, keys,
     plan::{self, PackagePlan},
@@ -66,7 +66,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
         return Ok(manifest);
     }
     check_tools()?;
-    let work = Work::begin(&request.work_dir, &request.name)?;
+    let work = Work::begin(&request.work_dir, request.name.as_str())?;
     // Another process may have built it between the first look and the lock.
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
@@ -141,7 +141,7 @@ struct Build<'a> {
 /// What an image is made of.
 struct Sources {
     tree: PathBuf,
-    kernel_package: KernelPackage,
+    kernel_package: DebianPackage,
     kernel: kernel::Unpacked,
     plans: Vec<PackagePlan>,
     alpine_release: String,
@@ -210,7 +210,7 @@ impl Build<'_> {
         })
     }
 
-    fn gather_kernel(&self) -> Result<(KernelPackage, kernel::Unpacked), BuildError> {
+    fn gather_kernel(&self) -> Result<(DebianPackage, kernel::Unpacked), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
         let (package, deb) = self.timed(Step::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;

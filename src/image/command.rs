@@ -50,6 +50,14 @@ pub const IMPORT_TOOLS: [Tool; 7] = [
     Tool { program: "unshare", package: "util-linux" },
 ];
 
+/// Every program that the build of a bundle runs.
+pub const BUNDLE_TOOLS: [Tool; 4] = [
+    Tool { program: "apt-get", package: "apt" },
+    Tool { program: "apt-cache", package: "apt" },
+    Tool { program: "dpkg-deb", package: "dpkg" },
+    Tool { program: "mksquashfs", package: "squashfs-tools" },
+];
+
 /// A program that did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {

@@ -1,6 +1,7 @@
 //! Why an image was not built.
 
 use super::{
+    bundle::BundleFault,
     command::{CommandError, Tool},
     import::ImportError,
     installed::DatabaseError,
@@ -8,9 +9,9 @@ use super::{
     plan::PlanError,
 };
 use crate::{
-    catalog::image::ImageError,
+    catalog::{bundle::BundleError, image::ImageError},
     config::Faults,
-    id::{Digest, ImageName},
+    id::Digest,
 };
 use std::{io, path::PathBuf};
 
@@ -30,8 +31,8 @@ pub enum BuildError {
     )]
     Namespaces(#[source] CommandError),
     /// Another process builds the same image.
-    #[error("another build of image `{0}` is under way; wait for it to end")]
-    Busy(ImageName),
+    #[error("another build of `{0}` is under way; wait for it to end")]
+    Busy(String),
     /// A program failed.
     #[error("cannot {what}{}", if .hint.is_empty() { String::new() } else { format!("; {}", .hint) })]
     Command {
@@ -62,9 +63,9 @@ pub enum BuildError {
         /// The digest that it should have.
         pinned: Digest,
     },
-    /// apt does not know the kernel, or says something unexpected about it.
+    /// apt does not know a package, or says something unexpected about it.
     #[error(
-        "apt does not say where kernel package `{package}` comes from ({why}); run `apt-get update`, or name another in [kernel]"
+        "apt does not say where package `{package}` comes from ({why}); run `apt-get update`, or name another in the recipe"
     )]
     Kernel {
         /// The package.
@@ -110,6 +111,12 @@ pub enum BuildError {
     /// It could not be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// A bundle could not be built.
+    #[error(transparent)]
+    Bundle(#[from] BundleFault),
+    /// The bundle was built and cannot be read back.
+    #[error("the bundle cannot be read back after building")]
+    BundleReadBack(#[from] BundleError),
     /// The image was built and cannot be read back.
     #[error("the image cannot be read back after building")]
     ReadBack(#[from] ImageError),

@@ -12,10 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a kernel comes from.
+/// A package of Debian.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelPackage {
-    /// Name of the package that holds it.
+pub struct DebianPackage {
+    /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
@@ -56,11 +56,21 @@ pub(super) fn kernel(
     wanted: &Kernel,
     cache: &Path,
     scratch: &Path,
-) -> Result<(KernelPackage, PathBuf, &'static str), BuildError> {
+) -> Result<(DebianPackage, PathBuf, &'static str), BuildError> {
     let package = resolve(wanted)?;
+    let (deb, how) = debian(&package, cache, scratch)?;
+    Ok((package, deb, how))
+}
+
+/// A package of Debian, from the cache or with apt.
+pub(super) fn debian(
+    package: &DebianPackage,
+    cache: &Path,
+    scratch: &Path,
+) -> Result<(PathBuf, &'static str), BuildError> {
     let kept = cache.join(&package.file);
     if holds(&kept, &package.sha256) {
-        return Ok((package, kept, "from the cache"));
+        return Ok((kept, "from the cache"));
     }
     let hint = "is Debian's mirror reachable? `apt-get update` brings its index up to date";
     // apt's own sandbox user may not enter this folder, and needs not: what it brings is checked against the index.
@@ -69,14 +79,14 @@ pub(super) fn kernel(
         .arg(format!("{}={}", package.name, package.version))
         .at(scratch)
         .done()
-        .map_err(|source| BuildError::Command { what: "fetch the kernel", hint, source })?;
+        .map_err(|source| BuildError::Command { what: "fetch a package of Debian", hint, source })?;
     let came =
         fs::read_dir(scratch).map_err(io_error("read", scratch))?.filter_map(Result::ok).map(|entry| entry.path());
     let Some(came) = came.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb")) else {
-        return Err(BuildError::Kernel { package: package.name, why: "it brought no package".into() });
+        return Err(BuildError::Kernel { package: package.name.clone(), why: "it brought no package".into() });
     };
     keep(&came, &kept, &package.sha256)?;
-    Ok((package, kept, "downloaded"))
+    Ok((kept, "downloaded"))
 }
 
 fn holds(path: &Path, digest: &Digest) -> bool {
@@ -97,23 +107,32 @@ fn keep(came: &Path, kept: &Path, pinned: &Digest) -> Result<(), BuildError> {
 }
 
 /// Follows a meta package to the one that holds the kernel.
-fn resolve(wanted: &Kernel) -> Result<KernelPackage, BuildError> {
-    let show = |name: &str, version: Option<&str>| {
-        let asked = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
-        Run::new("apt-cache").args(["show", "--no-all-versions"]).arg(asked).output().map_err(|source| {
-            BuildError::Command {
-                what: "find the kernel's package",
-                hint: "run `apt-get update`, or correct [kernel] in the recipe",
-                source,
-            }
-        })
-    };
-    let wrong = |why: &str| BuildError::Kernel { package: wanted.package.clone(), why: why.to_owned() };
-    let mut record = show(&wanted.package, wanted.version.as_deref())?;
-    if let Some((name, version)) = real_package(&record) {
-        record = show(&name, version.as_deref())?;
+fn resolve(wanted: &Kernel) -> Result<DebianPackage, BuildError> {
+    let text = show(&wanted.package, wanted.version.as_deref())?;
+    match real_package(&text) {
+        Some((name, version)) => record(&name, version.as_deref()),
+        None => read(&wanted.package, &text),
     }
-    read_record(&record).map_err(wrong)
+}
+
+/// What apt's index says of a package: of this version, or of the newest.
+pub(super) fn record(name: &str, version: Option<&str>) -> Result<DebianPackage, BuildError> {
+    read(name, &show(name, version)?)
+}
+
+fn read(name: &str, text: &str) -> Result<DebianPackage, BuildError> {
+    read_record(text).map_err(|why| BuildError::Kernel { package: name.to_owned(), why: why.to_owned() })
+}
+
+fn show(name: &str, version: Option<&str>) -> Result<String, BuildError> {
+    let asked = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
+    Run::new("apt-cache").args(["show", "--no-all-versions"]).arg(asked).output().map_err(|source| {
+        BuildError::Command {
+            what: "find a package of Debian",
+            hint: "run `apt-get update`, or correct its name in the recipe",
+            source,
+        }
+    })
 }
 
 /// The `linux-image-` package that a meta package depends on, with its exact version if it names one.
@@ -125,9 +144,9 @@ fn real_package(record: &str) -> Option<(String, Option<String>)> {
     Some((name.to_owned(), version.map(str::to_owned)))
 }
 
-fn read_record(record: &str) -> Result<KernelPackage, &'static str> {
+fn read_record(record: &str) -> Result<DebianPackage, &'static str> {
     let file = field(record, "Filename").and_then(|path| path.rsplit('/').next()).ok_or("no Filename")?;
-    Ok(KernelPackage {
+    Ok(DebianPackage {
         name: field(record, "Package").ok_or("no Package")?.to_owned(),
         version: field(record, "Version").ok_or("no Version")?.to_owned(),
         file: file.to_owned(),

@@ -10,6 +10,7 @@
 
 pub mod apk;
 mod build;
+pub mod bundle;
 mod command;
 mod error;
 mod fetch;
@@ -29,6 +30,7 @@ mod versions;
 mod work;
 
 pub use build::{BuildRequest, build, recipe_digest};
+pub use bundle::{BundleFault, BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
 pub use command::{CommandError, Tool, missing_tools};
 pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};

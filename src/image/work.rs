@@ -1,7 +1,6 @@
-//! The folder in which one build works, and the lock that keeps a second build of the same image away.
+//! The folder in which one build works, and the lock that keeps a second build of the same image or bundle away.
 
 use super::error::{BuildError, io_error};
-use crate::id::ImageName;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
@@ -16,13 +15,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Takes the lock of the image and makes the folder. What a killed build left behind is removed.
-    pub(super) fn begin(work_dir: &Path, name: &ImageName) -> Result<Self, BuildError> {
+    /// Takes the lock of an image or bundle and makes the folder. What a killed build left behind is removed.
+    pub(super) fn begin(work_dir: &Path, name: &str) -> Result<Self, BuildError> {
         fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
         let path = work_dir.join(format!("{name}.lock"));
         let lock = File::options().write(true).create(true).truncate(false).open(&path);
         let lock = lock.map_err(io_error("open the lock", &path))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| BuildError::Busy(name.clone()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| BuildError::Busy(name.to_owned()))?;
         let folder = work_dir.join(format!("{name}.build"));
         remove(&folder).map_err(io_error("remove what an earlier build left in", &folder))?;
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
@@ -82,10 +81,9 @@ mod tests {
     #[test]
     fn one_build_of_an_image_at_a_time_and_nothing_stays_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let (lab, other): (ImageName, ImageName) = ("lab".parse().unwrap(), "other".parse().unwrap());
-        let work = Work::begin(dir.path(), &lab).unwrap();
-        assert!(matches!(Work::begin(dir.path(), &lab), Err(BuildError::Busy(_))));
-        Work::begin(dir.path(), &other).unwrap();
+        let work = Work::begin(dir.path(), "lab").unwrap();
+        assert!(matches!(Work::begin(dir.path(), "lab"), Err(BuildError::Busy(_))));
+        Work::begin(dir.path(), "other").unwrap();
         let kept = work.folder("a/read-only").unwrap();
         fs::write(kept.join("file"), b"x").unwrap();
         fs::set_permissions(&kept, fs::Permissions::from_mode(0o555)).unwrap();
@@ -97,10 +95,9 @@ mod tests {
     #[test]
     fn what_a_killed_build_left_is_removed_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let lab: ImageName = "lab".parse().unwrap();
         let left = dir.path().join("lab.build/stage/x");
         fs::create_dir_all(&left).unwrap();
-        let work = Work::begin(dir.path(), &lab).unwrap();
+        let work = Work::begin(dir.path(), "lab").unwrap();
         assert!(!left.exists());
         drop(work);
     }

@@ -30,7 +30,7 @@ use crate::{
     },
     config::{Profile, Site},
     fleet::Generation,
-    id::{Digest, ImageName, ProfileName, SafePath},
+    id::{BundleName, Digest, ImageName, ProfileName, SafePath},
     wire::{BOOT_FILE, BootPart},
 };
 use archive::Member;
@@ -72,13 +72,15 @@ pub struct ImageFacts {
     pub manifest: Digest,
     /// Digest of its modloop.
     pub modloop: Digest,
+    /// The profile's bundles in order, each with the digest of its layer: mesh-init mounts these and no others.
+    pub bundles: Vec<(BundleName, Digest)>,
 }
 
 impl ImageFacts {
     /// The facts of a built image. When it was built and from which recipe do not matter: its bytes do.
     pub fn of(manifest: &ImageManifest) -> Self {
         let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
-        ImageFacts { name, manifest: manifest.version(), modloop }
+        ImageFacts { name, manifest: manifest.version(), modloop, bundles: Vec::new() }
     }
 }
 

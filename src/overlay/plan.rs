@@ -18,6 +18,8 @@ use bytes::Bytes;
 use minijinja::Value;
 use std::collections::BTreeMap;
 
+/// What mesh-init fetches by digest and mounts, one a line; not there for a profile without bundles.
+const BUNDLES_FILE: &str = "/etc/meshd/bundles";
 /// mesh-init compares a node with this list before anything else runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
 /// Kernel parameters of all layers. It sorts before files that an overlay writes as a whole with a higher number.
@@ -182,6 +184,11 @@ impl Plan<'_> {
         if !merged.sysctl.is_empty() {
             let text = merged.sysctl.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>();
             self.own(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
+        }
+        let bundles = &self.input.image.bundles;
+        if !bundles.is_empty() {
+            let text: String = bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
+            self.own(BUNDLES_FILE, Kind::File(text.into()), |_| false);
         }
         for (service, enabled) in &merged.services {
             let path = made(&format!("/etc/runlevels/{}/{service}", enabled.level));

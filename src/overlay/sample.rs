@@ -63,6 +63,7 @@ impl Sample {
                 name: "alpine-lab".parse().expect("a plain name"),
                 manifest: Digest::of(b"manifest"),
                 modloop: Digest::of(b"modloop"),
+                bundles: Vec::new(),
             },
             site,
             overlays,

@@ -59,7 +59,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         return Err(BuildError::Tools(missing));
     }
     Run::as_root("true").done().map_err(BuildError::Namespaces)?;
-    let work = Work::begin(&request.build.work_dir, &request.build.name)?;
+    let work = Work::begin(&request.build.work_dir, request.build.name.as_str())?;
     store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;
     let scratch = [work.folder("netboot")?, work.folder("packages")?];

@@ -124,7 +124,12 @@ impl Central {
             let context = contexts.of(model, node, profile);
             let zero = Digest([0; 32]);
             let image = live.catalog.image(&profile.image).map(|image| ImageFacts::of(&image.manifest));
-            let image = image.unwrap_or(ImageFacts { name: profile.image.clone(), manifest: zero, modloop: zero });
+            let image = image.unwrap_or(ImageFacts {
+                name: profile.image.clone(),
+                manifest: zero,
+                modloop: zero,
+                bundles: Vec::new(),
+            });
             let input = RenderInput {
                 site,
                 profile,
@@ -153,13 +158,15 @@ fn nobody() -> Node {
     Node::discovered(Basis::Mac(mac), crate::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
 }
 
-/// Reads overlays, their secrets, and built images. `random` becomes the site's key for marking secrets, if it has none yet.
+/// Reads overlays, their secrets, built images and bundles. `random` becomes the site's key for marking secrets, if it has none yet.
 ///
 /// # Errors
 /// Every fault of every overlay and secret.
 pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     let images: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
+    let bundles = site.profiles.values().flat_map(|profile| profile.bundles.clone()).collect();
     let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &images);
+    let catalog = catalog.map(|catalog| catalog.with_bundles(&site.blobs_dir, &bundles));
     if site.secrets.is_empty() {
         return catalog;
     }

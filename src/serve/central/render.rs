@@ -10,10 +10,10 @@ use super::{
     revisions::Held,
 };
 use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
-use crate::catalog::{Image, ImageError, Overlays};
+use crate::catalog::{Catalog, Image, ImageError, Overlays};
 use crate::config::Profile;
 use crate::fleet::{Generation, Node};
-use crate::id::{BootSessionId, Digest, ImageName, NodeId, ProfileName};
+use crate::id::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
 use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
 use crate::store::{KeptError, Model};
 use std::{
@@ -108,6 +108,12 @@ pub enum RenderError {
         /// Why.
         source: ImageError,
     },
+    /// A bundle is not built, or damaged.
+    #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
+    NoBundle {
+        /// Which.
+        bundle: BundleName,
+    },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
     Faults {
@@ -179,13 +185,16 @@ impl Central {
             None => live.catalog.image(&profile.image),
         };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
-        let facts = ImageFacts::of(&image.manifest);
+        let facts = ImageFacts { bundles: bundles(&live.catalog, &profile)?, ..ImageFacts::of(&image.manifest) };
+        let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
+        let layers = Digest::of_fields(layers);
         let Context { node, digest } = contexts.of(model, node, &profile);
         let key = Digest::of_fields([
             live.common.0.as_slice(),
             live.catalog.overlays_digest().0.as_slice(),
             held.as_ref().map_or(&[][..], |held| held.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
+            layers.0.as_slice(),
             live.profile_digest(&profile).0.as_slice(),
             digest.0.as_slice(),
             endpoint.address.octets().as_slice(),
@@ -199,6 +208,15 @@ impl Central {
     pub fn renders_made(&self) -> u64 {
         self.renders.made.load(Ordering::Relaxed)
     }
+}
+
+/// The layers of a profile's bundles.
+fn bundles(catalog: &Catalog, profile: &Profile) -> Result<Vec<(BundleName, Digest)>, RenderError> {
+    let layer = |name: &BundleName| {
+        let bundle = catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
+        Ok((name.clone(), bundle.manifest.layer.digest))
+    };
+    profile.bundles.iter().map(layer).collect()
 }
 
 /// What became of a wish for a render.

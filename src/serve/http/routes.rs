@@ -49,8 +49,8 @@ const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
 const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
 
-/// The parts of an image that have a URL. The name is for people; the digest decides.
-const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
+/// The parts of an image, and the layer of a bundle, that have a URL. The name is for people; the digest decides.
+const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
 
 /// All routes. Requests must carry a [`Client`].
 pub fn router<P: BootPlane>(plane: P) -> Router {

@@ -1,0 +1,124 @@
+//! Built bundles: software as a squashfs layer, named by its SHA-256, which nodes fetch and mount before their services.
+//!
+//!     blobs_dir/sha256/<hex>            the layer
+//!     blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side
+
+use super::{
+    image::{Blob, read_blob, read_bounded},
+    versions::Shelf,
+};
+use crate::id::{Arch, BundleName, Digest, Timestamp};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+/// The manifest format that this program writes and reads.
+pub const FORMAT: u16 = 1;
+/// Largest layer, in bytes: a node keeps it in memory.
+pub const MAX_LAYER: u64 = 512 << 20;
+/// The largest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 1 << 20;
+
+/// What a built bundle consists of, and what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BundleManifest {
+    /// [`FORMAT`].
+    pub format: u16,
+    /// The bundle's name: its folder under `images_dir/bundles`.
+    pub name: BundleName,
+    /// What machines it runs on.
+    pub arch: Arch,
+    /// Digest of the recipe folder that it was built from.
+    pub recipe: Digest,
+    /// The layer. Its digest names the version.
+    pub layer: Blob,
+    /// Commands that it brings.
+    pub programs: Vec<String>,
+    /// Debian packages that it was made from: name -> version.
+    pub packages: BTreeMap<String, String>,
+    /// When the build ended.
+    pub built_at: Timestamp,
+}
+
+/// A built bundle in memory. Its layer has been compared with its digest.
+#[derive(Clone)]
+pub struct Bundle {
+    /// What it is.
+    pub manifest: BundleManifest,
+    /// The squashfs.
+    pub layer: Bytes,
+}
+
+impl fmt::Debug for Bundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bundle").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+/// Why a bundle cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// There is no manifest.
+    #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
+    NotBuilt {
+        /// The bundle.
+        name: BundleName,
+        /// Where the manifest would be.
+        path: PathBuf,
+    },
+    /// The manifest is there and cannot be used.
+    #[error("manifest {} of bundle `{name}` is unusable; run `meshd bundle build {name}` to make it again", .path.display())]
+    Manifest {
+        /// The bundle.
+        name: BundleName,
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The layer is missing or damaged.
+    #[error("the layer of bundle `{name}`, blob {}, {why}; run `meshd bundle build {name}` to make it again", .path.display())]
+    Layer {
+        /// The bundle.
+        name: BundleName,
+        /// The blob.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Reads a bundle's manifest, without its layer.
+pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<BundleManifest, BundleError> {
+    let path = Shelf::bundle(blobs_dir, name).current_path();
+    let text = match read_bounded(&path, MAX_MANIFEST) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(BundleError::NotBuilt { name: name.clone(), path });
+        }
+        Err(e) => return Err(BundleError::Manifest { name: name.clone(), path, source: e.into() }),
+    };
+    let unusable = |source| BundleError::Manifest { name: name.clone(), path: path.clone(), source };
+    let manifest: BundleManifest = serde_json::from_slice(&text).map_err(|e| unusable(e.into()))?;
+    if manifest.format != FORMAT || manifest.name != *name {
+        let (format, name) = (manifest.format, &manifest.name);
+        return Err(unusable(
+            format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}").into(),
+        ));
+    }
+    Ok(manifest)
+}
+
+/// Reads a bundle and checks its layer against its digest.
+pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, BundleError> {
+    let manifest = load_bundle_manifest(blobs_dir, name)?;
+    let path = super::image::blob_path(blobs_dir, &manifest.layer.digest);
+    let layer = read_blob(&path, manifest.layer, MAX_LAYER);
+    let layer = layer.map_err(|why| BundleError::Layer { name: name.clone(), path, why })?;
+    Ok(Bundle { manifest, layer })
+}

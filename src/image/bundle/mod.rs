@@ -1,0 +1,70 @@
+//! Bundles: programs of Debian packages with their libraries and their loader, as a squashfs layer for nodes that have another C
+//! library.
+//!
+//! ```text
+//! bundle.toml ── recipe ─┐
+//!   packages ── debian ──┼── stage: libexec/ bin/ lib/ share/ ── squashfs ── store
+//!   libraries ─ needs ───┘
+//! ```
+//! On a node it is mounted at `/opt/bundles/<name>`. A program is run by the bundle's own loader with the bundle's own
+//! libraries, so nothing of it meets the node's musl, and two bundles do not meet each other.
+
+mod build;
+mod debian;
+mod needs;
+pub mod recipe;
+mod stage;
+
+pub use build::{BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
+
+use super::command::CommandError;
+use std::path::PathBuf;
+
+/// Why a bundle was not built.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleFault {
+    /// apt knows no such package.
+    #[error("apt knows no package `{0}`; run `apt-get update`, or correct packages in the recipe")]
+    NoPackage(String),
+    /// A package could not be downloaded.
+    #[error("cannot download package `{package}`; is Debian's mirror reachable?")]
+    Download {
+        /// The package.
+        package: String,
+        /// Why.
+        source: CommandError,
+    },
+    /// Too much is needed.
+    #[error("the programs need more than {0} packages; name fewer programs")]
+    TooMany(usize),
+    /// The recipe names a file that no package has.
+    #[error("the recipe names {0}, which none of its packages has; `dpkg-deb -c` lists what a package has")]
+    NoFile(String),
+    /// Libraries that no package brings.
+    #[error("no package brings {}; add one that does to packages", .0.join(", "))]
+    NoLibrary(Vec<String>),
+    /// It is for another machine.
+    #[error("a bundle is built where it would run: this machine is {here}, the recipe is for {wanted}")]
+    Arch {
+        /// This machine.
+        here: &'static str,
+        /// What the recipe is for.
+        wanted: String,
+    },
+    /// The layer is too large for the memory of nodes.
+    #[error("the layer has {size} bytes and may have {most}: nodes keep it in memory")]
+    TooLarge {
+        /// Its length.
+        size: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// A folder is read-only, or something else is in the way.
+    #[error("cannot list what {} needs", .path.display())]
+    List {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        source: CommandError,
+    },
+}
