@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image demo test unit e2e lint fuzz bench doc clean
+.PHONY: help setup build image demo test unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps.
@@ -13,7 +13,7 @@ SECONDS := 60
 FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
 help: ## Shows this
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 14
 
 setup: ## Installs what building, testing, measuring and the demo need (Debian packages, the Rust target of the agent)
 	@.ci/setup test bench
@@ -67,6 +67,10 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench peers
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
 	@echo "bench: all rows are above; docs/performance.md says what they mean"
+
+bench-boot: image ## Measures power-on to online beside stock Alpine netboot from dnsmasq and nginx; 10 minutes under emulation
+	@.ci/setup bench
+	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
 
 doc: ## Builds the API documentation
 	@cargo doc --quiet --locked --no-deps

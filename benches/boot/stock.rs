@@ -1,0 +1,188 @@
+//! Stock Alpine netboot as its wiki describes it: dnsmasq answers firmware, nginx has kernel, initramfs, modloop, packages and apkovl.
+
+use anyhow::Context as _;
+use meshd::{
+    catalog::image::{blob_path, load_image},
+    image::{BuildRequest, Quiet, build},
+    lab::{LabError, Neighbour, Rack, Wait},
+};
+use std::{
+    fs::{self, File},
+    net::Ipv4Addr,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// The server's address on the rack's network.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// What it leases.
+const RANGE: &str = "10.77.0.210,10.77.0.220,1h";
+/// The initramfs as Alpine's release builder makes it for its netboot bundle, in place of the recipe's own section.
+const INITRAMFS: &str = r#"[initramfs]
+features = ["base", "network", "dhcp", "squashfs", "virtio", "nvme", "https"]
+modules = []
+files = []
+compression = "gzip"
+level = 9
+
+"#;
+/// What Alpine's init enables on a netbooted machine, and the network, by runlevel.
+const SERVICES: [(&str, &[&str]); 4] = [
+    ("sysinit", &["devfs", "dmesg", "mdev", "hwdrivers", "modloop"]),
+    ("boot", &["modules", "sysctl", "hostname", "bootmisc", "syslog", "hwclock", "networking"]),
+    ("default", &["firstboot", "online"]),
+    ("shutdown", &["mount-ro", "killprocs", "savecache"]),
+];
+
+/// The folder that nginx serves.
+pub struct Files {
+    www: PathBuf,
+}
+
+impl Files {
+    /// Builds the stock image and lays its parts out.
+    pub fn prepare(repository: &Path, blobs: &Path, dir: &Path) -> anyhow::Result<Self> {
+        let name = "alpine-stock".parse().expect("a plain name");
+        let request = BuildRequest {
+            recipe_dir: recipe(repository, dir)?,
+            name,
+            blobs_dir: blobs.to_owned(),
+            keys_dir: dir.join("keys"),
+            cache_dir: blobs.join("cache"),
+            work_dir: blobs.join("work"),
+            promote: true,
+        };
+        eprintln!("image alpine-stock: built, if it is not yet");
+        let manifest = build(&request, &Quiet).context("build the stock image")?;
+        load_image(blobs, &manifest.name)?;
+        let www = dir.join("www");
+        let _ = fs::remove_dir_all(&www);
+        fs::create_dir_all(&www)?;
+        let parts = &manifest.parts;
+        for (part, blob) in [("vmlinuz", parts.kernel), ("initramfs", parts.initramfs), ("modloop", parts.modloop)] {
+            fs::copy(blob_path(blobs, &blob.digest), www.join(part))?;
+        }
+        unpack(&blob_path(blobs, &parts.packages.digest), &www)?;
+        apkovl(dir, &www.join("bench.apkovl.tar.gz"))?;
+        fs::write(www.join("boot.ipxe"), script())?;
+        fs::write(www.join("online"), "ok\n")?;
+        Ok(Files { www })
+    }
+
+    /// Starts dnsmasq and nginx on a machine of the rack's network.
+    pub fn serve(&self, rack: &Rack) -> anyhow::Result<Server> {
+        let mut machine = rack.neighbour("stock", SERVER)?;
+        let root = rack.dir().join("nginx");
+        fs::create_dir_all(&root)?;
+        let log = root.join("access");
+        let text = format!(
+            "daemon off; pid {root}/pid; error_log {root}/error; events {{ }}\n\
+             http {{ access_log {log}; sendfile on; tcp_nopush on; client_body_temp_path {root}/a; proxy_temp_path {root}/b;\n\
+             fastcgi_temp_path {root}/c; uwsgi_temp_path {root}/d; scgi_temp_path {root}/e;\n\
+             server {{ listen 80; root {www}; }} }}\n",
+            root = root.display(),
+            log = log.display(),
+            www = self.www.display(),
+        );
+        fs::write(root.join("nginx.conf"), text)?;
+        let mut nginx = Command::new("/usr/sbin/nginx");
+        nginx.arg("-p").arg(&root).arg("-c").arg(root.join("nginx.conf")).args(["-g", "user root;"]);
+        machine.start(&mut nginx, &root.join("talk"))?;
+        let mut dnsmasq = Command::new("/usr/sbin/dnsmasq");
+        dnsmasq.args(["--keep-in-foreground", "--conf-file=/dev/null", "--log-facility=-", "--port=0"]);
+        dnsmasq.args(["--user=root", "--interface=eth0", "--bind-interfaces", "--pid-file="]);
+        dnsmasq.arg(format!("--dhcp-range={RANGE}")).arg(format!("--dhcp-boot=http://{SERVER}/boot.ipxe"));
+        dnsmasq.arg(format!("--dhcp-leasefile={}", root.join("leases").display()));
+        machine.start(&mut dnsmasq, &root.join("dnsmasq.log"))?;
+        Ok(Server { _machine: machine, log })
+    }
+}
+
+/// dnsmasq and nginx while they run.
+pub struct Server {
+    _machine: Neighbour,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Waits for the call of the node's last service.
+    pub fn until_online(&self, rack: &Rack, after: Duration) -> Result<(), LabError> {
+        rack.wait(after, "the stock node to be online", |_| {
+            let asked = fs::read_to_string(&self.log).unwrap_or_default();
+            let last = asked.lines().last().unwrap_or("nothing was asked for").to_owned();
+            Ok(Wait::on(asked.contains("GET /online "), last))
+        })
+    }
+}
+
+/// The lab image's recipe with Alpine's own initramfs: same kernel, modules and packages.
+fn recipe(repository: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
+    let (lab, own) = (repository.join("images/alpine-lab"), dir.join("images/alpine-stock"));
+    let _ = fs::remove_dir_all(&own);
+    fs::create_dir_all(&own)?;
+    run(Command::new("cp").arg("-a").arg(format!("{}/.", lab.display())).arg(&own))?;
+    let text = fs::read_to_string(lab.join("image.toml"))?;
+    let begin = text.find("[initramfs]").context("the lab's recipe has no [initramfs]")?;
+    let end = text.find("[modloop]").context("the lab's recipe has no [modloop]")?;
+    fs::write(own.join("image.toml"), [&text[..begin], INITRAMFS, &text[end..]].concat())?;
+    Ok(own)
+}
+
+fn script() -> String {
+    format!(
+        "#!ipxe\n\
+         kernel http://{SERVER}/vmlinuz initrd=initramfs modules=loop,squashfs console=ttyS0,115200 panic=10 ip=dhcp \
+         alpine_repo=http://{SERVER}/packages modloop=http://{SERVER}/modloop \
+         apkovl=http://{SERVER}/bench.apkovl.tar.gz\n\
+         initrd --name initramfs http://{SERVER}/initramfs\nboot\n"
+    )
+}
+
+/// The overlay that a stock node needs to have a network and to say that it is there.
+fn apkovl(dir: &Path, out: &Path) -> anyhow::Result<()> {
+    let root = dir.join("apkovl");
+    let _ = fs::remove_dir_all(&root);
+    let service = format!(
+        "#!/sbin/openrc-run\ndepend() {{\n\tneed networking\n\tafter firstboot\n}}\nstart() {{\n\
+         \tebegin \"Calling home\"\n\twget -q -O /dev/null http://{SERVER}/online\n\teend $?\n}}\n"
+    );
+    let files = [
+        ("etc/apk/world", "alpine-base\nbusybox-mdev-openrc\n".to_owned()),
+        ("etc/apk/repositories", format!("http://{SERVER}/packages\n")),
+        ("etc/hostname", "stock\n".to_owned()),
+        ("etc/network/interfaces", "auto lo\niface lo inet loopback\nauto eth0\niface eth0 inet dhcp\n".to_owned()),
+        ("etc/init.d/online", service),
+    ];
+    for (path, text) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;
+        fs::write(&path, text)?;
+    }
+    fs::set_permissions(root.join("etc/init.d/online"), fs::Permissions::from_mode(0o755))?;
+    for (level, services) in SERVICES {
+        let folder = root.join("etc/runlevels").join(level);
+        fs::create_dir_all(&folder)?;
+        for service in services {
+            symlink(format!("/etc/init.d/{service}"), folder.join(service))?;
+        }
+    }
+    run(Command::new("tar").args(["--owner=0", "--group=0", "-czf"]).arg(out).arg("-C").arg(&root).arg("etc"))
+}
+
+/// Takes the packages out of their initrd.
+fn unpack(initrd: &Path, www: &Path) -> anyhow::Result<()> {
+    let plain = www.join("packages.cpio");
+    let gzip = Command::new("gzip").arg("-dc").stdin(File::open(initrd)?).stdout(File::create(&plain)?).status()?;
+    anyhow::ensure!(gzip.success(), "gzip failed");
+    let cpio = Command::new("cpio").args(["-idm", "--quiet"]).current_dir(www).stdin(File::open(&plain)?).status()?;
+    anyhow::ensure!(cpio.success(), "cpio failed");
+    Ok(fs::remove_file(plain)?)
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.stdin(Stdio::null()).output()?;
+    anyhow::ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
