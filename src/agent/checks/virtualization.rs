@@ -6,6 +6,8 @@ use std::fs::OpenOptions;
 
 /// Modules without which nothing can be given, as `/sys/module` names them.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
+/// The service of an overlay that loads KVM by itself, because it finds out whose: Intel's or AMD's.
+const KVM_SERVICE: &str = "kvm-host";
 /// What switches an IOMMU off on the command line.
 const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
 /// Tables by which a firmware tells of its IOMMU: Intel, AMD, ARM.
@@ -19,7 +21,8 @@ const SKIPPED: &str = "the profile gives no devices to virtual machines";
 pub fn kvm(context: &Context<'_>) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
-    if !config.kvm && config.vfio.is_empty() {
+    let is_host = config.kvm || config.services.iter().any(|service| service == KVM_SERVICE);
+    if !is_host && config.vfio.is_empty() {
         return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
     }
     let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
@@ -27,7 +30,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
         Err(error) => error,
     };
     // A profile that only keeps devices ready may leave KVM to another overlay.
-    let status = if config.kvm { CheckStatus::Fail } else { CheckStatus::Warn };
+    let status = if is_host { CheckStatus::Fail } else { CheckStatus::Warn };
     let cpu = facts::cpu(tree);
     if let Some(line) = log_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
     {
@@ -43,7 +46,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
         NAME,
         status,
         format!("/dev/kvm cannot be opened: {fault}"),
-        "load KVM: add an overlay with the module kvm_intel or kvm_amd",
+        "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd",
     )
 }
 

@@ -103,6 +103,7 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     let host = AgentConfig { kvm: true, ..config(&[]) };
     let (status, detail) = checked("kvm", &fake, &host);
     assert!(status == CheckStatus::Fail && detail.contains("/dev/kvm cannot be opened"), "{detail}");
+    assert_eq!(checked("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay promises it");
     assert_eq!(checked("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
     // There, and it cannot be opened: a folder cannot be written to.
     fake.folder("dev/kvm");
