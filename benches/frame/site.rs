@@ -133,6 +133,7 @@ impl Site {
             parts: Parts { kernel, initramfs, packages, modloop },
             packages: PACKAGES.iter().map(|name| ((*name).to_owned(), "1-r0".to_owned())).collect(),
             built_at: Timestamp::from_millis(0),
+            contents: Default::default(),
         };
         let path = manifest_path(&blobs, &manifest.name);
         fs::create_dir_all(path.parent().context("a manifest has a folder")?)?;

@@ -11,7 +11,7 @@ use crate::id::{Arch, Digest, ImageName, Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs, io,
     path::{Path, PathBuf},
 };
@@ -47,6 +47,19 @@ pub struct ImageManifest {
     pub packages: BTreeMap<String, String>,
     /// When the build ended.
     pub built_at: Timestamp,
+    /// What else is in it, as far as it was recorded.
+    #[serde(default)]
+    pub contents: Contents,
+}
+
+/// What an overlay may ask an image for beside packages. Empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contents {
+    /// OpenRC services that its packages bring.
+    pub services: BTreeSet<String>,
+    /// Modules of its kernel, built in or not, with `_` for `-`.
+    pub modules: BTreeSet<String>,
 }
 
 impl ImageManifest {
@@ -306,6 +319,7 @@ mod tests {
             },
             packages: BTreeMap::from([("musl".into(), "1.2.5-r23".into())]),
             built_at: Timestamp::from_millis(1),
+            contents: Contents::default(),
         };
         fs::create_dir_all(dir.join("images")).unwrap();
         fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap()).unwrap();

@@ -2,6 +2,7 @@
 
 use super::{
     command::{self, Run},
+    contents,
     error::{BuildError, failed, io_error},
     fetch::{self, DebianPackage},
     import::{ImportRequest, import, recipe::is_import},
@@ -285,6 +286,9 @@ impl Build<'_> {
             packages: put(&made.packages)?,
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modules = sources.kernel.modloop.join("modules").join(&sources.kernel.release);
+        let contents = contents::contents(&sources.plans, &self.request.recipe_dir, &modules);
+        let contents = contents.map_err(io_error("read", &modules))?;
         let manifest = ImageManifest {
             format: FORMAT,
             name: self.request.name.clone(),
@@ -296,6 +300,7 @@ impl Build<'_> {
             parts,
             packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
             built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+            contents,
         };
         store::finish(&self.request.blobs_dir, &manifest, self.request.promote)
     }

@@ -12,6 +12,7 @@ pub mod apk;
 mod build;
 pub mod bundle;
 mod command;
+mod contents;
 mod error;
 mod fetch;
 pub mod import;

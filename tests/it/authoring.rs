@@ -1,6 +1,10 @@
 //! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
 //! that the same input gives the same bytes wherever it is rendered.
 
+use meshd::{
+    catalog::image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
+    id::{Arch, Digest, ImageName, Timestamp},
+};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
@@ -186,6 +190,13 @@ fn a_difference_is_shown_file_by_file_between_profiles_and_between_checkouts() {
     assert_eq!(desk.printed("overlay diff --profile compute --profile compute"), "");
     let json = desk.printed("overlay diff --profile compute --against before -o json");
     assert!(json.contains("\"path\": \"/etc/motd\"") && json.contains("\"change\": \"changed\""), "{json}");
+    let unpacked =
+        "mkdir tree; meshd overlay render --profile compute --out x.tar.gz; tar -xzf x.tar.gz -C tree --no-same-owner";
+    assert!(desk.command("sh").args(["-e", "-c", unpacked]).status().unwrap().success());
+    assert_eq!(desk.printed("overlay diff --profile compute --against tree"), "");
+    fs::write(desk.path("tree/etc/motd"), "edited by hand\n").unwrap();
+    let diff = desk.printed("overlay diff --profile compute --against tree");
+    assert!(diff.contains("-edited by hand") && diff.contains("+short"), "{diff}");
     assert!(desk.refused("overlay diff --profile compute").contains("a difference is between two"));
 }
 
@@ -219,4 +230,64 @@ fn names_that_are_taken_or_meant_otherwise_are_refused() {
     assert!(desk.refused("overlay show mtod").contains("did you mean `motd`?"));
     assert!(desk.refused("overlay cat --profile compute /etc/mtod").contains("did you mean `/etc/motd`?"));
     assert_eq!(desk.meshd("overlay cat /etc/motd").status.code(), Some(2), "of which node or profile?");
+}
+
+#[test]
+fn a_check_says_which_image_has_what_an_overlay_needs() {
+    let desk = Desk::new();
+    let blobs = desk.path("state/blobs");
+    let name: ImageName = "alpine-lab".parse().unwrap();
+    let blob = Blob { digest: Digest::of(b""), size: 0 };
+    let manifest = ImageManifest {
+        format: FORMAT,
+        name: name.clone(),
+        arch: Arch::X86_64,
+        recipe: Digest::of(b"recipe"),
+        kernel_release: "6.1.0".to_owned(),
+        kernel_package: "linux=6.1".to_owned(),
+        alpine_release: "3.23".to_owned(),
+        parts: Parts { kernel: blob, initramfs: blob, modloop: blob, packages: blob },
+        packages: [("alpine-base".to_owned(), "1-r0".to_owned())].into(),
+        built_at: Timestamp::from_millis(0),
+        contents: Contents {
+            services: [
+                "devfs",
+                "hostname",
+                "killprocs",
+                "modules",
+                "mount-ro",
+                "networking",
+                "osclock",
+                "sysctl",
+                "syslog",
+            ]
+            .map(str::to_owned)
+            .into(),
+            modules: ["af_packet", "ipv6", "tun", "vhost_net"].map(str::to_owned).into(),
+        },
+    };
+    let path = manifest_path(&blobs, &name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+
+    let table = desk.printed("overlay check");
+    let line = |overlay: &str| table.lines().find(|line| line.starts_with(overlay)).unwrap().to_owned();
+    assert!(line("base").ends_with("alpine-lab"), "{table}");
+    let lacks = "alpine-lab (lacks qemu-img qemu-system-x86_64 module vhost_vsock)";
+    assert!(line("kvm-host").ends_with(lacks), "its own service is there: {table}");
+    assert!(desk.printed("overlay show kvm-host").contains(lacks));
+
+    desk.append(
+        "site.toml",
+        "\n[profiles.host]\nextends = \"discovery\"\noverlays = [\"kvm-host\", \"ssh\"]\npackages = [\"htop\"]\n",
+    );
+    let said = desk.refused("overlay check");
+    for wanted in [
+        "overlays/kvm-host/overlay.toml: image alpine-lab of profile host has no package qemu-img",
+        "overlays/kvm-host/overlay.toml: image alpine-lab of profile host has no module vhost_vsock",
+        "overlays/ssh/overlay.toml: image alpine-lab of profile host has no service sshd",
+        "profile host: image alpine-lab has no package htop",
+    ] {
+        assert!(said.contains(wanted), "{wanted}\nnot in\n{said}");
+    }
 }

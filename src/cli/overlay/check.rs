@@ -4,7 +4,7 @@
 use super::super::render::{Renderer, reading};
 use crate::catalog::{
     Overlay, Overlays,
-    image::{ImageManifest, load_manifest},
+    image::{Contents, ImageManifest, load_manifest},
     overlay::{Layer, Reading},
 };
 use crate::cli::{
@@ -12,7 +12,7 @@ use crate::cli::{
     print::{Output, table},
 };
 use crate::config::{Fault, Faults, Profile, Site};
-use crate::id::{ImageName, NodeId};
+use crate::id::{ImageName, NodeId, SafePath};
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ struct Sound {
     overlay: String,
     /// Profiles that use it.
     profiles: Vec<String>,
-    /// Built images, and which of its packages each one lacks.
+    /// Built images, and what each one lacks for it.
     images: BTreeMap<ImageName, Vec<String>>,
 }
 
@@ -71,12 +71,25 @@ pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
     images.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Which packages of an overlay each image lacks.
+/// What of an overlay each image lacks: packages, services, modules.
 pub(super) fn lacking(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
-    let lacks = |image: &ImageManifest| {
-        overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned().collect()
-    };
-    images.iter().map(|image| (image.name.clone(), lacks(image))).collect()
+    let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
+    images.iter().map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
+}
+
+fn lacks(overlay: &Overlay, image: &ImageManifest, brought: &BTreeSet<String>) -> Vec<String> {
+    let Contents { services, modules } = &image.contents;
+    let packages = overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned();
+    let lacks_service = |name: &&String| !services.is_empty() && !services.contains(*name) && !brought.contains(*name);
+    let absent = overlay.services.enabled.keys().filter(lacks_service).map(|name| format!("service {name}"));
+    let lacks_module = |name: &&String| !modules.is_empty() && !modules.contains(&name.replace('-', "_"));
+    let unknown = overlay.modules.iter().filter(lacks_module).map(|name| format!("module {name}"));
+    packages.chain(absent).chain(unknown).collect()
+}
+
+/// The service that a file is, if it is one.
+fn service_at(path: &SafePath) -> Option<String> {
+    path.relative().strip_prefix("etc/init.d/").map(str::to_owned)
 }
 
 /// The images that the site's profiles name or that have a recipe, as far as they are built.
@@ -128,18 +141,23 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
     faults
 }
 
-/// Packages that the image of a profile does not have: a node would refuse to boot without them.
+/// What the image of a profile does not have: a node would refuse to boot without a package, and not be ready without a
+/// service or module.
 fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
     let mut faults = Vec::new();
     let hint = format!("add it to images/{}/image.toml and build the image anew, or use another image", image.name);
-    for overlay in profile.overlays.iter().filter_map(|name| overlays.named.get(name)) {
-        for package in overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)) {
-            let what = format!("image {} of profile {} has no package `{package}`", image.name, profile.name);
+    let layers: Vec<&Overlay> = profile.overlays.iter().filter_map(|name| overlays.named.get(name)).collect();
+    let brought: BTreeSet<String> =
+        layers.iter().flat_map(|overlay| overlay.entries.keys()).filter_map(service_at).collect();
+    for overlay in layers {
+        for what in lacks(overlay, image, &brought) {
+            let what = if what.contains(' ') { what } else { format!("package {what}") };
+            let what = format!("image {} of profile {} has no {what}", image.name, profile.name);
             faults.push(Fault::of_file(overlay.folder.join("overlay.toml"), what, &hint));
         }
     }
     for package in profile.packages.iter().filter(|package| !image.packages.contains_key(*package)) {
-        let what = format!("profile {}: image {} has no package `{package}`", profile.name, image.name);
+        let what = format!("profile {}: image {} has no package {package}", profile.name, image.name);
         faults.push(Fault::of_file(&site.file, what, &hint));
     }
     faults

@@ -17,7 +17,7 @@ pub(in crate::cli) struct Diff {
     /// Name of a profile
     #[arg(long = "profile", value_name = "P")]
     profiles: Vec<String>,
-    /// Compare the profile with what the overlays of this folder make of it
+    /// Compare the profile with what the overlays of this folder make of it, or with an unpacked archive
     #[arg(long, value_name = "DIR", conflicts_with = "nodes")]
     against: Option<PathBuf>,
     #[command(flatten)]
@@ -61,7 +61,9 @@ impl Diff {
 
     fn sides(&self, context: &Context) -> Result<(Side, Side), Failure> {
         if let (Some(dir), [profile]) = (&self.against, self.profiles.as_slice()) {
-            return Ok((Side::with_overlays(context, profile, dir)?, Side::profile(context, profile)?));
+            let (left, right) = (Side::folder(context, profile, dir)?, Side::profile(context, profile)?);
+            let right = if left.unpacked { right.into_unpacked() } else { right };
+            return Ok((left, right));
         }
         let mut sides = Vec::new();
         for node in &self.nodes {
@@ -104,9 +106,10 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
 }
 
 fn same(old: &RenderedFile, new: &RenderedFile) -> bool {
-    let bytes = |file: &RenderedFile| match content(file) {
-        Some(bytes) => crate::id::Digest::of(&bytes),
-        None => file.digest,
+    let bytes = |file: &RenderedFile| match (content(file), &file.kind) {
+        (Some(bytes), _) => Some(crate::id::Digest::of(&bytes)),
+        (None, Kind::Agent) => Some(file.digest),
+        (None, _) => None,
     };
     described(old) == described(new) && bytes(old) == bytes(new)
 }

@@ -37,7 +37,7 @@ struct View {
     removes: Vec<String>,
     brings: Vec<EntryView>,
     settings: Vec<VariableView>,
-    /// Packages that each built image lacks for it.
+    /// What each built image lacks for it.
     images: BTreeMap<ImageName, Vec<String>>,
 }
 

@@ -4,9 +4,10 @@
 use super::{super::render::Renderer, of_node};
 use crate::catalog::overlay::read_overlays;
 use crate::cli::{Context, Failure, profile, render::overlays};
+use crate::id::{Digest, SafePath};
 use crate::overlay::{Kind, RenderedFile, read_targz};
 use bytes::Bytes;
-use std::path::Path;
+use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path};
 
 /// The files of one rendering, in the order of paths.
 pub(super) struct Side {
@@ -14,6 +15,8 @@ pub(super) struct Side {
     pub(super) name: String,
     pub(super) files: Vec<RenderedFile>,
     pub(super) notes: Vec<String>,
+    /// Files as they lie in a folder, which does not tell owners and which folders were meant.
+    pub(super) unpacked: bool,
 }
 
 impl Side {
@@ -24,7 +27,7 @@ impl Side {
             Failure::new(format!("the overlay of {node} cannot be read: {error}"), "is meshd of the same version?")
         })?;
         let generation: String = generation.chars().take(12).collect();
-        Ok(Side { name: format!("node {node}, generation {generation}"), files, notes: Vec::new() })
+        Ok(Side { name: format!("node {node}, generation {generation}"), files, notes: Vec::new(), unpacked: false })
     }
 
     /// What a node of a profile would get.
@@ -32,8 +35,20 @@ impl Side {
         Self::rendered(context, name, None)
     }
 
-    /// The same with the overlays of another folder.
-    pub(super) fn with_overlays(context: &Context, name: &str, overlays_dir: &Path) -> Result<Self, Failure> {
+    /// What lies in a folder: overlays, which the profile is rendered with, or an archive of an overlay that was unpacked.
+    pub(super) fn folder(context: &Context, name: &str, folder: &Path) -> Result<Self, Failure> {
+        let listing = fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
+        let holds_overlays = listing.flatten().any(|entry| entry.path().join("overlay.toml").is_file());
+        if holds_overlays {
+            return Self::with_overlays(context, name, folder);
+        }
+        let mut files = Vec::new();
+        unpacked(folder, folder, &mut files).map_err(|error| unreadable(folder, &error))?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Side { name: folder.display().to_string(), files, notes: Vec::new(), unpacked: true })
+    }
+
+    fn with_overlays(context: &Context, name: &str, overlays_dir: &Path) -> Result<Self, Failure> {
         Self::rendered(context, name, Some(overlays_dir))
     }
 
@@ -48,12 +63,60 @@ impl Side {
         let mut renderer = Renderer::new(&site, overlays).with_agent();
         let files = renderer.render(profile, None)?.files;
         let with = overlays_dir.map(|dir| format!(" with {}", dir.display())).unwrap_or_default();
-        Ok(Side { name: format!("profile {}{with}", profile.name), files, notes: renderer.notes })
+        Ok(Side { name: format!("profile {}{with}", profile.name), files, notes: renderer.notes, unpacked: false })
+    }
+
+    /// As a folder would have it: root's, and no folder for itself.
+    pub(super) fn into_unpacked(mut self) -> Self {
+        self.files.retain(|file| file.kind != Kind::Directory);
+        self.files.iter_mut().for_each(|file| file.owner = (0, 0));
+        self
     }
 
     pub(super) fn file(&self, path: &str) -> Option<&RenderedFile> {
         self.files.iter().find(|file| file.path.to_string() == path)
     }
+}
+
+fn unreadable(folder: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        format!("cannot read {}: {error}", folder.display()),
+        "name a folder of overlays, or an unpacked archive",
+    )
+}
+
+/// Files and links as they lie in a folder.
+fn unpacked(root: &Path, folder: &Path, files: &mut Vec<RenderedFile>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let metadata = fs::symlink_metadata(&path)?;
+        if metadata.is_dir() {
+            unpacked(root, &path, files)?;
+            continue;
+        }
+        let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let at = SafePath::new(&relative).map_err(io::Error::other)?;
+        let kind = if metadata.is_symlink() {
+            Kind::Link(fs::read_link(&path)?.to_string_lossy().into_owned())
+        } else {
+            Kind::File(fs::read(&path)?.into())
+        };
+        let digest = match &kind {
+            Kind::File(bytes) => Digest::of(bytes),
+            _ => Digest::of(b""),
+        };
+        let mode = metadata.permissions().mode() & 0o7777;
+        files.push(RenderedFile {
+            path: at,
+            kind,
+            mode,
+            owner: (0, 0),
+            origins: Vec::new(),
+            digest,
+            size: metadata.len(),
+        });
+    }
+    Ok(())
 }
 
 /// What can be printed of a file. The agent of a profile's rendering is only known by its digest.

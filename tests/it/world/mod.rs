@@ -160,6 +160,7 @@ overlays = ["motd"]
             parts,
             packages,
             built_at: Timestamp::from_millis(0),
+            contents: Default::default(),
         };
         let path = manifest_path(&blobs, &manifest.name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
