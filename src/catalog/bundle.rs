@@ -122,3 +122,58 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
     let layer = layer.map_err(|why| BundleError::Layer { name: name.clone(), path, why })?;
     Ok(Bundle { manifest, layer })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Catalog, image::blob_path};
+    use std::{collections::BTreeSet, fs};
+
+    fn write(dir: &Path, name: &str) -> BundleManifest {
+        let layer = b"hsqs...";
+        let manifest = BundleManifest {
+            format: FORMAT,
+            name: name.parse().unwrap(),
+            arch: Arch::X86_64,
+            recipe: Digest::of(b"recipe"),
+            layer: Blob { digest: Digest::of(layer), size: layer.len() as u64 },
+            programs: vec!["mpiexec".into()],
+            packages: BTreeMap::new(),
+            built_at: Timestamp::from_millis(1),
+        };
+        for folder in ["sha256", "bundles"] {
+            fs::create_dir_all(dir.join(folder)).unwrap();
+        }
+        fs::write(blob_path(dir, &manifest.layer.digest), layer).unwrap();
+        fs::write(Shelf::bundle(dir, &manifest.name).current_path(), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        manifest
+    }
+
+    #[test]
+    fn an_intact_bundle_is_served_by_its_digest_and_the_others_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write(dir.path(), "mpi");
+        let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
+        let catalog = Catalog::new(Vec::new(), BTreeMap::new()).with_bundles(dir.path(), &names);
+        assert_eq!(catalog.bundle(&manifest.name).unwrap().manifest, manifest);
+        assert_eq!(catalog.blob(&manifest.layer.digest).unwrap(), &b"hsqs..."[..]);
+        let told = &catalog.unusable_bundles()[&"qemu".parse().unwrap()];
+        assert!(told.contains("meshd bundle build qemu"), "{told}");
+    }
+
+    #[test]
+    fn a_layer_that_was_changed_or_a_manifest_of_another_bundle_is_never_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write(dir.path(), "mpi");
+        fs::write(blob_path(dir.path(), &manifest.layer.digest), b"hsqs..X").unwrap();
+        let told = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
+        assert!(told.contains("damaged") && told.contains("meshd bundle build mpi"), "{told}");
+        let other = "other".parse().unwrap();
+        fs::copy(
+            Shelf::bundle(dir.path(), &manifest.name).current_path(),
+            Shelf::bundle(dir.path(), &other).current_path(),
+        )
+        .unwrap();
+        assert!(matches!(load_bundle(dir.path(), &other), Err(BundleError::Manifest { .. })));
+    }
+}

@@ -24,13 +24,15 @@ const LOG_LINES: usize = 30;
 /// Its name among the rack's processes.
 const NAME: &str = "meshd";
 
-/// Builds the images of all profiles that are not built yet; instant where they are.
+/// Builds the images and bundles of all profiles that are not built yet; instant where they are.
 pub fn ensure_images(program: &Path, site: &Site, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let images: BTreeSet<_> = site.profiles.values().map(|profile| profile.image.clone()).collect();
-    for image in images {
+    let images: BTreeSet<_> = site.profiles.values().map(|profile| ("image", profile.image.to_string())).collect();
+    let bundles = site.profiles.values().flat_map(|profile| &profile.bundles);
+    let bundles: BTreeSet<_> = bundles.map(|bundle| ("bundle", bundle.to_string())).collect();
+    for (kind, name) in images.into_iter().chain(bundles) {
         let mut build = Command::new(program);
-        build.arg("--site").arg(&site.file).args(["image", "build"]).arg(image.to_string());
-        talk(&format!("image {image}: built, if it is not yet"));
+        build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
+        talk(&format!("{kind} {name}: built, if it is not yet"));
         let shown = command::shown(&build);
         // Progress is for the user's eyes.
         let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();

@@ -197,3 +197,21 @@ fn what_is_looked_at_is_what_was_rendered() {
     let seen = |file: &RenderedFile| (file.path.clone(), file.mode, file.owner, file.digest);
     assert_eq!(read.iter().map(seen).collect::<Vec<_>>(), public.files.iter().map(seen).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_bundles_layer_is_in_the_overlay_and_in_the_generation() {
+    let layer = |content: &[u8]| vec![("mpi".parse().expect("plain"), Digest::of(content))];
+    let with = |bundles| {
+        let mut given = shipped(&["base", "agent"]);
+        given.image.bundles = bundles;
+        given.render().expect("renders")
+    };
+    let list = |public: &PublicOverlay| {
+        let file = public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
+        Some(file.kind.clone())
+    };
+    let (none, old, new) = (with(Vec::new()), with(layer(b"old")), with(layer(b"new")));
+    assert_eq!(list(&none), None);
+    assert_eq!(list(&old), Some(Kind::File(format!("mpi {}\n", Digest::of(b"old")).into())));
+    assert!(none.digest != old.digest && old.digest != new.digest);
+}

@@ -71,7 +71,7 @@ pub fn peeked(serial: &str, word: &str) -> String {
     line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");
     for entry in fs::read_dir(from).expect("readable") {
         let entry = entry.expect("readable");
