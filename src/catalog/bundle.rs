@@ -126,7 +126,7 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Catalog, image::blob_path};
+    use crate::catalog::{Catalog, Overlays, image::blob_path};
     use std::{collections::BTreeSet, fs};
 
     fn write(dir: &Path, name: &str) -> BundleManifest {
@@ -154,7 +154,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
-        let catalog = Catalog::new(Vec::new(), BTreeMap::new()).with_bundles(dir.path(), &names);
+        let catalog = Catalog::new(Vec::new(), Overlays::default()).with_bundles(dir.path(), &names);
         assert_eq!(catalog.bundle(&manifest.name).unwrap().manifest, manifest);
         assert_eq!(catalog.blob(&manifest.layer.digest).unwrap(), &b"hsqs..."[..]);
         let told = &catalog.unusable_bundles()[&"qemu".parse().unwrap()];

@@ -25,7 +25,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    catalog::image::{FORMAT, ImageManifest, Parts},
+    catalog::image::{Contents, FORMAT, ImageManifest, Parts},
     id::{Digest, Timestamp},
 };
 use packages::Packages;
@@ -102,6 +102,8 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             alpine_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
             parts,
             packages: made.versions,
+            // Alpine says of a package which files it has only inside of it.
+            contents: Contents::default(),
             built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
         };
         store::finish(&request.build.blobs_dir, &manifest, request.build.promote)

@@ -45,6 +45,7 @@ impl Shop {
             alpine_release: "3.23.0".into(),
             parts,
             packages: BTreeMap::new(),
+            contents: Contents::default(),
             built_at: Timestamp::from_millis(built_at),
         }
     }
