@@ -68,25 +68,53 @@ pub(super) fn debian(
     cache: &Path,
     scratch: &Path,
 ) -> Result<(PathBuf, &'static str), BuildError> {
-    let kept = cache.join(&package.file);
-    if holds(&kept, &package.sha256) {
-        return Ok((kept, "from the cache"));
+    let how = if holds(&cache.join(&package.file), &package.sha256) { "from the cache" } else { "downloaded" };
+    let mut kept = debians(std::slice::from_ref(package), cache, scratch)?;
+    Ok((kept.pop().expect("one was asked for"), how))
+}
+
+/// Packages of Debian, from the cache or with one call of apt, in their order.
+pub(super) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) -> Result<Vec<PathBuf>, BuildError> {
+    let kept: Vec<PathBuf> = packages.iter().map(|package| cache.join(&package.file)).collect();
+    let absent = packages.iter().zip(&kept).filter(|(package, kept)| !holds(kept, &package.sha256));
+    let absent: Vec<(&DebianPackage, &PathBuf)> = absent.collect();
+    if absent.is_empty() {
+        return Ok(kept);
     }
     let hint = "is Debian's mirror reachable? `apt-get update` brings its index up to date";
     // apt's own sandbox user may not enter this folder, and needs not: what it brings is checked against the index.
     Run::new("apt-get")
         .args(["-o", "APT::Sandbox::User=root", "-qq", "download"])
-        .arg(format!("{}={}", package.name, package.version))
+        .args(absent.iter().map(|(package, _)| format!("{}={}", package.name, package.version)))
         .at(scratch)
         .done()
-        .map_err(|source| BuildError::Command { what: "fetch a package of Debian", hint, source })?;
-    let came =
-        fs::read_dir(scratch).map_err(io_error("read", scratch))?.filter_map(Result::ok).map(|entry| entry.path());
-    let Some(came) = came.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb")) else {
-        return Err(BuildError::Kernel { package: package.name.clone(), why: "it brought no package".into() });
-    };
-    keep(&came, &kept, &package.sha256)?;
-    Ok((kept, "downloaded"))
+        .map_err(|source| BuildError::Command { what: "fetch packages of Debian", hint, source })?;
+    // apt writes an epoch into the name of a file, the index does not.
+    let came = fs::read_dir(scratch).map_err(io_error("read", scratch))?;
+    let came: Vec<PathBuf> = came.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    for (package, kept) in absent {
+        let start = format!("{}_", package.name);
+        let named = |path: &&PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
+        let Some(came) = came.iter().find(named) else {
+            return Err(BuildError::Kernel { package: package.name.clone(), why: "it brought no package".into() });
+        };
+        keep(came, kept, &package.sha256)?;
+    }
+    Ok(kept)
+}
+
+/// What apt's index says of the newest version of each of these that it knows. A name without a package fails the whole question,
+/// so the list is halved until the others are answered.
+pub(super) fn records(names: &[String]) -> Vec<DebianPackage> {
+    let asked = Run::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
+    match asked {
+        Ok(text) => text.split("\n\n").filter_map(|record| read_record(record).ok()).collect(),
+        Err(_) if names.len() < 2 => Vec::new(),
+        Err(_) => {
+            let (left, right) = names.split_at(names.len() / 2);
+            [records(left), records(right)].concat()
+        }
+    }
 }
 
 fn holds(path: &Path, digest: &Digest) -> bool {
@@ -116,7 +144,7 @@ fn resolve(wanted: &Kernel) -> Result<DebianPackage, BuildError> {
 }
 
 /// What apt's index says of a package: of this version, or of the newest.
-pub(super) fn record(name: &str, version: Option<&str>) -> Result<DebianPackage, BuildError> {
+fn record(name: &str, version: Option<&str>) -> Result<DebianPackage, BuildError> {
     read(name, &show(name, version)?)
 }
 

@@ -92,9 +92,7 @@ impl Build<'_> {
         let begun = Instant::now();
         self.progress.begin(Step::FetchPackages);
         let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
-        for package in &self.recipe.packages {
-            tree.add(package)?;
-        }
+        tree.add(&self.recipe.packages)?;
         let needy = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
         let libraries = Libraries::of(tree.root())
             .ok_or_else(|| BundleFault::Arch { here: std::env::consts::ARCH, wanted: self.recipe.arch.to_string() })?;

@@ -38,45 +38,40 @@ impl<'a> Tree<'a> {
         &self.root
     }
 
-    /// Adds a package that the recipe names.
-    pub(super) fn add(&mut self, name: &str) -> Result<(), BuildError> {
-        if self.packages.contains_key(name) || self.take(name)? {
-            return Ok(());
+    /// Adds the packages that the recipe names.
+    pub(super) fn add(&mut self, names: &[String]) -> Result<(), BuildError> {
+        self.take(names)?;
+        match names.iter().find(|name| !self.packages.contains_key(*name)) {
+            Some(name) => Err(BundleFault::NoPackage(name.clone()).into()),
+            None => Ok(()),
         }
-        Err(BundleFault::NoPackage(name.to_owned()).into())
     }
 
     /// Adds what the packages depend on directly. False if there was nothing left.
     pub(super) fn deepen(&mut self) -> Result<bool, BuildError> {
         let next = std::mem::take(&mut self.depends);
-        let mut grown = false;
-        for name in next {
-            if !self.packages.contains_key(&name) && !self.absent.contains(&name) {
-                grown |= self.take(&name)?;
-            }
-        }
-        Ok(grown)
+        let new = |name: &String| !self.packages.contains_key(name) && !self.absent.contains(name);
+        let next: Vec<String> = next.into_iter().filter(new).collect();
+        Ok(!next.is_empty() && self.take(&next)?)
     }
 
-    /// Fetches and unpacks one; false if apt has no such package.
-    fn take(&mut self, name: &str) -> Result<bool, BuildError> {
-        if self.packages.len() >= MAX_PACKAGES {
+    /// Fetches and unpacks those that apt has; false if there is none.
+    fn take(&mut self, names: &[String]) -> Result<bool, BuildError> {
+        if self.packages.len() + names.len() > MAX_PACKAGES {
             return Err(BundleFault::TooMany(MAX_PACKAGES).into());
         }
-        let Ok(record) = fetch::record(name, None) else {
-            self.absent.insert(name.to_owned());
-            return Ok(false);
-        };
-        let (deb, _) = fetch::debian(&record, self.cache, self.scratch).map_err(|error| match error {
-            BuildError::Command { source, .. } => BundleFault::Download { package: name.to_owned(), source }.into(),
-            other => other,
-        })?;
-        Run::new("dpkg-deb").arg("-x").arg(&deb).arg(&self.root).done().map_err(failed("unpack a package"))?;
-        let fields = Run::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
-        let fields = fields.map_err(failed("read a package's dependencies"))?;
-        self.depends.extend(dependencies(&fields));
-        self.packages.insert(record.name, record.version);
-        Ok(true)
+        let records = fetch::records(names);
+        let debs = fetch::debians(&records, self.cache, self.scratch)?;
+        let found = !records.is_empty();
+        for (record, deb) in records.into_iter().zip(debs) {
+            Run::new("dpkg-deb").arg("-x").arg(&deb).arg(&self.root).done().map_err(failed("unpack a package"))?;
+            let fields = Run::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
+            let fields = fields.map_err(failed("read a package's dependencies"))?;
+            self.depends.extend(dependencies(&fields));
+            self.packages.insert(record.name, record.version);
+        }
+        self.absent.extend(names.iter().filter(|name| !self.packages.contains_key(*name)).cloned());
+        Ok(found)
     }
 }
 

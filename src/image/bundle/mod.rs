@@ -26,14 +26,6 @@ pub enum BundleFault {
     /// apt knows no such package.
     #[error("apt knows no package `{0}`; run `apt-get update`, or correct packages in the recipe")]
     NoPackage(String),
-    /// A package could not be downloaded.
-    #[error("cannot download package `{package}`; is Debian's mirror reachable?")]
-    Download {
-        /// The package.
-        package: String,
-        /// Why.
-        source: CommandError,
-    },
     /// Too much is needed.
     #[error("the programs need more than {0} packages; name fewer programs")]
     TooMany(usize),
