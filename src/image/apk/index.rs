@@ -151,7 +151,7 @@ k:100
             ("S:508912", "S:many", "size"),
         ] {
             let error = parse(&TEXT.replace(old, new)).unwrap_err();
-            assert!(error.message.contains(said) && error.line == 12, "{error}");
+            assert!(error.message.contains(said) && error.line == 11, "{error}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    catalog::image::{Blob, FORMAT, Parts, load_image, manifest_path},
+    catalog::image::{Blob, Contents, FORMAT, Parts, load_image, manifest_path},
     id::{Arch, Timestamp},
     image::store,
 };

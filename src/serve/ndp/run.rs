@@ -2,7 +2,7 @@
 
 use super::message::{ADVERTISEMENT, is_solicitation};
 use crate::serve::log::Log;
-use nix::net::if_::if_nametoindex;
+use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs, io,
@@ -43,7 +43,7 @@ pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
 fn open(interface: &str) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(interface.as_bytes()))?;
-    socket.join_multicast_v6(&ALL_ROUTERS, if_nametoindex(interface)?)?;
+    socket.join_multicast_v6(&ALL_ROUTERS, name_to_index(&socket, interface)?)?;
     socket.set_unicast_hops_v6(HOP_LIMIT)?;
     UdpSocket::from_std(socket.into())
 }

@@ -2,7 +2,7 @@
 
 use meshd::{
     catalog::{
-        image::{Blob, FORMAT, ImageManifest, Parts, blob_path, load_image, manifest_path},
+        image::{Blob, Contents, FORMAT, ImageManifest, Parts, blob_path, load_image, manifest_path},
         versions::Shelf,
     },
     id::{Arch, Digest, Timestamp},
@@ -27,6 +27,7 @@ fn manifest(blobs: &Path, text: &str) -> ImageManifest {
         Blob { digest, size: text.len() as u64 }
     };
     ImageManifest {
+        contents: Contents::default(),
         format: FORMAT,
         name: "lab".parse().unwrap(),
         arch: Arch::X86_64,

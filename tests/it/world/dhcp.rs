@@ -71,7 +71,13 @@ fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
 fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let mut packet = vec![0; 236];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
-    packet[4..8].copy_from_slice(&[mac.0[2], mac.0[3], mac.0[5], kind]);
+    // Each program has its own: an answer to the one before, which had to ask twice, is not for this one.
+    let program = match who {
+        As::Firmware(_) => 1,
+        As::Ipxe => 2,
+        As::Os => 3,
+    };
+    packet[4..8].copy_from_slice(&[mac.0[3], mac.0[5], program, kind]);
     packet[10] = 0x80;
     packet[28..34].copy_from_slice(&mac.0);
     packet.extend([99, 130, 83, 99]);
