@@ -132,8 +132,7 @@ pub(super) fn vars(vars: &Vars) -> String {
 fn checks(policy: &CheckPolicy) -> String {
     let rules = policy.rules.iter().map(|(check, rule)| format!("{check}: {}", rule.as_str()));
     let mib = |name, value: Option<u64>| value.map(|value| format!("{name} at least {value} MiB"));
-    let limits = [mib("memory", policy.thresholds.memory_mib), mib("storage", policy.thresholds.storage_mib)];
-    rules.chain(limits.into_iter().flatten()).collect::<Vec<_>>().join(", ")
+    rules.chain(mib("memory", policy.thresholds.memory_mib)).collect::<Vec<_>>().join(", ")
 }
 
 fn list(profiles: &[ProfileView]) -> String {

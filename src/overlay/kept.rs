@@ -47,25 +47,32 @@ impl PublicOverlay {
     }
 
     /// Puts an overlay together from what was kept of it. `content` gives the bytes of a digest; the agent of this program needs none.
+    /// Files with secrets are not kept: they are those of `now`, what the node would be given now, if they have the same digest.
     ///
     /// # Errors
     /// Those of `content`.
     pub fn restore<E>(
         files: &[KeptFile],
         agent: &AgentBinary,
+        now: Option<&PublicOverlay>,
         content: impl Fn(&Digest) -> Result<Bytes, E>,
     ) -> Result<PublicOverlay, E> {
         let one = |file: &KeptFile| {
             let kind = match file.kind {
                 KeptKind::Directory => Kind::Directory,
                 KeptKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
-                KeptKind::File | KeptKind::Secret if file.digest == agent.digest => Kind::Agent,
-                KeptKind::File | KeptKind::Secret => Kind::File(content(&file.digest)?),
+                KeptKind::File if file.digest == agent.digest => Kind::Agent,
+                KeptKind::File => Kind::File(content(&file.digest)?),
+                KeptKind::Secret => {
+                    let is_it = |it: &&RenderedFile| it.path == file.path && it.digest == file.digest;
+                    return Ok(now.and_then(|now| now.files.iter().find(is_it)).cloned());
+                }
             };
             let KeptFile { path, mode, owner, digest, size, .. } = file.clone();
-            Ok(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size })
+            Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
-        let files = files.iter().map(one).collect::<Result<Vec<_>, E>>()?;
-        Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets: Vec::new() })
+        let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
+        let secrets = now.map(|now| now.secrets.clone()).unwrap_or_default();
+        Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets })
     }
 }

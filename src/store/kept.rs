@@ -51,12 +51,12 @@ pub enum KeptError {
     },
     /// It has files with secrets, which are never kept.
     #[error(
-        "generation {generation} cannot be made again: {path} has a secret in it, and secrets are not kept; assign its profile instead"
+        "generation {generation} cannot be made again: {path} has a secret in it, which is not kept, and is another file now; assign its profile instead"
     )]
     Secret {
         /// Which, for people.
         generation: String,
-        /// The first file with a secret.
+        /// The first file with a secret that is not what it was.
         path: String,
     },
     /// A file cannot be read or written.

@@ -41,7 +41,7 @@ pub struct AgentConfig {
 }
 
 /// Every readiness check that a profile may name. An agent has no check that is not here.
-pub const CHECKS: [&str; 4] = ["services", "identity", "clock", "memory"];
+pub const CHECKS: [&str; 8] = ["services", "identity", "clock", "memory", "kvm", "iommu", "vfio", "units"];
 
 /// What a profile says of the readiness checks of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,12 +72,9 @@ pub enum CheckRule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Thresholds {
-    /// Least memory that must be available, in MiB.
+    /// Least memory that must be available, in MiB; less is a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// Least space that must be free where workloads are stored, in MiB.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub storage_mib: Option<u64>,
 }
 
 impl CheckPolicy {

@@ -7,7 +7,7 @@ mod virtualization;
 use super::facts::{self, Tree};
 use crate::{
     id::{DenyList, Timestamp},
-    wire::{AgentConfig, BootPart, Check, CheckStatus, UnitFacts},
+    wire::{AgentConfig, BootPart, Check, CheckRule, CheckStatus, UnitFacts},
 };
 
 /// Below this much available memory a node is called tight, in KiB.
@@ -42,9 +42,22 @@ const ALL: [CheckFn; 8] = [
     virtualization::units,
 ];
 
-/// Runs every check.
+/// Runs every check; each counts as the profile says.
 pub fn run(context: &Context<'_>) -> Vec<Check> {
-    ALL.iter().map(|check| check(context)).collect()
+    let policy = &context.config.checks;
+    ALL.iter().map(|check| check(context)).map(|check| counted(policy.rule(&check.name), check)).collect()
+}
+
+/// A check as it counts: a profile may switch it off, or take its failure as a warning.
+fn counted(rule: CheckRule, check: Check) -> Check {
+    match (rule, check.status) {
+        (CheckRule::Off, CheckStatus::Warn | CheckStatus::Fail) => {
+            let detail = format!("switched off by the profile; it says: {}", check.detail);
+            verdict(&check.name, CheckStatus::Skip, detail, "")
+        }
+        (CheckRule::Warn, CheckStatus::Fail) => Check { status: CheckStatus::Warn, ..check },
+        _ => check,
+    }
 }
 
 /// Counts failures and warnings.
@@ -111,6 +124,15 @@ fn memory(context: &Context<'_>) -> Check {
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
     let detail = format!("{available} of {total} MiB available");
+    if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available < *least) {
+        let detail = format!("{detail}; the profile wants {least}");
+        return verdict(
+            NAME,
+            CheckStatus::Fail,
+            detail,
+            "give it more memory, or lower thresholds.memory_mib of its profile",
+        );
+    }
     if memory.available_kib < TIGHT_KIB {
         return verdict(NAME, CheckStatus::Warn, detail, "look for large files in tmpfs: `du -xsh /*`");
     }

@@ -78,3 +78,32 @@ fn little_memory_is_a_warning() {
         assert_eq!(status("memory", &tree, &config(&[]), 1).0, expected);
     }
 }
+
+#[test]
+fn a_profile_may_name_every_check_and_no_other() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (config, tree) = (config(&[]), Tree::new(dir.path()));
+    let context = Context { tree: &tree, config: &config, boot: &boot(), units: &[], now: Timestamp::from_millis(1) };
+    let names: Vec<String> = run(&context).into_iter().map(|check| check.name).collect();
+    assert_eq!(names, crate::wire::CHECKS);
+}
+
+#[test]
+fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_memory_it_wants() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let tree = Tree::new(dir.path());
+    fs::create_dir_all(dir.path().join("proc")).expect("made");
+    fs::write(dir.path().join("proc/meminfo"), "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n").expect("written");
+    let mut config = config(&["sshd"]);
+    for (rule, verdict) in
+        [(CheckRule::On, CheckStatus::Fail), (CheckRule::Warn, CheckStatus::Warn), (CheckRule::Off, CheckStatus::Skip)]
+    {
+        config.checks.rules.insert("services".into(), rule);
+        let (status, detail) = status("services", &tree, &config, 1);
+        assert!(status == verdict && detail.contains("sshd"), "{detail}");
+    }
+    for (least, verdict) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
+        config.checks.thresholds.memory_mib = Some(least);
+        assert_eq!(status("memory", &tree, &config, 1).0, verdict);
+    }
+}

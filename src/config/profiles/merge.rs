@@ -197,11 +197,7 @@ impl Merge<'_> {
             };
             let Some((value, by)) = self.chain.iter().rev().find_map(of) else { continue };
             self.set(format!("thresholds.{key}"), VarValue::Integer(value), &by);
-            let value = u64::try_from(value).ok();
-            match key {
-                "memory_mib" => thresholds.memory_mib = value,
-                _ => thresholds.storage_mib = value,
-            }
+            thresholds.memory_mib = u64::try_from(value).ok();
         }
         let rules = rules.into_iter().map(|(name, (rule, _))| (name, rule));
         CheckPolicy { rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(), thresholds }

@@ -16,7 +16,7 @@ const MAX_PAGES: i64 = 1 << 25;
 const MAX_MIB: i64 = 1 << 30;
 
 /// Keys of `[profiles.*.thresholds]`.
-pub(super) const THRESHOLDS: [&str; 2] = ["memory_mib", "storage_mib"];
+pub(super) const THRESHOLDS: [&str; 1] = ["memory_mib"];
 
 pub(super) struct Written {
     pub(super) name: ProfileName,

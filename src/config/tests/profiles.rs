@@ -20,7 +20,7 @@ packages = ["-vim", "htop"]
 hugepages = { size = "1G", count = 16 }
 vars = { slots = 8 }
 checks = { memory = "on" }
-thresholds = { storage_mib = 100 }
+thresholds = { memory_mib = 100 }
 [profiles.grandchild]
 extends = "child"
 hugepages = { size = "2M", count = 0 }
@@ -75,7 +75,7 @@ fn of_variables_checks_and_thresholds_the_nearest_counts() {
     assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
     assert_eq!(serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(), Some("false"));
     let told = serde_json::to_string(&child.checks).expect("plain data");
-    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":512,"storage_mib":100}}"#);
+    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100}}"#);
 }
 
 #[test]
@@ -100,8 +100,7 @@ fn every_value_remembers_who_set_it_and_who_took_it_away() {
         "vars.fabric=ib0 base",
         "checks.memory=on child",
         "checks.clock=warn base",
-        "thresholds.memory_mib=512 base",
-        "thresholds.storage_mib=100 child",
+        "thresholds.memory_mib=100 child",
     ] {
         assert!(lines.iter().any(|line| line == wanted), "{wanted} in {lines:#?}");
     }

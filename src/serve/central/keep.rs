@@ -1,14 +1,15 @@
 //! Generations that nodes were given are kept, compared, and booted again.
 
-use super::{Central, Live, RenderError, Rendered, Shared, lock, render::image_parts};
+use super::{Central, Live, RenderError, Rendered, Shared, context::Contexts, lock, render::image_parts};
 use crate::boot::What;
 use crate::catalog::{Image, image::load_version};
-use crate::fleet::{Generation, KEPT_FORMAT, KeptGeneration, KeptKind, Node};
+use crate::fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node};
 use crate::id::Digest;
 use crate::overlay::{self, ImageFacts, PublicOverlay};
 use crate::store::{KeptError, Model};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -88,18 +89,31 @@ impl Central {
     }
 
     /// A generation of a node as it was, to be booted again: compared with its digest in every part. Blocks.
-    pub(super) fn bring_back(&self, live: &Live, node: &Node, generation: Generation) -> Result<Rendered, RenderError> {
+    pub(super) fn bring_back(
+        self: &Shared,
+        live: &Arc<Live>,
+        node: &Node,
+        generation: Generation,
+    ) -> Result<Rendered, RenderError> {
         let refused = |source| RenderError::NotKept { node: node.id, source };
         let kept = self.kept.get(generation).map_err(refused)?;
-        if let Some(secret) = kept.files.iter().find(|file| file.kind == KeptKind::Secret) {
-            let (generation, path) = (generation.0.short(), secret.path.to_string());
+        // Secrets are never kept: their files are what they are now, or not to be had.
+        let secret = kept.files.iter().find(|file| file.kind == KeptKind::Secret);
+        let now = secret.map(|_| self.unpinned(live, node)).transpose()?;
+        let same = |file: &&KeptFile| {
+            let files = now.iter().flat_map(|now| &now.files);
+            files.into_iter().any(|it| it.path == file.path && it.digest == file.digest)
+        };
+        let secrets = || kept.files.iter().filter(|file| file.kind == KeptKind::Secret);
+        if let Some(other) = secrets().find(|file| !same(file)) {
+            let (generation, path) = (generation.0.short(), other.path.to_string());
             return Err(refused(KeptError::Secret { generation, path }));
         }
         let gone =
             || RenderError::ImageGone { image: kept.image.clone(), version: kept.version.short(), node: node.id };
         let image = live.catalog.version(&kept.version).ok_or_else(gone)?;
         let content = |digest: &Digest| self.kept.content(generation, digest);
-        let overlay = PublicOverlay::restore(&kept.files, &self.agent, content).map_err(refused)?;
+        let overlay = PublicOverlay::restore(&kept.files, &self.agent, now.as_deref(), content).map_err(refused)?;
         let facts = ImageFacts { name: kept.image.clone(), ..ImageFacts::of(&image.manifest) };
         if overlay::generation(&facts, overlay.digest, &kept.profile, &kept.args) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
@@ -107,6 +121,13 @@ impl Central {
         }
         let what = What { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
         Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version })
+    }
+
+    /// What the node would be given if it were not pinned. Blocks.
+    fn unpinned(self: &Shared, live: &Arc<Live>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
+        let endpoint = self.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, None, endpoint))?;
+        Ok(job.render()?.overlay)
     }
 
     /// The same, on a thread of its own and once for all that ask.
@@ -122,7 +143,7 @@ impl Central {
     }
 
     /// Makes sure that a node can boot a generation from now on, whatever happens: all of it is there and on the disk. Blocks.
-    pub(super) fn hold(&self, node: &Node, generation: Generation) -> Result<(), RenderError> {
+    pub(super) fn hold(self: &Shared, node: &Node, generation: Generation) -> Result<(), RenderError> {
         let refused = |source| RenderError::NotKept { node: node.id, source };
         let kept = self.kept.get(generation).map_err(refused)?;
         let live = self.live();

@@ -240,7 +240,7 @@ impl Job {
         outcome
     }
 
-    fn render(&self) -> Result<Rendered, RenderError> {
+    pub(super) fn render(&self) -> Result<Rendered, RenderError> {
         let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
         let what = self.what();
         let generation = self.generation_of(public.digest, &what);
