@@ -47,10 +47,7 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     tasks.spawn("DHCP", async move {
         crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
     });
-    let site = central.site();
-    let interfaces = site.segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
-    let solicited = interfaces.filter_map(|segment| segment.interface().map(str::to_owned)).collect();
-    let token = stop.clone();
+    let (solicited, token) = (served(&central.site()), stop.clone());
     tasks.spawn("IPv6 router solicitations", async move {
         crate::serve::ndp::run(solicited, token).await;
         Ok(())
@@ -102,6 +99,12 @@ fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
     });
     tasks.spawn("reload", reload::run(central.clone(), stop.clone()));
     tasks
+}
+
+/// Interfaces on which machines boot from here.
+fn served(site: &Site) -> Vec<String> {
+    let segments = site.segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
+    segments.filter_map(|segment| segment.interface().map(str::to_owned)).collect()
 }
 
 /// Resolves at the first SIGINT or SIGTERM.

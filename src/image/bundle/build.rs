@@ -77,6 +77,9 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
     build.store(digest, programs, tree)
 }
 
+/// Commands, and packages with their versions.
+type Assembled = (Vec<String>, Vec<(String, String)>);
+
 struct Build<'a> {
     request: &'a BundleRequest,
     recipe: &'a BundleRecipe,
@@ -86,7 +89,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     /// Fetches, and lays everything out in the folder `stage`; gives the commands and the packages.
-    fn assemble(&self) -> Result<(Vec<String>, Vec<(String, String)>), BuildError> {
+    fn assemble(&self) -> Result<Assembled, BuildError> {
         let (scratch, root, stage) =
             (self.work.folder("fetch")?, self.work.folder("tree")?, self.work.folder("stage")?);
         let begun = Instant::now();

@@ -126,7 +126,7 @@ impl Central {
     /// What the node would be given if it were not pinned. Blocks.
     fn unpinned(self: &Shared, live: &Arc<Live>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
-        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, None, endpoint))?;
+        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, (None, endpoint)))?;
         Ok(job.render()?.overlay)
     }
 

@@ -9,7 +9,6 @@ use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{Group, Profile, Site, Whom};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName};
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     net::Ipv4Addr,
     sync::{Arc, PoisonError},
@@ -107,12 +106,11 @@ impl Live {
         self.reserved.get(&Whom::Node(node)).or_else(by_card).copied()
     }
 
-    /// Over all that a profile says.
-    pub(super) fn profile_digest(&self, profile: &Cow<'_, Profile>) -> Digest {
-        match profile {
-            Cow::Borrowed(profile) => self.profiles.get(&profile.name).copied().unwrap_or_else(|| digest(profile)),
-            Cow::Owned(profile) => digest(profile),
-        }
+    /// Over all that a profile says; known for those of the site.
+    pub(super) fn profile_digest(&self, profile: &Profile) -> Digest {
+        let own = self.site.profiles.get(&profile.name).filter(|own| std::ptr::eq(*own, profile));
+        let known = own.and_then(|own| self.profiles.get(&own.name).copied());
+        known.unwrap_or_else(|| digest(profile))
     }
 }
 

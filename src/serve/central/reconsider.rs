@@ -131,7 +131,7 @@ impl Central {
             let profile = profile.unwrap_or_else(|| live.site.default_profile.clone());
             return Some(Question::Known(Outlook::Boots(pinned, profile)));
         }
-        Some(match self.job(live, contexts, model, node, None, endpoint) {
+        Some(match self.job(live, contexts, model, node, (None, endpoint)) {
             Err(error) => Question::Known(failed(&error)),
             Ok(job) => {
                 let profile = job.profile_name().clone();

@@ -162,7 +162,7 @@ impl Central {
         if let Some(pinned) = node.pinned {
             return self.pinned(live, node, pinned).await;
         }
-        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, session, endpoint));
+        let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, (session, endpoint)));
         let job = job.map_err(Arc::new)?;
         let key = job.key;
         self.renders.once(key, move || job.run()).await
@@ -175,8 +175,7 @@ impl Central {
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
-        session: Option<BootSessionId>,
-        endpoint: Endpoint,
+        (session, endpoint): (Option<BootSessionId>, Endpoint),
     ) -> Result<Job, RenderError> {
         let profile = boot::choose(&live.site, node, session)?;
         let held = held(live, &profile.name)?;
