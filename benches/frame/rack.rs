@@ -102,6 +102,7 @@ fn write_image(blobs: &Path) -> anyhow::Result<()> {
         Ok(blob)
     };
     let manifest = ImageManifest {
+        contents: Default::default(),
         format: FORMAT,
         name: "bench".parse()?,
         arch: Arch::X86_64,
