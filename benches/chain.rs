@@ -52,6 +52,7 @@ impl Rendering {
         let site = config::load(Path::new("site.toml")).expect("the sample is valid");
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let image = ImageFacts {
+            bundles: Vec::new(),
             name: "alpine-lab".parse().expect("a name"),
             manifest: Digest::of(b"manifest"),
             modloop: Digest::of(b"modloop"),
