@@ -8,10 +8,12 @@ use crate::catalog::{
     image,
     overlay::{Reading, read_all},
 };
-use crate::config::{Fault, Faults, Profile, Site};
+use crate::config::{Fault, Faults, Profile, Site, Whom};
 use crate::fleet::{KEPT_FORMAT, KeptGeneration};
 use crate::id::{Arch, Digest, NodeId, VarName};
-use crate::overlay::{self, AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput};
+use crate::overlay::{
+    self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay, RenderInput,
+};
 use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
@@ -88,9 +90,7 @@ impl<'s> Renderer<'s> {
     /// The public part of a profile's overlay.
     pub(super) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Faults> {
         let image = self.image(profile);
-        let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
-        let mut node = NodeContext::new(node.unwrap_or_else(any), None);
-        node.vars = profile.vars.clone();
+        let node = self.node(profile, node);
         let nothing = AgentBinary::new(b"");
         let input = RenderInput {
             site: self.site,
@@ -103,6 +103,25 @@ impl<'s> Renderer<'s> {
             image: &image,
         };
         overlay::render_public(&input)
+    }
+
+    /// A node as the site file alone knows it: its groups, and the addresses that are reserved for their members.
+    fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
+        let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
+        let mut context = NodeContext::new(node.unwrap_or_else(any), None);
+        context.vars = profile.vars.clone();
+        for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
+            let member = |id: &NodeId| {
+                let reserved = self.site.reservations.iter().find(|reservation| reservation.whom == Whom::Node(*id));
+                let address = reserved.map(|reservation| reservation.address);
+                MemberContext { id: *id, hostname: NodeContext::new(*id, None).hostname(), address }
+            };
+            let members = group.nodes.iter().map(member).collect();
+            context.vars.extend(group.vars.clone());
+            let (name, overlays) = (group.name.clone(), group.overlays.clone());
+            context.groups.push(GroupContext { name, overlays, members });
+        }
+        context
     }
 
     /// What a node of a profile would boot, to be compared.

@@ -291,3 +291,20 @@ fn a_check_says_which_image_has_what_an_overlay_needs() {
         assert!(said.contains(wanted), "{wanted}\nnot in\n{said}");
     }
 }
+
+#[test]
+fn an_overlay_of_a_group_is_checked_with_the_members_and_variables_of_the_group() {
+    let desk = Desk::new();
+    let group = "\n[groups.cfd]\nnodes = [\"0123abcd\", \"1123abcd\"]\noverlays = [\"mpi\"]\n";
+    let vars = "vars = { mpi_group = \"cfd\", mpi_public_key = \"ssh-ed25519 AAAA mpi\" }\n";
+    desk.append("site.toml", &format!("{group}{vars}[secrets]\nmpi_key = {{ file = \"key\" }}\n"));
+    desk.write("key", "a private key\n");
+    fs::set_permissions(desk.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    desk.printed("check");
+    desk.printed("overlay check");
+    let site = fs::read_to_string(desk.path("site.toml")).unwrap();
+    desk.write("site.toml", &site.replace("mpi_group = \"cfd\"", "mpi_group = \"cdf\", mpi_slots = \"many\""));
+    let said = desk.refused("check");
+    assert!(said.contains("variable `mpi_slots` is of type text, not integer"), "{said}");
+    assert!(said.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"), "{said}");
+}

@@ -11,8 +11,8 @@ use crate::cli::{
     Context, Failure,
     print::{Output, table},
 };
-use crate::config::{Fault, Faults, Profile, Site};
-use crate::id::{ImageName, NodeId, SafePath};
+use crate::config::{Fault, Faults, Group, Profile, Site};
+use crate::id::{ImageName, NodeId, OverlayName, SafePath};
 use clap::Args;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,11 @@ pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
             }
         }
     }
-    faults.extend(of_nodes(site, &mut renderer));
+    for fault in of_nodes(site, &mut renderer, &broken) {
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
+    }
     faults
 }
 
@@ -163,13 +167,18 @@ fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageMan
     faults
 }
 
-/// A node's own overlay must fit a profile; which one the node has, only the central node knows.
-fn of_nodes(site: &Site, renderer: &mut Renderer<'_>) -> Vec<Fault> {
-    let nodes: Vec<NodeId> = renderer.overlays.nodes.keys().copied().collect();
+/// Overlays of groups and of single nodes must fit a profile; which one a node has, only the central node knows.
+fn of_nodes(site: &Site, renderer: &mut Renderer<'_>, broken: &BTreeSet<Layer>) -> Vec<Fault> {
+    let known = |name: &&OverlayName| !broken.contains(&Layer::Named((*name).clone()));
+    let whole = |group: &&Group| group.overlays.iter().all(|name| known(&name));
+    let members = site.groups.iter().filter(whole).filter_map(|group| group.nodes.first().copied());
+    let nodes: BTreeSet<NodeId> = renderer.overlays.nodes.keys().copied().chain(members).collect();
+    let profiles: Vec<&Profile> =
+        site.profiles.values().filter(|profile| profile.overlays.iter().all(|name| known(&name))).collect();
     let mut faults = Vec::new();
     for node in nodes {
         let mut first = None;
-        for profile in site.profiles.values() {
+        for profile in &profiles {
             match renderer.render(profile, Some(node)) {
                 Ok(_) => {
                     first = None;
