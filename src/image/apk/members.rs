@@ -79,8 +79,13 @@ pub fn files(tar: &[u8]) -> io::Result<Vec<File>> {
 pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for file in files {
-        let mut header = tar::Header::new_gnu();
+        let mut header = tar::Header::new_ustar();
+        // Every number is written: apk takes an entry with an empty one for the end of the archive.
+        header.set_entry_type(tar::EntryType::Regular);
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_size(file.bytes.len() as u64);
         builder.append_data(&mut header, &file.name, &file.bytes[..]).expect("memory takes everything");
     }
