@@ -15,6 +15,10 @@ pub fn odd(blobs: &Path, dir: &Path) -> PathBuf {
     fs::create_dir_all(odd.join("sha256")).expect("made");
     for entry in fs::read_dir(images).expect("the image is built") {
         let entry = entry.expect("readable");
+        // Beside each image's current manifest stands the folder of its versions.
+        if entry.path().extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
         let mut manifest: Value = serde_json::from_slice(&fs::read(entry.path()).expect("readable")).expect("JSON");
         for part in ["kernel", "initramfs", "modloop", "packages"] {
             let digest = manifest["parts"][part]["digest"].as_str().expect("a digest").to_owned();
