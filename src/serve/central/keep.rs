@@ -196,10 +196,12 @@ impl Central {
         }
     }
 
-    /// Names the image versions that nodes run, or are pinned to, where `meshd image prune` looks. Blocks.
+    /// Names the image versions that nodes run or are pinned to and that profiles are rolled back to, where `meshd image prune`
+    /// looks. Blocks.
     pub(super) fn write_in_use(&self) {
-        let site = self.site();
-        let versions = self.store.read(|model| {
+        let live = self.live();
+        let (site, held) = (&live.site, live.all_held().values().flatten().map(|held| held.version));
+        let mut versions = self.store.read(|model| {
             let of = |node: &Node| {
                 let history = model.history(node.id);
                 let needed = [node.booted, node.pinned].into_iter().flatten();
@@ -207,8 +209,12 @@ impl Central {
             };
             model.nodes().flat_map(of).collect::<BTreeSet<_>>()
         });
+        versions.extend(held);
         let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
-        let text = format!("# what nodes of site {} run or are pinned to; written by meshd\n{lines}", site.name);
+        let text = format!(
+            "# what nodes of site {} run, and what they or their profiles are kept at; written by meshd\n{lines}",
+            site.name
+        );
         let folder = site.blobs_dir.join(crate::catalog::versions::IN_USE);
         let (path, fresh) = (folder.join(&site.name), folder.join(format!(".{}.new", site.name)));
         let written = std::fs::create_dir_all(&folder)

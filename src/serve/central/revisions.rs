@@ -246,6 +246,8 @@ impl Central {
             central.with_all_kept(now.with_held(central.all_held()))
         });
         self.replace_live(live.await.map_err(|_| Arc::new(RenderError::Interrupted))?);
+        let central = self.clone();
+        drop(tokio::task::spawn_blocking(move || central.write_in_use()).await);
         self.reconsider_all();
         Ok(())
     }
