@@ -27,16 +27,21 @@ fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_wh
     let world = World::prepared("auto");
     let central = daemon::build(config::load(&world.path("site.toml")).unwrap()).unwrap();
     let endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
-    // One thread: a render that were done on it would be seen below.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // One thread for requests and one for renders: a render done on the first would be seen below, and the second is ours to hold.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let made = central.render(&node(0), endpoint).await.unwrap();
         assert_eq!(central.renders_made(), 1);
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let holder = tokio::task::spawn_blocking(move || held.recv());
         let new = node(1);
         let mut storm = Box::pin(join_all((0..1000).map(|_| central.render(&new, endpoint))));
-        assert!((&mut storm).now_or_never().is_none(), "it is being made, elsewhere");
+        assert!((&mut storm).now_or_never().is_none(), "it is to be made, elsewhere");
         let cached = central.render(&node(0), endpoint).now_or_never().expect("at once").unwrap();
         assert_eq!(cached.generation, made.generation);
+        let_go.send(()).unwrap();
+        holder.await.unwrap().unwrap();
         let all = storm.await;
         assert_eq!(central.renders_made(), 2);
         let first = all[0].as_ref().unwrap().generation;
