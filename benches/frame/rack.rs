@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use meshd::{
     catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
     config, daemon,
-    fleet::{Fingerprint, Generation, Node, Phase},
+    fleet::{Fingerprint, Generation, Node, Phase, Verb},
     id::{Arch, Basis, Digest, MacAddr, Timestamp},
     serve::central::Shared,
     store::StoreError,
@@ -60,7 +60,7 @@ impl Rack {
         fs::write(self.dir.path().join("site.toml"), text)?;
         let begun = Instant::now();
         self.runtime.block_on(async {
-            let reload = self.central.reload().await;
+            let reload = self.central.reload(&self.central.own_order(Verb::Reload)).await;
             anyhow::ensure!(reload.changed, "{:?}", reload.faults);
             self.central.reconsider_stale().await;
             Ok(())

@@ -2,6 +2,7 @@
 
 use super::DaemonError;
 use crate::catalog::versions::{BUNDLES, IMAGES};
+use crate::fleet::Verb;
 use crate::id::Digest;
 use crate::serve::central::Shared;
 use std::{
@@ -31,7 +32,7 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
         let now = look(&central).await;
         if forced || now != seen {
             seen = now;
-            central.reload().await;
+            central.reload(&central.own_order(Verb::Reload)).await;
         }
     }
 }

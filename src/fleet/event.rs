@@ -1,6 +1,6 @@
 //! The append-only record of what happened: who, what, why, when.
 
-use super::{Condition, ConditionKind, Phase, Stage};
+use super::{By, Cause, Condition, ConditionKind, Phase, Stage};
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -132,12 +132,16 @@ pub struct Event {
     pub kind: EventKind,
     /// For people; never a secret.
     pub detail: String,
+    /// The order that it came of, where it came of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<By>,
 }
 
 impl Event {
-    /// An event of a node; refine it with the `with_` methods.
-    pub fn new(at: Timestamp, actor: Actor, kind: EventKind, detail: impl Into<String>) -> Self {
-        Event { at, node: None, session: None, actor, kind, detail: detail.into() }
+    /// An event that an actor or an order caused; refine it with the methods below.
+    pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
+        let Cause { actor, by } = cause.into();
+        Event { at, node: None, session: None, actor, kind, detail: detail.into(), by }
     }
 
     /// Names the node.

@@ -2,6 +2,7 @@
 
 mod boot_loop;
 mod boot_session;
+mod by;
 mod condition;
 mod event;
 mod generation;
@@ -18,6 +19,7 @@ mod units;
 
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
 pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Standing, Wait};
+pub use by::{By, Cause, MAX_REASON, ParseWhoError, Verb, Who};
 pub use condition::{Condition, ConditionKind};
 pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::{Generation, Told, judge, judge_drift};

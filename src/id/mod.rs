@@ -4,6 +4,7 @@
 //! characters, a [`Secret`] cannot be printed. Everything here is pure.
 
 mod arch;
+mod correlation;
 mod digest;
 mod mac;
 mod name;
@@ -17,9 +18,10 @@ mod vars;
 mod vfio;
 
 pub use arch::{Arch, ClientArch};
+pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
-pub use name::{BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName};
+pub use name::{ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName};
 pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;

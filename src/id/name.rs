@@ -1,4 +1,5 @@
-//! Names that people give to profiles, overlays, images, bundles and groups. A name is a folder name too, so it cannot hold `/` or `..`.
+//! Names that people give to profiles, overlays, images, bundles, groups, tokens and rules. A name
+//! is a folder name too, so it cannot hold `/` or `..`.
 
 use std::{fmt, str::FromStr};
 
@@ -83,6 +84,16 @@ name!(
     /// The name of a bundle: a squashfs layer of software.
     BundleName,
     "bundle"
+);
+name!(
+    /// The name of a token of the admin plane.
+    ApiTokenName,
+    "token"
+);
+name!(
+    /// The name of a rule of the site by which machines are let in.
+    RuleName,
+    "rule"
 );
 name!(
     /// The name of a group of nodes.

@@ -1,6 +1,7 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
 use super::view::ErrorView;
+use crate::id::CorrelationId;
 use crate::serve::central::{OperateError, RenderError};
 use crate::store::StoreError;
 use axum::{
@@ -11,7 +12,7 @@ use axum::{
 use std::sync::Arc;
 
 /// Why a request is not done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Refused {
     status: StatusCode,
     code: &'static str,
@@ -32,6 +33,11 @@ impl Refused {
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        let hint = "this is a fault of meshd, its log says where".to_owned();
+        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
@@ -82,18 +88,25 @@ impl From<Arc<RenderError>> for Refused {
     }
 }
 
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let mut id = [0u8; 6];
-        // An ID that cannot be random is still an answer.
-        let _ = getrandom::fill(&mut id);
-        let correlation_id = crate::id::hex(&id);
+impl Refused {
+    /// The answer to the request of this name, which is in the log lines too.
+    pub(super) fn answer(self, correlation: CorrelationId) -> Response {
         let Refused { status, code, message, hint } = self;
         if status.is_server_error() {
-            tracing::error!(code, correlation_id, message, "admin request failed");
+            tracing::error!(code, message, "admin request failed");
         } else {
-            tracing::info!(code, correlation_id, message, "admin request refused");
+            tracing::info!(code, message, "admin request refused");
         }
+        let correlation_id = correlation.to_string();
         (status, Json(ErrorView { code: code.to_owned(), message, hint, correlation_id })).into_response()
+    }
+}
+
+/// Only a note: [`super::order::named`] makes the answer of it, for it knows what the request is called.
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
     }
 }

@@ -6,6 +6,7 @@ use super::{
     routes::{Answer, detail},
     view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
 };
+use crate::fleet::By;
 use axum::{
     Json,
     extract::{Path, State},
@@ -38,14 +39,15 @@ pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -
 pub(super) async fn pin(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
+    by: By,
     order: Body<Pin>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
     let id = central.resolve(&node)?;
     if order.off {
-        central.unpin(id).await?;
+        central.unpin(id, &by).await?;
     } else {
-        central.pin(id, order.generation.as_deref()).await?;
+        central.pin(id, order.generation.as_deref(), &by).await?;
     }
     detail(&central, id)
 }
@@ -68,20 +70,21 @@ pub(super) async fn revisions(
 pub(super) async fn rollback(
     State(plane): State<Plane>,
     Path(name): Path<String>,
+    by: By,
     order: Body<Rollback>,
 ) -> Answer<Vec<RevisionView>> {
     let order = body(order)?;
     let named = profile(&name)?;
     if order.off {
-        plane.central.let_go(named).await?;
+        plane.central.let_go(named, &by).await?;
     } else {
-        plane.central.rollback(named, order.to.as_deref()).await?;
+        plane.central.rollback(named, order.to.as_deref(), &by).await?;
     }
     revisions(State(plane), Path(name)).await
 }
 
-pub(super) async fn reload(State(Plane { central, .. }): State<Plane>) -> Json<ReloadView> {
-    let reload = central.reload().await;
+pub(super) async fn reload(State(Plane { central, .. }): State<Plane>, by: By) -> Json<ReloadView> {
+    let reload = central.reload(&by).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
 }

@@ -22,6 +22,7 @@ pub mod doctor;
 mod error;
 mod events;
 mod generations;
+mod order;
 mod orders;
 mod routes;
 mod socket;
@@ -30,7 +31,9 @@ pub mod view;
 
 pub use socket::{Socket, SocketError, bind};
 
+use crate::fleet::Who;
 use crate::serve::{central::Shared, metrics::Metrics};
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -38,6 +41,7 @@ use hyper_util::{
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 /// Operators at one time; more of them wait.
 const MAX_CONNECTIONS: usize = 128;
@@ -100,6 +104,14 @@ async fn accept(
 }
 
 async fn serve(stream: UnixStream, router: axum::Router, shutdown: CancellationToken) {
+    let who = match stream.peer_cred() {
+        Ok(peer) => Who::Operator(peer.uid()),
+        Err(error) => return tracing::warn!(%error, "nobody can say who is at the admin socket: not served"),
+    };
+    let router = router.map_request(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(who.clone());
+        request
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)

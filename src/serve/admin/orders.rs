@@ -6,6 +6,7 @@ use super::{
     routes::{Answer, detail, shown},
     view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
 };
+use crate::fleet::By;
 use crate::id::ProfileName;
 use axum::{
     Json,
@@ -25,17 +26,19 @@ pub(super) fn profile(text: &str) -> Result<ProfileName, Refused> {
 pub(super) async fn assign_profile(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
+    by: By,
     order: Body<AssignProfile>,
 ) -> Answer<NodeView> {
     let order = body(order)?;
     let id = central.resolve(&node)?;
-    central.assign_profile(id, profile(&order.profile)?).await?;
+    central.assign_profile(id, profile(&order.profile)?, &by).await?;
     shown(&central, id)
 }
 
 pub(super) async fn vars(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
+    by: By,
     order: Body<ChangeVars>,
 ) -> Answer<NodeDetail> {
     let ChangeVars { set, unset } = body(order)?;
@@ -43,22 +46,23 @@ pub(super) async fn vars(
         return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
     }
     let id = central.resolve(&node)?;
-    central.set_vars(id, set, unset).await?;
+    central.set_vars(id, set, unset, &by).await?;
     detail(&central, id)
 }
 
 pub(super) async fn boot_once(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
+    by: By,
     order: Body<BootOnce>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
     let id = central.resolve(&node)?;
     if order.clear {
-        central.clear_once(id).await?;
+        central.clear_once(id, &by).await?;
     } else {
         let named = order.profile.as_deref().map(profile).transpose()?;
-        central.boot_once(id, named, order.kernel_args).await?;
+        central.boot_once(id, named, order.kernel_args, &by).await?;
     }
     detail(&central, id)
 }

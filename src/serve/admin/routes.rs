@@ -4,9 +4,12 @@ use super::{
     Plane, doctor,
     doctor::Finding,
     error::Refused,
-    events, generations, orders,
+    events, generations,
+    order::{named, order},
+    orders,
     view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
 };
+use crate::fleet::{By, Verb};
 use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
     central::{Rendered, Shared},
@@ -18,7 +21,7 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    routing::{get, post},
+    routing::get,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
@@ -35,18 +38,18 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/status", get(status))
         .route("/nodes", get(nodes))
         .route("/nodes/{node}", get(node))
-        .route("/nodes/{node}/approve", post(approve))
-        .route("/nodes/{node}/assign-profile", post(orders::assign_profile))
-        .route("/nodes/{node}/vars", post(orders::vars))
-        .route("/nodes/{node}/boot-once", post(orders::boot_once))
-        .route("/nodes/{node}/pin", post(generations::pin))
+        .route("/nodes/{node}/approve", order(Verb::Approve, approve))
+        .route("/nodes/{node}/assign-profile", order(Verb::AssignProfile, orders::assign_profile))
+        .route("/nodes/{node}/vars", order(Verb::Vars, orders::vars))
+        .route("/nodes/{node}/boot-once", order(Verb::BootOnce, orders::boot_once))
+        .route("/nodes/{node}/pin", order(Verb::Pin, generations::pin))
         .route("/nodes/{node}/history", get(generations::history))
         .route("/nodes/{node}/diff", get(generations::diff))
         .route("/profiles/{name}/history", get(generations::revisions))
-        .route("/profiles/{name}/rollback", post(generations::rollback))
-        .route("/reload", post(generations::reload))
-        .route("/nodes/{node}/reboot", post(reboot))
-        .route("/nodes/{node}/release", post(release))
+        .route("/profiles/{name}/rollback", order(Verb::Rollback, generations::rollback))
+        .route("/reload", order(Verb::Reload, generations::reload))
+        .route("/nodes/{node}/reboot", order(Verb::Reboot, reboot))
+        .route("/nodes/{node}/release", order(Verb::Release, release))
         .route("/nodes/{node}/timeline", get(timeline))
         .route("/overlay/{node}", get(overlay))
         .route("/profiles", get(profiles))
@@ -61,6 +64,7 @@ pub(super) fn router(plane: Plane) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn_with_state(plane.clone(), named))
         .with_state(plane)
 }
 
@@ -141,9 +145,9 @@ async fn timeline(
     timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
 }
 
-async fn release(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+async fn release(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
-    central.release(id).await?;
+    central.release(id, &by).await?;
     shown(&central, id)
 }
 
@@ -155,15 +159,15 @@ async fn metrics(State(plane): State<Plane>) -> Response {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
 }
 
-async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
-    central.approve(id).await?;
+    central.approve(id, &by).await?;
     shown(&central, id)
 }
 
-async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeView> {
+async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
-    central.reboot(id).await?;
+    central.reboot(id, &by).await?;
     shown(&central, id)
 }
 

@@ -6,8 +6,8 @@ pub use super::bodies::{
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
-    BootSession, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node, Once,
-    Phase, Stage, StageMark,
+    BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,
+    Once, Phase, Stage, StageMark,
 };
 use crate::id::{
     Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp, Vars,
@@ -177,6 +177,9 @@ pub struct EventView {
     pub actor: crate::fleet::Actor,
     /// For people.
     pub detail: String,
+    /// The order that it came of: who gave it, which, why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<By>,
     /// The stage that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
@@ -280,6 +283,7 @@ impl EventView {
             session: event.session,
             actor: event.actor,
             detail: event.detail.clone(),
+            by: event.by.clone(),
             stage: None,
             from: None,
             to: None,

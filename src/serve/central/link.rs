@@ -8,7 +8,9 @@ use super::{
     stages::reach,
     stalls,
 };
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage, Told, judge_drift};
+use crate::fleet::{
+    Actor, By, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage, Told, judge_drift,
+};
 use crate::id::{Basis, DenyList, Hardware, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::Peer;
@@ -185,6 +187,7 @@ impl Central {
         node: NodeId,
         action: TaskAction,
         wait: Duration,
+        by: &By,
     ) -> Result<Option<TaskOutcome>, StoreError> {
         let id = TaskId(u64::from_be_bytes(self.random()));
         let (done, outcome) = oneshot::channel();
@@ -193,7 +196,7 @@ impl Central {
         let detail = format!("task {}: {:?}", id.0, task.action);
         self.store
             .commit(|tx| {
-                tx.event(Event::new(now, Actor::Operator, EventKind::Task, detail).of_node(node));
+                tx.event(Event::new(now, by, EventKind::Task, detail).of_node(node));
                 Ok::<_, StoreError>(())
             })
             .await?;

@@ -66,8 +66,8 @@ pub use watch::WATCH_INTERVAL;
 use crate::boot::Line;
 use crate::catalog::Catalog;
 use crate::config::Site;
-use crate::fleet::Lease;
-use crate::id::{BootSessionId, Timestamp};
+use crate::fleet::{By, Lease, Verb, Who};
+use crate::id::{BootSessionId, CorrelationId, Timestamp};
 use crate::overlay::AgentBinary;
 use crate::store::{Kept, KeptRevisions, Store};
 use crate::trust::{CertificateAuthority, capability::Book};
@@ -202,6 +202,16 @@ impl Central {
     /// A loader by its file name.
     pub fn loader(&self, name: &str) -> Option<Bytes> {
         self.loaders.get(name).cloned()
+    }
+
+    /// A new name for one request, or for one thing that this program does by itself.
+    pub fn new_correlation(&self) -> CorrelationId {
+        CorrelationId(self.random())
+    }
+
+    /// An order that this program gives itself.
+    pub fn own_order(&self, verb: Verb) -> By {
+        By::new(Who::Meshd, verb, self.new_correlation())
     }
 
     fn random<const N: usize>(&self) -> [u8; N] {

@@ -2,7 +2,7 @@
 
 use super::{Central, RenderError, RollbackError, orders::OrderError, script::phase_event, stalls};
 use crate::boot::Endpoint;
-use crate::fleet::{Actor, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
+use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::NodeId;
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
@@ -90,7 +90,7 @@ impl Central {
     }
 
     /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes its units as they are now.
-    pub async fn approve(&self, id: NodeId) -> Result<Node, OperateError> {
+    pub async fn approve(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
             .store
@@ -99,12 +99,12 @@ impl Central {
                 if matches!(node.phase, Phase::Discovered | Phase::Rejected) {
                     let change = node.change(PhaseChange::Approve)?;
                     tx.put_node(node.clone());
-                    phase_event(tx, id, node.boot, change, Actor::Operator, now);
+                    phase_event(tx, id, node.boot, change, by, now);
                 } else if !node.phase.is_admitted() {
                     node.change(PhaseChange::Approve)?;
                 } else {
                     tx.edit_node(id, Node::approve_units);
-                    stalls::clear(tx, id, ConditionKind::UnitDrift, Actor::Operator, now);
+                    stalls::clear(tx, id, ConditionKind::UnitDrift, by, now);
                     node = tx.node(id).cloned().unwrap_or(node);
                 }
                 Ok::<_, OperateError>(node)
@@ -116,16 +116,16 @@ impl Central {
 
     /// Lets a quarantined node boot again; what it did before counts for no loop any more. It is asking all the while, and
     /// goes on by itself.
-    pub async fn release(&self, id: NodeId) -> Result<Node, OperateError> {
+    pub async fn release(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         self.store
             .commit(|tx| {
                 let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
                 let change = node.release(now)?;
                 tx.put_node(node);
-                phase_event(tx, id, None, change, Actor::Operator, now);
+                phase_event(tx, id, None, change, by, now);
                 for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
-                    stalls::clear(tx, id, over, Actor::Operator, now);
+                    stalls::clear(tx, id, over, by, now);
                 }
                 tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
             })
@@ -133,12 +133,12 @@ impl Central {
     }
 
     /// Tells a node to reboot, over its link. Returns when the node has said that it does.
-    pub async fn reboot(&self, id: NodeId) -> Result<(), OperateError> {
+    pub async fn reboot(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
         if self.link_state(id).since.is_none() {
             return Err(OperateError::NotLinked { node: id });
         }
         let no_answer = OperateError::NoAnswer { node: id, seconds: REBOOT_TIMEOUT.as_secs() };
-        match self.run_task(id, TaskAction::Reboot, REBOOT_TIMEOUT).await?.ok_or(no_answer)? {
+        match self.run_task(id, TaskAction::Reboot, REBOOT_TIMEOUT, by).await?.ok_or(no_answer)? {
             TaskOutcome::Done => self.reboot_ordered(id).await,
             TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {
                 Err(OperateError::TaskFailed { node: id, reason })

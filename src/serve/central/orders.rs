@@ -4,7 +4,7 @@ use super::{Central, OperateError, RenderError, Shared, keep};
 use crate::boot::{self, Endpoint};
 use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
 use crate::fleet::{
-    Actor, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
+    By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
 };
 use crate::id::{NodeId, ProfileName, Timestamp, VarName, Vars};
 use crate::store::{KeptError, Tx};
@@ -79,7 +79,12 @@ pub enum OrderError {
 
 impl Central {
     /// Gives a node a profile; it takes effect at its next boot.
-    pub async fn assign_profile(self: &Shared, id: NodeId, profile: ProfileName) -> Result<Node, OperateError> {
+    pub async fn assign_profile(
+        self: &Shared,
+        id: NodeId,
+        profile: ProfileName,
+        by: &By,
+    ) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
         let now = self.now();
@@ -92,14 +97,20 @@ impl Central {
             if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
                 node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
             }
-            tell(tx, &node, EventKind::ProfileAssigned, detail, now);
+            tell(tx, &node, EventKind::ProfileAssigned, detail, by, now);
             Ok(node)
         })
         .await
     }
 
     /// Sets variables of a node, and removes others; they take effect at its next boot.
-    pub async fn set_vars(self: &Shared, id: NodeId, set: Vars, unset: Vec<VarName>) -> Result<Node, OperateError> {
+    pub async fn set_vars(
+        self: &Shared,
+        id: NodeId,
+        set: Vars,
+        unset: Vec<VarName>,
+        by: &By,
+    ) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
@@ -112,7 +123,7 @@ impl Central {
             if node.vars.len() > MAX_VARS {
                 return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
             }
-            tell(tx, &node, EventKind::VarsChanged, words.join(" "), now);
+            tell(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
             Ok(node)
         })
         .await
@@ -124,6 +135,7 @@ impl Central {
         id: NodeId,
         profile: Option<ProfileName>,
         kernel_args: Vec<String>,
+        by: &By,
     ) -> Result<Node, OperateError> {
         if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
             return Err(OrderError::NoOrder.into());
@@ -141,7 +153,7 @@ impl Central {
                 return Err(OrderError::Pinned { node: id }.into());
             }
             let once = Once { profile, kernel_args, set_at: now, used_by: None };
-            tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), now);
+            tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
             node.once = Some(once);
             Ok(node)
         })
@@ -149,11 +161,11 @@ impl Central {
     }
 
     /// Takes back what was ordered for one boot.
-    pub async fn clear_once(self: &Shared, id: NodeId) -> Result<Node, OperateError> {
+    pub async fn clear_once(self: &Shared, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
-            tell(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), now);
+            tell(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
             Ok(node)
         })
         .await
@@ -164,7 +176,7 @@ impl Central {
     ///
     /// # Errors
     /// Not all of that generation is here any more; the node boots as before then.
-    pub async fn pin(self: &Shared, id: NodeId, text: Option<&str>) -> Result<Node, OperateError> {
+    pub async fn pin(self: &Shared, id: NodeId, text: Option<&str>, by: &By) -> Result<Node, OperateError> {
         let (node, history) = self.with_history(id)?;
         let generation = match text {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
@@ -181,7 +193,7 @@ impl Central {
             .order(id, |tx, mut node| {
                 node.pinned = Some(generation);
                 node.once = None;
-                tell(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), now);
+                tell(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
                 Ok(node)
             })
             .await?;
@@ -191,11 +203,11 @@ impl Central {
     }
 
     /// The node boots what its profile says again.
-    pub async fn unpin(self: &Shared, id: NodeId) -> Result<Node, OperateError> {
+    pub async fn unpin(self: &Shared, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
-            tell(tx, &node, EventKind::Pinned, format!("no longer to generation {}", generation.0.short()), now);
+            tell(tx, &node, EventKind::Pinned, format!("no longer to generation {}", generation.0.short()), by, now);
             Ok(node)
         })
         .await
@@ -267,6 +279,6 @@ fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateError> {
     Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") })
 }
 
-fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, now: Timestamp) {
-    tx.event(Event::new(now, Actor::Operator, kind, detail).of_node(node.id));
+fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &By, now: Timestamp) {
+    tx.event(Event::new(now, by, kind, detail).of_node(node.id));
 }

@@ -4,7 +4,7 @@
 use super::{Central, Live, Shared, context::Contexts, lock};
 use crate::catalog::{Catalog, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
-use crate::fleet::{Actor, Event, EventKind, Node};
+use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
 use crate::overlay::{self, ImageFacts, RenderInput};
 use crate::store::Model;
@@ -30,7 +30,7 @@ pub struct Reload {
 
 impl Central {
     /// Reads everything anew. What it gives is remembered for [`Central::last_reload`].
-    pub async fn reload(self: &Shared) -> Reload {
+    pub async fn reload(self: &Shared, by: &By) -> Reload {
         let _one = self.reloading.lock().await;
         let central = self.clone();
         let read = tokio::task::spawn_blocking(move || central.read_anew()).await;
@@ -52,7 +52,7 @@ impl Central {
             self.reconsider_all();
             self.revise().await;
         }
-        self.tell_reload(&before, &reload).await;
+        self.tell_reload(&before, &reload, by).await;
         reload
     }
 
@@ -61,12 +61,12 @@ impl Central {
         lock(&self.reloaded).clone()
     }
 
-    async fn tell_reload(&self, before: &Reload, reload: &Reload) {
+    async fn tell_reload(&self, before: &Reload, reload: &Reload, by: &By) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
             tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");
         }
-        let event = |kind, detail| Event::new(self.now(), Actor::Central, kind, detail);
+        let event = |kind, detail| Event::new(self.now(), by, kind, detail);
         if reload.changed {
             tracing::info!("site, overlays and images were read anew");
             let restart = reload.restart.join(", ");

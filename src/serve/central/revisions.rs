@@ -3,7 +3,7 @@
 use super::{Central, Live, OperateError, RenderError, Shared};
 use crate::catalog::{Image, Overlay, image::load_version, read_overlays};
 use crate::config::Profile;
-use crate::fleet::{Actor, Event, EventKind, Generation, Revised, Revision, Revisions};
+use crate::fleet::{By, Event, EventKind, Generation, Revised, Revision, Revisions};
 use crate::id::{Digest, OverlayName, ProfileName};
 use crate::store::{KeptError, StoreError};
 use std::{
@@ -184,7 +184,12 @@ impl Central {
     ///
     /// # Errors
     /// There is none, or not all of it is here any more.
-    pub async fn rollback(self: &Shared, profile: ProfileName, text: Option<&str>) -> Result<Generation, OperateError> {
+    pub async fn rollback(
+        self: &Shared,
+        profile: ProfileName,
+        text: Option<&str>,
+        by: &By,
+    ) -> Result<Generation, OperateError> {
         let revisions = self.revisions(&profile);
         let target = match text {
             None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
@@ -212,20 +217,25 @@ impl Central {
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
         let generation = target.0.short();
         checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
-        self.hold_profile(profile, Some(target)).await?;
+        self.hold_profile(profile, Some(target), by).await?;
         Ok(target)
     }
 
     /// Nodes of a profile boot what the site file says again.
-    pub async fn let_go(self: &Shared, profile: ProfileName) -> Result<(), OperateError> {
+    pub async fn let_go(self: &Shared, profile: ProfileName, by: &By) -> Result<(), OperateError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).held.is_none() {
             return Err(RollbackError::NotHeld(profile).into());
         }
-        self.hold_profile(profile, None).await
+        self.hold_profile(profile, None, by).await
     }
 
-    async fn hold_profile(self: &Shared, profile: ProfileName, held: Option<Generation>) -> Result<(), OperateError> {
+    async fn hold_profile(
+        self: &Shared,
+        profile: ProfileName,
+        held: Option<Generation>,
+        by: &By,
+    ) -> Result<(), OperateError> {
         let now = self.now();
         let detail = match held {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
@@ -236,7 +246,7 @@ impl Central {
                 let mut revisions = tx.revisions(&profile);
                 revisions.held = held;
                 tx.put_revisions(profile, revisions);
-                tx.event(Event::new(now, Actor::Operator, EventKind::ProfileRolledBack, detail));
+                tx.event(Event::new(now, by, EventKind::ProfileRolledBack, detail));
                 Ok::<_, StoreError>(())
             })
             .await?;

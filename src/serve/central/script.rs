@@ -4,8 +4,8 @@ use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::RenderErro
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
 use crate::config::EnrollPolicy;
 use crate::fleet::{
-    Actor, BootSession, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting, Stage,
-    Transition, identify,
+    Actor, BootSession, Cause, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting,
+    Stage, Transition, identify,
 };
 use crate::id::{BootSessionId, DenyList, Digest, MacAddr, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
@@ -352,11 +352,11 @@ pub(super) fn phase_event(
     node: NodeId,
     session: impl Into<Option<BootSessionId>>,
     change: Option<(Phase, Phase)>,
-    actor: Actor,
+    cause: impl Into<Cause>,
     now: Timestamp,
 ) {
     if let Some((from, to)) = change {
-        let event = Event::new(now, actor, EventKind::Phase { from, to }, format!("{from} -> {to}"));
+        let event = Event::new(now, cause, EventKind::Phase { from, to }, format!("{from} -> {to}"));
         tx.event(event.of_node(node).in_session(session.into()));
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Central, script::phase_event};
 use crate::fleet::{
-    Actor, BootLoop, BootSession, Chain, ConditionKind, Event, EventKind, Node, Phase, Stage, Stall, boot_loop, stall,
+    Actor, BootLoop, BootSession, Cause, Chain, ConditionKind, Event, EventKind, Node, Phase, Stage, Stall, boot_loop,
+    stall,
 };
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
@@ -173,9 +174,9 @@ fn raise(
 }
 
 /// Clears a condition of a node, with an event if it was there.
-pub(super) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, actor: Actor, now: Timestamp) {
+pub(super) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, cause: impl Into<Cause>, now: Timestamp) {
     if tx.edit_node(node, |node| node.clear(kind)) == Some(true) {
         let boot = tx.node(node).and_then(|node| node.boot);
-        tx.event(Event::new(now, actor, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
+        tx.event(Event::new(now, cause, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
     }
 }

@@ -5,8 +5,8 @@ use meshd::{
     boot::{Endpoint, ScriptRequest},
     config::{self, Delivery},
     daemon,
-    fleet::{ConditionKind, Event, Exchange, Lease, Node, Stage},
-    id::{BootSessionId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
+    fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
+    id::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
     serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkId, Shared},
     store::EventFilter,
     trust::Peer,
@@ -25,6 +25,11 @@ use std::{
 use tokio::sync::mpsc;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+/// What an operator orders.
+pub fn ordered(verb: Verb) -> By {
+    By::new(Who::Operator(0), verb, CorrelationId([0; 8]))
+}
+
 /// Longer than any stage may take.
 pub const LONG: Duration = Duration::from_secs(25 * 60);
 
