@@ -59,6 +59,8 @@ pub enum EventKind {
     ProfileAssigned,
     /// A certificate was issued.
     CertificateIssued,
+    /// The certificates and tokens of a node were taken back.
+    CredentialsRevoked,
     /// A certificate, token or connection was refused.
     EnrolRefused,
     /// A machine was answered with a refusal instead of a boot.
@@ -100,6 +102,7 @@ impl EventKind {
             EventKind::ProfileChosen => "profile_chosen",
             EventKind::ProfileAssigned => "profile_assigned",
             EventKind::CertificateIssued => "certificate_issued",
+            EventKind::CredentialsRevoked => "credentials_revoked",
             EventKind::EnrolRefused => "enrol_refused",
             EventKind::BootRefused => "boot_refused",
             EventKind::Task => "task",

@@ -272,6 +272,16 @@ impl Central {
         }
     }
 
+    /// Ends a node's link so that nothing of it counts from now on, whether or not it is there to hear it.
+    pub(super) fn sever_link(&self, node: NodeId, reason: &str) {
+        let mut links = lock(&self.links.0);
+        links.tasks.retain(|_, outstanding| outstanding.task.node != node);
+        if let Some(live) = links.live.remove(&node) {
+            // A full queue does not save it: without its sender the link ends too.
+            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        }
+    }
+
     async fn checked(&self, id: NodeId, mut checks: Vec<Check>) -> Result<(), PlaneError> {
         checks.truncate(MAX_CHECKS);
         let now = self.now();

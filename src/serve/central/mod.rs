@@ -13,6 +13,7 @@
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `revoke` | a node loses its certificates, tokens and link at once |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
@@ -39,6 +40,7 @@ mod reconsider;
 mod reload;
 mod render;
 mod revisions;
+mod revoke;
 mod script;
 mod seams;
 mod segments;

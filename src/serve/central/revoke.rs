@@ -1,0 +1,48 @@
+//! A node loses what lets it in: certificates, tokens and capability, and the link that stands on them, all at once.
+//!
+//! There is no list of what is revoked: a node's record names the serial numbers that are honoured, and every connection
+//! and every request is held against it. What is not named there is refused, also after a restart.
+
+use super::{Central, OperateError, lock};
+use crate::fleet::{Actor, Event, EventKind, Node};
+use crate::id::{Digest, NodeId, Timestamp};
+use crate::store::Tx;
+
+impl Central {
+    /// Takes back every credential of a node and cuts its link. The boot that it is in is over: it gets new ones when it
+    /// boots again, as far as its phase allows.
+    pub async fn revoke(&self, id: NodeId, actor: Actor, why: &str) -> Result<Node, OperateError> {
+        let now = self.now();
+        let node = self
+            .store
+            .commit(|tx| {
+                disown(tx, id, actor, why, now);
+                tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+            })
+            .await?;
+        self.cut_off(id, why);
+        Ok(node)
+    }
+
+    /// What follows once [`disown`] is stored: the capability is void, and the link is gone before this returns.
+    pub(super) fn cut_off(&self, id: NodeId, why: &str) {
+        lock(&self.capabilities).void_node(id);
+        self.sever_link(id, why);
+        self.decided();
+    }
+}
+
+/// Takes back the credentials of a node, inside a transaction; [`Central::cut_off`] has to follow it.
+pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, actor: Actor, why: &str, now: Timestamp) {
+    let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
+    for hash in &tokens {
+        tx.remove_token(*hash);
+    }
+    let certificates = tx.edit_node(id, |node| {
+        node.boot = None;
+        std::mem::take(&mut node.certificates).len()
+    });
+    let Some(certificates) = certificates else { return };
+    let detail = format!("{certificates} certificates and {} tokens: {why}", tokens.len());
+    tx.event(Event::new(now, actor, EventKind::CredentialsRevoked, detail).of_node(id));
+}
