@@ -71,7 +71,6 @@ impl Rendering {
             overlays: self.catalog.overlays(),
             node: &NodeContext::new(id, None),
             central: [10, 77, 0, 1].into(),
-            ca_pem: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
             agent: &self.agent,
             image: &self.image,
         };
@@ -94,6 +93,7 @@ fn overlays(table: &mut Table) {
         session: "000000000000000000000000".parse().expect("a session ID"),
         generation: public.digest.to_string(),
         issued_at: Timestamp::from_millis(0),
+        roots_pem: None,
         token: None,
     };
     let delivered = rate(|| drop(black_box(deliver(&public, &boot, &[]))));

@@ -49,9 +49,9 @@ pub struct Trust {
 
 impl Trust {
     /// Reads the site's authority.
-    pub fn new(ca_pem: &str) -> Result<Self, Fault> {
+    pub fn new(roots_pem: &str) -> Result<Self, Fault> {
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in chain(ca_pem) {
+        for certificate in chain(roots_pem) {
             roots.add(certificate).map_err(|error| agent(&error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -217,7 +217,7 @@ impl Agent<'_> {
     }
 
     async fn tls(&self) -> Result<TlsStream<TcpStream>, Fault> {
-        let trust = self.storm.trust.get_or_try_init(|| async { Trust::new(&self.opened.ca_pem) }).await?;
+        let trust = self.storm.trust.get_or_try_init(|| async { Trust::new(&self.opened.roots_pem) }).await?;
         let config = ClientConfig::builder_with_provider(Arc::clone(&trust.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| agent(&error))?

@@ -10,16 +10,16 @@ use std::io::Read as _;
 pub struct Opened {
     pub config: AgentConfig,
     pub boot: BootPart,
-    pub ca_pem: String,
+    pub roots_pem: String,
 }
 
-/// Reads the three files of the agent.
+/// Reads the two files of the agent.
 pub fn open(initrd: &[u8]) -> Result<Opened, Fault> {
     let damaged = |what: &str| Fault::Overlay(format!("{what} is damaged"));
     let mut cpio = Vec::new();
     GzDecoder::new(initrd).read_to_end(&mut cpio).map_err(|_| damaged("its compression"))?;
     let apkovl = member(&cpio, "apkovl.tar.gz").ok_or_else(|| damaged("its cpio"))?;
-    let (mut config, mut boot, mut ca_pem) = (None, None, None);
+    let (mut config, mut boot) = (None, None::<BootPart>);
     let mut archive = tar::Archive::new(MultiGzDecoder::new(apkovl));
     for entry in archive.entries().map_err(|_| damaged("its tar"))? {
         let mut entry = entry.map_err(|_| damaged("its tar"))?;
@@ -30,16 +30,13 @@ pub fn open(initrd: &[u8]) -> Result<Opened, Fault> {
         match path.as_slice() {
             b"etc/meshd/agent.json" => config = Some(json(&read()?)?),
             b"etc/meshd/boot.json" => boot = Some(json(&read()?)?),
-            b"etc/meshd/ca.pem" => ca_pem = Some(read()?),
             _ => {}
         }
     }
     let missing = || Fault::Overlay("a file of the agent is missing".to_owned());
-    Ok(Opened {
-        config: config.ok_or_else(missing)?,
-        boot: boot.ok_or_else(missing)?,
-        ca_pem: ca_pem.ok_or_else(missing)?,
-    })
+    let boot = boot.ok_or_else(missing)?;
+    let roots_pem = boot.roots_pem.clone().ok_or_else(missing)?;
+    Ok(Opened { config: config.ok_or_else(missing)?, boot, roots_pem })
 }
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {

@@ -29,6 +29,9 @@ pub enum CallError {
     /// The central node knows us, or our token, and says no.
     #[error("the central node refuses: {0}")]
     Refused(String),
+    /// It is not the central node that this node was told to trust.
+    #[error("stale_ca: {0}")]
+    StaleCa(String),
     /// No usable answer: not there, busy, broken, not ours.
     #[error("{0}")]
     Lost(String),
@@ -37,9 +40,19 @@ pub enum CallError {
 fn lost(what: &str) -> impl FnOnce(std::io::Error) -> CallError {
     let what = what.to_owned();
     move |error| match alert(&error) {
+        _ if is_foreign(&error) => CallError::StaleCa(format!(
+            "{what}: {error}; it is another central node, or its authority was replaced while this node was away: \
+             boot this node again, or give its agent a new token"
+        )),
         Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
         None => CallError::Lost(format!("{what}: {error}")),
     }
+}
+
+/// True if we do not take the other end for the central node of our site.
+fn is_foreign(error: &std::io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// With TLS 1.3 the refusal of a client certificate comes after the handshake, as an alert on the first read.

@@ -1,11 +1,11 @@
 //! The files that the overlay brings, and how the token is taken out of one of them.
 
-use crate::wire::{self, AgentConfig, BootPart};
+use crate::wire::{self, AgentConfig, BootPart, Ticket};
 use serde::de::DeserializeOwned;
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -30,6 +30,14 @@ pub enum FileError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// It holds a secret, and others may read it.
+    #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
     },
     /// It is not what it should be.
     #[error("{}: {detail}; reboot the node to get a fresh overlay", path.display())]
@@ -90,6 +98,39 @@ fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
     Err(FileError::Content { path: path.to_owned(), detail })
 }
 
+/// Reads a ticket that was put here by hand. It holds a token: nobody but its owner may read it.
+///
+/// # Errors
+/// A file that is missing, unreadable, readable by others, or of another version.
+pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
+    let ticket: Ticket = parse(path)?;
+    let mode = fs::metadata(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(FileError::Exposed { path: path.to_owned(), mode });
+    }
+    check_version(path, ticket.config.version)?;
+    check_version(path, ticket.boot.version)?;
+    Ok(ticket)
+}
+
+/// Takes a ticket into the state folder, as the two files of an overlay, and removes it where it was: the token is in one place
+/// only, from which it goes when it is used.
+///
+/// # Errors
+/// The ticket is still where it was then.
+pub fn take_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileError> {
+    let ticket = ticket(path)?;
+    let text = |text: serde_json::Result<String>| {
+        text.map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })
+    };
+    let folder = config.parent().unwrap_or(Path::new("/"));
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|source| FileError::Write { path: folder.to_owned(), source })?;
+    replace(config, &text(serde_json::to_string(&ticket.config))?)?;
+    replace(boot, &text(serde_json::to_string(&ticket.boot))?)?;
+    fs::remove_file(path).map_err(|source| FileError::Write { path: path.to_owned(), source })
+}
+
 /// Takes the token out of the file: the rest is written beside it and put in its place.
 ///
 /// # Errors
@@ -133,6 +174,7 @@ mod tests {
             session: BootSessionId([1; 12]),
             generation: "g".into(),
             issued_at: Timestamp::from_millis(5),
+            roots_pem: None,
             token: Some(Secret::new("very-secret".into())),
         };
         fs::write(&path, serde_json::to_string(&boot).expect("plain")).expect("written");

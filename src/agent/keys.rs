@@ -6,7 +6,7 @@ use super::{
     machine::Life,
 };
 use crate::{
-    id::{NodeId, Timestamp},
+    id::{Digest, NodeId, Timestamp},
     wire::EnrolResponse,
 };
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -23,6 +23,9 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// Roots that were learned, in the state folder.
+const ROOTS: &str = "roots.json";
 
 /// What can go wrong with keys.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +53,22 @@ struct Kept {
     expires_at: Timestamp,
 }
 
+/// Roots that were learned over the link, as they are kept across restarts of the agent. They outdate those that they were
+/// learned beside, and no others: an overlay or ticket that came since is newer.
+#[derive(Serialize, Deserialize)]
+struct Learned {
+    beside: Digest,
+    roots_pem: String,
+}
+
 /// Key, certificate, and whom to trust.
 pub struct Keys {
     folder: PathBuf,
     node: NodeId,
     key: KeyPair,
+    /// What the overlay or ticket said.
+    given: Digest,
+    roots_pem: String,
     roots: Arc<RootCertStore>,
     certificate: Option<Vec<CertificateDer<'static>>>,
 }
@@ -62,10 +76,20 @@ pub struct Keys {
 impl Keys {
     /// Opens the state folder, or makes it with a new key. Gives the certificate's life if a usable one is there; a damaged
     /// one, or one of another node, is as good as none.
-    pub fn open(folder: &Path, ca_file: &Path, node: NodeId) -> Result<(Self, Option<Life>), KeyError> {
+    ///
+    /// `given` are the roots of the overlay or ticket; without them they are in `ca_file`.
+    pub fn open(
+        folder: &Path,
+        given: Option<&str>,
+        ca_file: &Path,
+        node: NodeId,
+    ) -> Result<(Self, Option<Life>), KeyError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|source| FileError::Write { path: folder.to_owned(), source })?;
-        let roots = Arc::new(authority(ca_file)?);
+        let given = given.map_or_else(|| files::read(ca_file), |given| Ok(given.to_owned()))?;
+        let given_roots = roots(&given).ok_or_else(|| KeyError::Authority(ca_file.to_owned()))?;
+        let beside = Digest::of(given.as_bytes());
+        let (roots_pem, roots) = learned(&folder.join(ROOTS), beside).unwrap_or((given, given_roots));
         let key_path = folder.join("node.key");
         let old = files::read(&key_path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
         let is_new = old.is_none();
@@ -77,7 +101,15 @@ impl Keys {
                 key
             }
         };
-        let mut keys = Keys { folder: folder.to_owned(), node, key, roots, certificate: None };
+        let mut keys = Keys {
+            folder: folder.to_owned(),
+            node,
+            key,
+            given: beside,
+            roots_pem,
+            roots: Arc::new(roots),
+            certificate: None,
+        };
         let kept = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
         let kept = kept.and_then(|text| serde_json::from_str::<Kept>(&text).ok()).filter(|kept| kept.node == node);
         let life = kept.and_then(|kept| {
@@ -116,6 +148,18 @@ impl Keys {
         Ok(files::replace(&self.certificate_path(), &text)?)
     }
 
+    /// Trusts these roots from now on, and no others.
+    pub fn trust(&mut self, roots_pem: &str) -> Result<(), KeyError> {
+        if roots_pem == self.roots_pem {
+            return Ok(());
+        }
+        let path = self.folder.join(ROOTS);
+        self.roots = Arc::new(roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
+        self.roots_pem = roots_pem.to_owned();
+        let learned = Learned { beside: self.given, roots_pem: roots_pem.to_owned() };
+        Ok(files::replace(&path, &serde_json::to_string(&learned).unwrap_or_default())?)
+    }
+
     /// Throws the certificate away.
     pub fn drop_certificate(&mut self) {
         self.certificate = None;
@@ -144,13 +188,19 @@ impl Keys {
     }
 }
 
-fn authority(path: &Path) -> Result<RootCertStore, KeyError> {
-    let pem = files::read(path)?;
+/// At least one root, or `None`.
+fn roots(pem: &str) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in chain(&pem).unwrap_or_default() {
-        roots.add(certificate).map_err(|_| KeyError::Authority(path.to_owned()))?;
+    for certificate in chain(pem)? {
+        roots.add(certificate).ok()?;
     }
-    if roots.is_empty() { Err(KeyError::Authority(path.to_owned())) } else { Ok(roots) }
+    Some(roots)
+}
+
+fn learned(path: &Path, beside: Digest) -> Option<(String, RootCertStore)> {
+    let learned: Learned = serde_json::from_str(&files::read(path).ok()?).ok()?;
+    let roots = roots(&learned.roots_pem).filter(|_| learned.beside == beside)?;
+    Some((learned.roots_pem, roots))
 }
 
 /// At least one certificate, or `None`.

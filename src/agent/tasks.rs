@@ -31,6 +31,12 @@ impl Tasks {
         Tasks { node, ended: BTreeMap::new(), reboot: None }
     }
 
+    /// Knows these from an earlier run of the agent. Whether they were acknowledged it does not know, so they are told again.
+    pub fn remember(&mut self, ended: impl IntoIterator<Item = (TaskId, TaskOutcome)>) {
+        let ended = ended.into_iter().take(MAX_REMEMBERED);
+        self.ended.extend(ended.map(|(task, outcome)| (task, Ended { outcome, acknowledged: false })));
+    }
+
     /// Takes a task on, and gives what is to be said about it now. `wall` is the central node's clock, `now` our timer.
     pub fn accept(&mut self, task: &Task, wall: Timestamp, now: Duration) -> FromAgent {
         if let Some(known) = self.ended.get_mut(&task.task) {

@@ -41,7 +41,12 @@ struct Places {
 #[derive(Subcommand)]
 enum Verb {
     /// Enrol, keep the link, run tasks
-    Run,
+    Run {
+        /// A ticket of `meshd token create`, for a machine that is not netbooted; it is removed once it is taken in. Give it a
+        /// --state-dir that outlives a reboot
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+    },
     /// Print this machine's node ID, and below it what it was derived from
     Id,
     /// Print everything known of this machine, as JSON
@@ -62,7 +67,7 @@ enum Vfio {
 fn main() -> ExitCode {
     let Cli { verb, places } = Cli::parse();
     let ended = match verb {
-        Verb::Run => run(places),
+        Verb::Run { token_file } => run(places, token_file),
         Verb::Id => id(&places),
         Verb::Facts => print_facts(&places),
         Verb::Doctor => doctor(&places),
@@ -74,12 +79,12 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(places: Places) -> anyhow::Result<ExitCode> {
+fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
     let Places { config, boot_file, state_dir, root, reboot } = places;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = driver::Options { config, boot_file, state_dir, root, reboot };
+    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot };
     // One thread is enough for one connection, and a node has better uses for its memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -20,8 +20,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Stands for the certificate authority before the first start of the central node has made it.
-const NO_AUTHORITY: &str = "# the certificate authority is made at the first start of `meshd serve`\n";
 /// Stands for a node where none is named.
 const ANY_NODE: &str = "00000000";
 
@@ -29,7 +27,6 @@ const ANY_NODE: &str = "00000000";
 pub(super) struct Renderer<'s> {
     site: &'s Site,
     pub(super) overlays: Overlays,
-    authority: String,
     agent: Option<AgentBinary>,
     central: Ipv4Addr,
     /// What stands in the rendering in place of something that does not exist yet.
@@ -63,16 +60,11 @@ fn agent_path(site: &Site) -> Option<PathBuf> {
 impl<'s> Renderer<'s> {
     pub(super) fn new(site: &'s Site, overlays: Overlays) -> Self {
         let mut notes = Vec::new();
-        let certificate = site.state_dir.join("ca").join("ca.pem");
-        let authority = std::fs::read_to_string(&certificate).unwrap_or_else(|_| {
-            notes.push(format!("there is no {} yet: a comment stands for it", certificate.display()));
-            NO_AUTHORITY.to_owned()
-        });
         let central = site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
             notes.push("[net].address is not written: 0.0.0.0 stands for it".to_owned());
             Ipv4Addr::UNSPECIFIED
         });
-        Renderer { site, overlays, authority, agent: None, central, notes }
+        Renderer { site, overlays, agent: None, central, notes }
     }
 
     /// Takes the agent's bytes too: packing them is most of the work, and only a written archive needs them.
@@ -98,7 +90,6 @@ impl<'s> Renderer<'s> {
             overlays: &self.overlays,
             node: &node,
             central: self.central,
-            ca_pem: &self.authority,
             agent: self.agent.as_ref().unwrap_or(&nothing),
             image: &image,
         };

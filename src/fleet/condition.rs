@@ -27,6 +27,8 @@ pub enum ConditionKind {
     UnitDrift,
     /// A spent capability or token was used again.
     CapabilityReplayed,
+    /// Its authority, or the one of its certificate, is not that of the site any more.
+    StaleCa,
     /// Somebody asked for this node's boot from outside its boot session.
     BootImpersonated,
     /// A readiness check fails.
@@ -39,7 +41,7 @@ pub enum ConditionKind {
 
 impl ConditionKind {
     /// Every kind there is.
-    pub const ALL: [ConditionKind; 14] = [
+    pub const ALL: [ConditionKind; 15] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
         ConditionKind::WeakIdentity,
@@ -50,6 +52,7 @@ impl ConditionKind {
         ConditionKind::Drift,
         ConditionKind::UnitDrift,
         ConditionKind::CapabilityReplayed,
+        ConditionKind::StaleCa,
         ConditionKind::BootImpersonated,
         ConditionKind::CheckFailed,
         ConditionKind::ImageMissing,
@@ -69,6 +72,7 @@ impl ConditionKind {
             ConditionKind::Drift => "drift",
             ConditionKind::UnitDrift => "unit_drift",
             ConditionKind::CapabilityReplayed => "capability_replayed",
+            ConditionKind::StaleCa => "stale_ca",
             ConditionKind::BootImpersonated => "boot_impersonated",
             ConditionKind::CheckFailed => "check_failed",
             ConditionKind::ImageMissing => "image_missing",

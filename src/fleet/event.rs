@@ -59,6 +59,10 @@ pub enum EventKind {
     ProfileAssigned,
     /// A certificate was issued.
     CertificateIssued,
+    /// A token for a machine that is not netbooted was made, or taken back.
+    Token,
+    /// The certificate authority was replaced, or an older one is over.
+    AuthorityChanged,
     /// The certificates and tokens of a node were taken back.
     CredentialsRevoked,
     /// A certificate, token or connection was refused.
@@ -102,6 +106,8 @@ impl EventKind {
             EventKind::ProfileChosen => "profile_chosen",
             EventKind::ProfileAssigned => "profile_assigned",
             EventKind::CertificateIssued => "certificate_issued",
+            EventKind::Token => "token",
+            EventKind::AuthorityChanged => "authority_changed",
             EventKind::CredentialsRevoked => "credentials_revoked",
             EventKind::EnrolRefused => "enrol_refused",
             EventKind::BootRefused => "boot_refused",

@@ -55,8 +55,6 @@ pub struct RenderInput<'a> {
     pub node: &'a NodeContext,
     /// The central node's address on the segment that the node boots from.
     pub central: Ipv4Addr,
-    /// Certificate of the site's authority, PEM.
-    pub ca_pem: &'a str,
     /// The agent that nodes receive.
     pub agent: &'a AgentBinary,
     /// The image that the node will run on.

@@ -24,8 +24,6 @@ profile = "compute"
 [profiles.compute]
 image = "alpine-lab"
 "#;
-/// Made with the site, at its first start.
-const CA_PEM: &str = "-----BEGIN CERTIFICATE-----\n(a site's own)\n-----END CERTIFICATE-----\n";
 /// The list of everything in a golden folder.
 pub const LISTING: &str = "FILES";
 
@@ -81,7 +79,6 @@ impl Sample {
             overlays: &self.overlays,
             node: &self.node,
             central: Ipv4Addr::new(10, 77, 0, 1),
-            ca_pem: CA_PEM,
             agent: &self.agent,
             image: &self.image,
         })

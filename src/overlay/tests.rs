@@ -47,6 +47,7 @@ pub(super) fn boot_part() -> BootPart {
         session: BootSessionId([7; 12]),
         generation: Digest::of(b"generation").to_string(),
         issued_at: Timestamp::from_millis(1_800_000_000_000),
+        roots_pem: None,
         token: Some(Secret::new(TOKEN.to_owned())),
     }
 }
@@ -153,7 +154,7 @@ fn mesh_init_finds_every_public_file_in_its_manifest() {
         let (digest, path) = line.split_once("  /").expect("the format of sha256sum");
         assert_eq!(digest, Digest::of(&fs::read(root.path().join(path)).expect("is there")).to_string(), "{path}");
     }
-    for path in ["/sbin/mesh-init", "/usr/bin/mesh-agent", "/etc/meshd/ca.pem", "/etc/meshd/packages"] {
+    for path in ["/sbin/mesh-init", "/usr/bin/mesh-agent", "/etc/meshd/packages"] {
         assert!(manifest.contains(&format!("  {path}\n")), "{path}");
     }
     for path in ["/etc/inittab", "/etc/apk/world", "/etc/meshd/boot.json"] {

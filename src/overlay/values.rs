@@ -38,7 +38,6 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
         },
         agent => context! {
             config => serde_json::to_string_pretty(&config).expect("an agent's configuration is plain data"),
-            ca_pem => input.ca_pem,
         },
     };
     // Members are looked at for those alone who ask for them: a group may have thousands.

@@ -1,4 +1,4 @@
-//! The authority's own files: `ca.key`, 0600, and `ca.pem`, each written whole or not at all.
+//! Files of keys and certificates: private ones 0600, each written whole or not at all.
 
 use super::TrustError;
 use std::{
@@ -8,10 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Private key of the authority, PKCS #8 PEM.
-pub const KEY_FILE: &str = "ca.key";
-/// Certificate of the authority, PEM.
-pub const CERTIFICATE_FILE: &str = "ca.pem";
 /// Largest file that is taken for a key or certificate, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
 
@@ -72,6 +68,7 @@ fn fresh_name(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-fn fault(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrustError {
+/// A fault at a file.
+pub fn fault(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrustError {
     move |source| TrustError::File { operation, path: path.to_owned(), source }
 }

@@ -16,7 +16,7 @@ mod peer;
 pub mod token;
 mod verifier;
 
-pub use authority::{CertificateAuthority, Issued, NODE_CERT_LIFE};
+pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
 pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use peer::Peer;
 pub use token::{TokenRecord, TokenRefused};
@@ -51,8 +51,8 @@ pub enum TrustError {
         /// Which file.
         path: PathBuf,
     },
-    /// The two files of the authority do not belong together, or one is damaged.
-    #[error("{}: {detail}; restore both files of this folder from a backup, or move the folder away: \
+    /// Files of the authority do not belong together, or one is damaged.
+    #[error("{}: {detail}; restore this folder from a backup, or move the folder away: \
              a new authority is made and every node enrols again at its next boot", path.display())]
     Damaged {
         /// Which file.
@@ -60,12 +60,27 @@ pub enum TrustError {
         /// What is wrong with it.
         detail: String,
     },
+    /// A root that stays trusted has to sign the issuer of its successor.
+    #[error("{} is not there, and without it nodes that know this root alone could not follow to the next one; \
+             put it back for the rotation, or rotate with --grace 0: every node then has to boot again", path.display())]
+    NoRootKey {
+        /// Which file.
+        path: PathBuf,
+    },
     /// A certificate request that nothing can be issued for.
     #[error("the certificate request is refused: {0}")]
     Request(&'static str),
     /// A certificate that names no node of this site.
     #[error("the certificate names no node: {0}")]
     Certificate(&'static str),
+    /// A certificate of this site under a root that was replaced since.
+    #[error(
+        "the certificate of {node} is of an authority that was replaced; boot the node again, or give it a new token"
+    )]
+    StaleAuthority {
+        /// The node that it names.
+        node: crate::id::NodeId,
+    },
     /// The cryptographic library failed at something that depends on no input.
     #[error("cannot make {what}")]
     Crypto {

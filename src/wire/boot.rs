@@ -20,7 +20,7 @@ pub struct AgentConfig {
     pub central: Ipv4Addr,
     /// Port of the agent plane.
     pub port: u16,
-    /// Certificate authority of the site, PEM.
+    /// Certificate authority of the site, PEM, where [`BootPart::roots_pem`] has none.
     pub ca_file: String,
     /// Seconds between heartbeats.
     pub heartbeat_s: u32,
@@ -105,6 +105,15 @@ impl CheckRule {
     }
 }
 
+/// What an overlay would tell the agent, for a machine that is not netbooted: one file, given to its agent by hand, once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The public part.
+    pub config: AgentConfig,
+    /// The part with the token; its session stands for the one use of this ticket.
+    pub boot: BootPart,
+}
+
 /// The per-boot member of an overlay. It is in no cache and no log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootPart {
@@ -118,6 +127,9 @@ pub struct BootPart {
     pub generation: String,
     /// When the overlay was delivered: the clock of the node is at least this.
     pub issued_at: Timestamp,
+    /// The roots of the site's authority as they were then, PEM; an older overlay has them in [`AgentConfig::ca_file`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roots_pem: Option<String>,
     /// The one-time token; absent for a node that is not approved. The agent removes it from the file once used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret<String>>,

@@ -73,7 +73,7 @@ pub enum PendingReply {
 /// Body of every refusal on the agent plane. All token failures give one and the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// Stable, for programs: `unauthorized`, `stale_certificate`, `bad_request`, `not_found`, `busy`.
+    /// Stable, for programs: `unauthorized`, `stale_certificate`, `stale_ca`, `bad_request`, `not_found`, `busy`.
     pub code: String,
     /// For people.
     pub message: String,

@@ -9,6 +9,8 @@
 //!          TaskDone ────────────▶            sent again on reconnection until Acknowledged
 //!          Renew ───────────────▶
 //!          ◀────────── Certificate
+//!          Renewed ─────────────▶            (the old one is over)
+//!          ◀──────────────── Roots           first, and when the authority changes
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
@@ -41,6 +43,8 @@ pub enum FromAgent {
         /// How.
         outcome: TaskOutcome,
     },
+    /// The certificate that was asked for by `Renew` is kept: the one before it is not needed any more.
+    Renewed,
     /// Half of the certificate's life is over: a new request for the same node.
     Renew {
         /// As in [`super::EnrolRequest`].
@@ -63,6 +67,14 @@ pub enum FromCentral {
     },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
+    /// Whom the node is to trust from now on.
+    Roots {
+        /// The roots of the site, PEM.
+        roots_pem: String,
+        /// The node's certificate is under an older root: ask for another one soon.
+        #[serde(default)]
+        renew: bool,
+    },
     /// The link ends; reconnect only after so many seconds.
     Goodbye {
         /// For the node's log.

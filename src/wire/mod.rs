@@ -16,7 +16,9 @@ mod facts;
 mod link;
 mod units;
 
-pub use boot::{AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds};
+pub use boot::{
+    AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds, Ticket,
+};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
     CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SriovFacts, SystemFacts, Versions,

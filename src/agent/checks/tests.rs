@@ -25,7 +25,7 @@ fn config(services: &[&str]) -> AgentConfig {
 fn boot() -> BootPart {
     let (node, session) = (config(&[]).node, BootSessionId([1; 12]));
     let issued_at = Timestamp::from_millis(1000);
-    BootPart { version: 1, node, session, generation: String::new(), issued_at, token: None }
+    BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
 fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {

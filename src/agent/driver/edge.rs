@@ -1,11 +1,21 @@
-//! Where the driver touches the world beside its socket: clock, randomness, log, and the program that restarts the machine.
+//! Where the driver touches the world beside its socket: clock, randomness, log, files, and the program that restarts the machine.
 
+use super::Options;
 use crate::{
-    agent::machine::Event,
+    agent::{
+        files::{self, FileError},
+        machine::Event,
+        tasks::MAX_REMEMBERED,
+    },
     id::Timestamp,
-    wire::{CheckStatus, FromCentral, PendingReply},
+    wire::{CheckStatus, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome},
 };
-use std::{process::Stdio, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::SystemTime,
+};
 use tokio::process::Command;
 
 /// Spreads the pauses of many agents.
@@ -26,6 +36,7 @@ pub fn wall() -> Timestamp {
 pub fn log(event: &Event) {
     match event {
         Event::Refused(reason) => tracing::warn!(reason, "refused"),
+        Event::StaleCa(reason) => tracing::error!("{reason}"),
         Event::Lost(reason) => tracing::warn!(reason, "no connection"),
         Event::Heard(FromCentral::Goodbye { reason, .. }) => {
             tracing::warn!(reason, "the central node says goodbye")
@@ -40,6 +51,53 @@ pub fn log(event: &Event) {
             }
         }
         _ => {}
+    }
+}
+
+/// A machine with a ticket has its files in the state folder.
+pub fn with_ticket(options: Options) -> Result<Options, FileError> {
+    let Some(ticket) = options.token_file.clone() else { return Ok(options) };
+    let (config, boot_file) = (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
+    // It goes on without a ticket when an earlier one was taken.
+    if ticket.exists() || !config.exists() {
+        files::take_ticket(&ticket, &config, &boot_file)?;
+    }
+    Ok(Options { config, boot_file, ..options })
+}
+
+/// Outcomes of the tasks of this boot, on the disk: an agent that is restarted does none of them twice.
+pub struct Outcomes {
+    path: PathBuf,
+    ended: BTreeMap<TaskId, TaskOutcome>,
+}
+
+impl Outcomes {
+    /// Reads what an earlier run wrote down; a damaged file is as good as none.
+    pub fn open(state_dir: &Path) -> Self {
+        let path = state_dir.join("tasks.json");
+        let text = files::read(&path).unwrap_or_default();
+        let ended: Vec<(TaskId, TaskOutcome)> = serde_json::from_str(&text).unwrap_or_default();
+        Outcomes { path, ended: ended.into_iter().collect() }
+    }
+
+    /// All that there are.
+    pub fn all(&self) -> impl Iterator<Item = (TaskId, TaskOutcome)> {
+        self.ended.iter().map(|(task, outcome)| (*task, outcome.clone()))
+    }
+
+    /// Writes an outcome down, before it is told and before a task that ends this machine is begun.
+    pub fn write_down(&mut self, message: &FromAgent) {
+        let FromAgent::TaskDone { task, outcome } = message else { return };
+        if self.ended.insert(*task, outcome.clone()).as_ref() == Some(outcome) {
+            return;
+        }
+        while self.ended.len() > MAX_REMEMBERED {
+            self.ended.pop_first();
+        }
+        let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
+        if let Err(error) = files::replace(&self.path, &text) {
+            tracing::error!(%error, cause = source(&error), "the outcome of a task is not kept");
+        }
     }
 }
 

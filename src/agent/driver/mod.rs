@@ -3,7 +3,7 @@
 
 mod edge;
 
-use self::edge::{log, random, run_program, source, wall};
+use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
 use super::{
     call::{self, CallError, Read, Socket},
     checks,
@@ -42,6 +42,9 @@ pub struct Options {
     pub config: PathBuf,
     /// Part of this boot, normally [`wire::BOOT_FILE`].
     pub boot_file: PathBuf,
+    /// A ticket for a machine that is not netbooted. What it says is taken into the state folder, in place of `config` and
+    /// `boot_file`; once it is there the ticket is not needed any more.
+    pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
     /// Root of the file system that facts, checks and the CA certificate are read from.
@@ -88,6 +91,7 @@ struct Driver {
     /// Checks and the reboot; never given up.
     work: JoinSet<Done>,
     events: VecDeque<Event>,
+    outcomes: Outcomes,
 }
 
 /// Runs the agent until `shutdown`.
@@ -95,11 +99,15 @@ struct Driver {
 /// # Errors
 /// Only at the start: files of the overlay that are missing or damaged. Later faults are logged and tried again.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
+    let options = with_ticket(options)?;
     let config = files::config(&options.config)?;
     let boot = files::boot(&options.boot_file, &config)?;
     let tree = Tree::new(&options.root);
-    let (keys, life) = Keys::open(&options.state_dir, &tree.path(&config.ca_file), config.node)?;
+    let ca_file = tree.path(&config.ca_file);
+    let (keys, life) = Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
     let mut machine = Machine::new(config.node, boot.token.is_some(), life);
+    let outcomes = Outcomes::open(&options.state_dir);
+    machine.remember(outcomes.all());
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
     let mut driver = Driver {
@@ -113,6 +121,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         call: JoinSet::new(),
         work: JoinSet::new(),
         events: VecDeque::new(),
+        outcomes,
     };
     loop {
         let event = tokio::select! {
@@ -211,6 +220,11 @@ impl Driver {
                     tracing::error!(%error, cause = source(&error), "the certificate is not kept");
                 }
             }
+            Action::Trust(roots_pem) => {
+                if let Err(error) = self.keys.trust(&roots_pem) {
+                    tracing::error!(%error, cause = source(&error), "the new roots are not kept");
+                }
+            }
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => {
                 let facts = facts::collect(&self.tree, Some(&self.config), Some(&self.boot));
@@ -223,6 +237,7 @@ impl Driver {
                 self.send(Message::Ping(Bytes::new())).await;
             }
             Action::Say(message) => {
+                self.outcomes.write_down(&message);
                 self.say(&message).await;
                 if let FromAgent::Checks { checks } = &message {
                     let (failures, warnings) = checks::tally(checks);
@@ -297,6 +312,7 @@ impl Driver {
             call.await.unwrap_or_else(|error| {
                 Done::Event(match error {
                     CallError::Refused(_) => Event::Refused(error.to_string()),
+                    CallError::StaleCa(_) => Event::StaleCa(error.to_string()),
                     CallError::Lost(_) => Event::Lost(error.to_string()),
                 })
             })

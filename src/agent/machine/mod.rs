@@ -21,14 +21,18 @@
 //! Every failure waits about 5 s, then 10, 20 and 30 (AG-4); a welcome sets that back. A token is forgotten as soon as the
 //! central node has answered it, with whatever (EN-11). Workloads and tasks go on in every state.
 
+mod linked;
 mod words;
 
 pub use words::{Action, Event, Life, Now};
 
+use self::linked::Linked;
 use super::tasks::Tasks;
 use crate::{
     id::{NodeId, Timestamp},
-    wire::{self, Check, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, Welcome},
+    wire::{
+        self, Check, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
+    },
 };
 use std::time::Duration;
 
@@ -46,9 +50,6 @@ pub const MIN_RETRY: Duration = Duration::from_secs(1);
 const GREETING: Duration = Duration::from_secs(15);
 /// Checks run again so soon while one fails, and so late while all pass.
 const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// How long a renewal over the link may take before it is asked for again.
-const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
-
 #[derive(Debug)]
 enum State {
     Fresh,
@@ -69,19 +70,6 @@ enum State {
     Ended,
 }
 
-#[derive(Debug)]
-struct Linked {
-    next_heartbeat: Duration,
-    /// Nothing heard until then: the link is dead.
-    silent_at: Duration,
-    next_check: Option<Duration>,
-    /// Verdicts as they were told last.
-    told: Option<Vec<(String, CheckStatus)>>,
-    ask_renewal_at: Duration,
-    /// The central node's clock, and our timer at that moment.
-    central: Option<(Timestamp, Duration)>,
-}
-
 /// The agent's mind.
 #[derive(Debug)]
 pub struct Machine {
@@ -97,7 +85,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An agent that has just started with what it found: the token of this boot, and a certificate of an earlier run.
+    /// An agent that has just started, with what it found.
     pub fn new(node: NodeId, token: bool, certificate: Option<Life>) -> Self {
         Machine {
             state: State::Fresh,
@@ -109,6 +97,11 @@ impl Machine {
             heartbeat: Duration::from_secs(30),
             tasks: Tasks::new(node),
         }
+    }
+
+    /// Knows tasks from an earlier run.
+    pub fn remember(&mut self, ended: impl IntoIterator<Item = (TaskId, TaskOutcome)>) {
+        self.tasks.remember(ended);
     }
 
     /// When [`Event::Timer`] is due next, by the timer.
@@ -147,6 +140,7 @@ impl Machine {
             Event::Certified(response) => self.certified(now, random, response),
             Event::Refused(_) => self.refused(now, random),
             Event::Lost(_) => self.wait(now, random, None),
+            Event::StaleCa(_) => self.wait(now, random, Some(REJECTED_RETRY)),
             Event::Connected => self.connected(now),
             Event::Heard(message) => self.heard(now, random, message),
             Event::UnknownTask(task) => {
@@ -311,7 +305,16 @@ impl Machine {
             }
             (State::Linked(link), FromCentral::Certificate(response)) => {
                 link.ask_renewal_at = now.timer;
-                self.certified(now, random, response)
+                let mut actions = self.certified(now, random, response);
+                actions.push(Action::Say(FromAgent::Renewed));
+                actions
+            }
+            (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
+                if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
+                    // Asked for with a heartbeat: a rack does not ask in one instant.
+                    life.renew_at = life.renew_at.min(now.wall);
+                }
+                vec![Action::Trust(roots_pem)]
             }
             _ => Vec::new(),
         }
@@ -354,27 +357,6 @@ impl Machine {
             State::Pending { silent_at } => *silent_at = now.timer + PENDING_SILENCE,
             _ => {}
         }
-    }
-}
-
-impl Linked {
-    fn timer(&mut self, now: Now, heartbeat: Duration, certificate: Option<Life>) -> Vec<Action> {
-        let mut actions = Vec::new();
-        if self.next_heartbeat <= now.timer {
-            self.next_heartbeat = now.timer + heartbeat;
-            actions.push(Action::Heartbeat);
-            let due = certificate.is_some_and(|life| now.wall >= life.renew_at);
-            if due && self.ask_renewal_at <= now.timer {
-                self.ask_renewal_at = now.timer + RENEWAL_PATIENCE;
-                actions.push(Action::AskRenewal);
-            }
-        }
-        if self.next_check.is_some_and(|at| at <= now.timer) {
-            // The next one is planned when the result is there.
-            self.next_check = None;
-            actions.push(Action::Check);
-        }
-        actions
     }
 }
 

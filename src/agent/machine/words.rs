@@ -41,6 +41,8 @@ pub enum Event {
     Certified(EnrolResponse),
     /// The central node answered the last call with a no.
     Refused(String),
+    /// The last call met a central node of another authority.
+    StaleCa(String),
     /// The last call got no usable answer, or the connection is gone.
     Lost(String),
     /// The link stands; nothing was said yet.
@@ -79,6 +81,8 @@ pub enum Action {
     Close,
     /// Keep this certificate.
     Keep(EnrolResponse),
+    /// Trust these roots, and no others.
+    Trust(String),
     /// Throw the certificate away.
     DropCertificate,
     /// Say hello, with facts as they are now.

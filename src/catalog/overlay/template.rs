@@ -14,7 +14,7 @@ use std::{
 
 /// What templates can name beside `vars` and `groups`. docs/overlays.md explains each.
 pub const NAMES: [(&str, &[&str]); 5] = [
-    ("agent", &["ca_pem", "config"]),
+    ("agent", &["config"]),
     ("image", &["manifest", "modloop", "name"]),
     ("node", &["hostname", "id"]),
     ("profile", &["name"]),

@@ -177,7 +177,7 @@ fn a_template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
     put(&root, "etc/e.j2", b"{{ hostname }}\n");
     let faults = faults(&root);
     for wanted in [
-        "one/rootfs/etc/a.j2:4: `node.nmae` is undefined; templates know agent.ca_pem",
+        "one/rootfs/etc/a.j2:4: `node.nmae` is undefined; templates know agent.config",
         "one/rootfs/etc/b.j2:2: `vars.b` is not declared; add to overlay.toml: [variables.b]",
         "one/rootfs/etc/c.j2:1: ",
         "one/rootfs/etc/d.j2:1: names `vars` as a whole; name each variable",

@@ -8,6 +8,7 @@ use super::{
 use crate::wire::{FromAgent, FromCentral, Hello};
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -105,14 +106,22 @@ async fn attend<P: AgentPlane>(
 ) -> Result<std::convert::Infallible, End> {
     let mut probes = Probes::default();
     let mut expiry = interval(EXPIRY_CHECK);
+    let (mut stands_on, mut renewed) = (client.certificate.clone(), None);
     loop {
         tokio::select! {
             heard = socket.next::<FromAgent>() => match heard? {
                 Heard::Pong(payload) => probes.answered(&payload),
                 Heard::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
                 Heard::Message(message) => {
+                    let has_kept = message == FromAgent::Renewed;
                     if let Some(reply) = service.plane.link_message(link, message).await.map_err(refusal)? {
+                        if let FromCentral::Certificate(issued) = &reply {
+                            renewed = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).ok();
+                        }
                         socket.send(&reply).await?;
+                    }
+                    if let Some(next) = renewed.take_if(|_| has_kept) {
+                        stands_on = next;
                     }
                 }
             },
@@ -123,7 +132,7 @@ async fn attend<P: AgentPlane>(
                 None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
             },
             _ = expiry.tick() => {
-                if service.plane.identify(&client.certificate).is_ok_and(|peer| peer.expired) {
+                if !service.plane.identify(&stands_on).is_ok_and(|peer| !peer.expired) {
                     return Err(refusal(PlaneError::StaleCertificate));
                 }
             }

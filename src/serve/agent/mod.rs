@@ -19,7 +19,10 @@ mod socket;
 pub use crate::serve::central::{LinkCommand, PlaneError};
 pub use plane::{AgentPlane, Ticket};
 
-use crate::trust::Peer;
+use crate::{
+    id::NodeId,
+    trust::{Peer, TrustError},
+};
 use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
@@ -63,6 +66,8 @@ struct Connection {
     from: SocketAddr,
     /// The client certificate and the node it names.
     client: Option<Arc<Client>>,
+    /// The client certificate is of an authority that was replaced.
+    stale: Option<NodeId>,
     /// Counts against [`MAX_CONNECTIONS`] for as long as anything of the connection lives.
     _permit: Arc<OwnedSemaphorePermit>,
 }
@@ -74,7 +79,6 @@ struct Client {
 
 /// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
 pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: TcpListener, shutdown: CancellationToken) {
-    let acceptor = TlsAcceptor::from(plane.tls());
     let service = Arc::new(Service {
         plane,
         pending: Arc::new(Semaphore::new(MAX_PENDING)),
@@ -90,10 +94,12 @@ pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: TcpListener, shutdown: 
             Some(ended) = connections.join_next() => report(ended),
             accepted = accept(&listener, &room) => {
                 let Some((stream, from, permit)) = accepted else { continue };
-                let (acceptor, service, router) = (acceptor.clone(), Arc::clone(&service), router.clone());
+                // Asked for each time: the authority may be replaced.
+                let (acceptor, service, router) =
+                    (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
                 connections.spawn(async move {
-                    let Some((stream, client)) = handshake(&acceptor, &service, stream, from).await else { return };
-                    let connection = Connection { from, client, _permit: Arc::new(permit) };
+                    let Some((stream, client, stale)) = handshake(&acceptor, &service, stream, from).await else { return };
+                    let connection = Connection { from, client, stale, _permit: Arc::new(permit) };
                     converse(stream, connection, router, &service.shutdown).await;
                 });
             }
@@ -136,13 +142,16 @@ async fn handshake<P: AgentPlane>(
     service: &Service<P>,
     stream: TcpStream,
     from: SocketAddr,
-) -> Option<(TlsStream, Option<Arc<Client>>)> {
+) -> Option<(TlsStream, Option<Arc<Client>>, Option<NodeId>)> {
     // Small messages both ways; delaying them to fill packets only costs time.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "TLS handshake failed");
+            if distrusts(&error) {
+                service.plane.distrusted(from.ip()).await;
+            }
             return None;
         }
         Err(_) => {
@@ -152,15 +161,26 @@ async fn handshake<P: AgentPlane>(
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let Some(certificate) = certificate.map(|certificate| certificate.clone().into_owned()) else {
-        return Some((stream, None));
+        return Some((stream, None, None));
     };
     match service.plane.identify(&certificate) {
-        Ok(peer) => Some((stream, Some(Arc::new(Client { peer, certificate })))),
+        Ok(peer) => Some((stream, Some(Arc::new(Client { peer, certificate })), None)),
+        Err(TrustError::StaleAuthority { node }) => {
+            service.plane.stale(node, from.ip()).await;
+            Some((stream, None, Some(node)))
+        }
         Err(error) => {
             tracing::warn!(%from, %error, "a certificate of this site names no node");
             None
         }
     }
+}
+
+/// True if the other end does not take us for the central node of its site.
+fn distrusts(error: &std::io::Error) -> bool {
+    use rustls::AlertDescription as A;
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::DecryptError)))
 }
 
 /// One request and its answer.

@@ -1,6 +1,7 @@
 //! What the agent plane asks of the central node.
 
 use crate::{
+    id::NodeId,
     serve::central::{Central, LinkCommand, LinkId, PendingTicket, PlaneError},
     trust::{Peer, TrustError},
     wire::{
@@ -29,6 +30,10 @@ pub trait AgentPlane: Send + Sync + 'static {
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
     /// Whether a node's certificate counts: issued by us, and neither replaced nor revoked.
     fn honours(&self, peer: &Peer) -> bool;
+    /// Somebody at this address does not trust our authority.
+    fn distrusted(&self, from: IpAddr) -> impl Future<Output = ()> + Send;
+    /// A certificate of an authority that was replaced names this node.
+    fn stale(&self, node: NodeId, from: IpAddr) -> impl Future<Output = ()> + Send;
     /// Silence after which a connection is given up.
     fn offline_after(&self) -> Duration;
     /// A token for a certificate.
@@ -87,6 +92,14 @@ impl AgentPlane for Arc<Central> {
 
     fn honours(&self, peer: &Peer) -> bool {
         self.honoured(peer.node, &peer.serial).is_ok()
+    }
+
+    async fn distrusted(&self, from: IpAddr) {
+        Central::distrusted(self, from).await;
+    }
+
+    async fn stale(&self, node: NodeId, from: IpAddr) {
+        Central::stale(self, node, from, "shows a certificate of an authority that was replaced").await;
     }
 
     fn offline_after(&self) -> Duration {

@@ -67,7 +67,7 @@ async fn renew<P: AgentPlane>(
     Extension(connection): Extension<Connection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EnrolResponse>, Refusal> {
-    let client = connection.client.as_deref().ok_or(Refusal::UNAUTHORIZED)?;
+    let client = connection.client.as_deref().ok_or_else(|| no_client(&connection))?;
     let request: RenewRequest = read(body)?;
     check_version(request.version)?;
     let response = service.plane.renew(&client.peer, request).await;
@@ -96,7 +96,7 @@ async fn link<P: AgentPlane>(
     Extension(connection): Extension<Connection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    let client: Arc<Client> = connection.client.clone().ok_or(Refusal::UNAUTHORIZED)?;
+    let client: Arc<Client> = connection.client.clone().ok_or_else(|| no_client(&connection))?;
     if client.peer.expired {
         return Err(Refusal::STALE);
     }
@@ -110,6 +110,10 @@ async fn link<P: AgentPlane>(
         link::serve(&service, socket, &client, connection.from).await;
         drop((connection, task));
     }))
+}
+
+fn no_client(connection: &Connection) -> Refusal {
+    if connection.stale.is_some() { Refusal::STALE_CA } else { Refusal::UNAUTHORIZED }
 }
 
 fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
@@ -166,6 +170,13 @@ impl Refusal {
         status: StatusCode::UNAUTHORIZED,
         code: "stale_certificate",
         message: std::borrow::Cow::Borrowed("the certificate has expired; renew it"),
+    };
+    const STALE_CA: Refusal = Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        code: "stale_ca",
+        message: std::borrow::Cow::Borrowed(
+            "the authority of this certificate was replaced; boot the node again, or give it a new token",
+        ),
     };
     const BUSY: Refusal = Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,

@@ -1,10 +1,10 @@
 //! An agent asked for a certificate, by the token of its overlay or by the certificate that it has.
 
-use super::{Central, script::phase_event, stages::reach};
+use super::{Central, lock, script::phase_event, stages::reach};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
-use crate::trust::{Issued, NODE_CERT_LIFE, Peer, TrustError, token};
+use crate::trust::{Issued, Peer, TrustError, token};
 use crate::wire::{EnrolRequest, EnrolResponse, RenewRequest, VERSION};
 use std::net::IpAddr;
 
@@ -54,10 +54,6 @@ pub(super) fn check_version(version: u16) -> Result<(), PlaneError> {
     )))
 }
 
-pub(super) fn response(issued: &Issued) -> EnrolResponse {
-    EnrolResponse { certificate_pem: issued.certificate_pem.clone(), life_s: NODE_CERT_LIFE.as_secs() }
-}
-
 impl Central {
     /// A token for a certificate.
     pub async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, PlaneError> {
@@ -69,7 +65,7 @@ impl Central {
         if self.store.read(|model| model.token(&hash).is_none()) {
             return Err(self.enrol_refused(&request, from, "no such token").await);
         }
-        let issued = self.authority.issue_node(&request.csr_pem, request.node, now)?;
+        let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         let redeemed = self.store.commit(|tx| {
             let mut token = tx.token(&hash).cloned().ok_or_else(|| Refused::because("no such token"))?;
             let earlier = token.used;
@@ -90,7 +86,7 @@ impl Central {
         match redeemed.await {
             Ok(()) => {
                 self.touch(request.node);
-                Ok(response(&issued))
+                Ok(issued.response(now))
             }
             Err(Refused::Because(why)) => Err(self.enrol_refused(&request, from, &why).await),
             Err(Refused::Store(error)) => Err(error.into()),
@@ -106,7 +102,7 @@ impl Central {
     pub(super) async fn renew_for(&self, id: NodeId, serial: &str, csr_pem: &str) -> Result<EnrolResponse, PlaneError> {
         self.honoured(id, serial)?;
         let now = self.now();
-        let issued = self.authority.issue_node(csr_pem, id, now)?;
+        let issued = self.authority().issue_node(csr_pem, id, now)?;
         self.store
             .commit(|tx| {
                 if !tx.node(id).is_some_and(|node| honours(node, serial)) {
@@ -119,7 +115,24 @@ impl Central {
                 Ok(())
             })
             .await?;
-        Ok(response(&issued))
+        Ok(issued.response(now))
+    }
+
+    /// The node has put the certificate away that it was given over its link: from now on the link stands on it, and the one
+    /// before is over.
+    pub(super) async fn renewed(&self, id: NodeId, serial: &str) -> Result<(), PlaneError> {
+        let newest = self.store.commit(|tx| {
+            let node = tx.node(id).filter(|node| honours(node, serial)).ok_or(PlaneError::Unauthorized)?;
+            let newest = node.certificates.last().cloned().unwrap_or_default();
+            tx.edit_node(id, |node| node.certificates = vec![newest.clone()]);
+            Ok::<_, PlaneError>(newest)
+        });
+        let newest = newest.await?;
+        // A link that came up meanwhile stands on a certificate of its own.
+        if let Some(live) = lock(&self.links.0).live.get_mut(&id).filter(|live| live.serial == serial) {
+            live.serial = newest;
+        }
+        Ok(())
     }
 
     /// A certificate counts only while the node is admitted and lists it. Revoked means: not listed.

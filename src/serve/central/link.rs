@@ -46,22 +46,22 @@ pub enum LinkCommand {
 
 /// All links.
 #[derive(Default)]
-pub(super) struct Links(Mutex<LinksInner>);
+pub(super) struct Links(pub(super) Mutex<LinksInner>);
 
 #[derive(Default)]
-struct LinksInner {
-    live: BTreeMap<NodeId, Live>,
+pub(super) struct LinksInner {
+    pub(super) live: BTreeMap<NodeId, Live>,
     /// Monotonic time of the last sign of life, also of nodes whose link is down.
     heard: BTreeMap<NodeId, Duration>,
     tasks: BTreeMap<TaskId, Outstanding>,
     next: u64,
 }
 
-struct Live {
+pub(super) struct Live {
     number: u64,
-    serial: String,
+    pub(super) serial: String,
     state: LinkState,
-    commands: mpsc::Sender<LinkCommand>,
+    pub(super) commands: mpsc::Sender<LinkCommand>,
 }
 
 struct Outstanding {
@@ -104,6 +104,7 @@ impl Central {
             .await?;
         self.reconsider_soon(peer.node);
         let (id, due) = self.register(peer, commands.clone(), now);
+        let _ = commands.try_send(LinkCommand::Send(self.roots_for(&peer.serial)));
         for task in due {
             // The link was just made: if it is gone again, its tasks wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
@@ -141,6 +142,7 @@ impl Central {
                 self.task_done(link.node, task, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { task }))
             }
+            FromAgent::Renewed => self.renewed(link.node, &serial).await.map(|()| None),
             FromAgent::Renew { csr_pem } => {
                 self.renew_for(link.node, &serial, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))
             }
@@ -338,6 +340,7 @@ fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timesta
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used: the old one is over.
         node.certificates = vec![peer.serial.clone()];
+        node.clear(ConditionKind::StaleCa);
         node.fingerprint.macs.extend(macs.iter().filter(|mac| !foreign.contains(mac)));
         node.fingerprint.board_serial.clone_from(&hello.facts.system.board_serial);
         node.booted = hello.facts.versions.generation.parse().ok();

@@ -13,6 +13,7 @@
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `authority` | one certificate authority takes the place of another |
 //! | `revoke` | a node loses its certificates, tokens and link at once |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
@@ -24,6 +25,7 @@
 
 mod again;
 mod alarm;
+mod authority;
 mod context;
 mod dhcp;
 mod enrol;
@@ -48,6 +50,7 @@ mod stages;
 mod stalls;
 mod watch;
 
+pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fetch::Fetched;
@@ -109,7 +112,7 @@ pub struct Central {
     loaders: BTreeMap<String, Bytes>,
     agent: AgentBinary,
     store: Store,
-    authority: CertificateAuthority,
+    authority: authority::Authority,
     clock: Box<dyn Clock>,
     entropy: Box<dyn Entropy>,
     capabilities: Mutex<Book>,
@@ -148,7 +151,7 @@ impl Central {
             loaders: parts.loaders,
             agent: AgentBinary::new(&parts.agent_binary),
             store: parts.store,
-            authority: parts.authority,
+            authority: authority::Authority::new(parts.authority, parts.clock.now()),
             clock: parts.clock,
             entropy: parts.entropy,
             capabilities: Mutex::default(),
@@ -179,11 +182,6 @@ impl Central {
     /// Durable state.
     pub fn store(&self) -> &Store {
         &self.store
-    }
-
-    /// The site's certificate authority.
-    pub fn authority(&self) -> &CertificateAuthority {
-        &self.authority
     }
 
     /// Wall-clock time.

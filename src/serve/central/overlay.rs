@@ -90,6 +90,7 @@ impl Central {
             session: grant.session,
             generation: generation.to_string(),
             issued_at: now,
+            roots_pem: Some(self.authority().roots_pem().to_owned()),
             token,
         };
         transfer.pieces = match form {

@@ -6,7 +6,7 @@
 use super::{
     Central, PlaneError, Shared,
     alarm::Alarm,
-    enrol::{certify, check_version, response},
+    enrol::{certify, check_version},
     lock,
 };
 use crate::fleet::{ConditionKind, Phase, Stage, Wait};
@@ -65,7 +65,7 @@ impl Central {
             return Err(PlaneError::Unauthorized);
         }
         // Signs nothing that is used: it checks the request, and names its key.
-        let key = self.authority.issue_node(&hello.csr_pem, hello.node, now)?.key;
+        let key = self.authority().issue_node(&hello.csr_pem, hello.node, now)?.key;
         let id = self.pending.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         {
             let mut entries = lock(&self.pending.entries);
@@ -166,7 +166,7 @@ impl PendingTicket {
     /// One certificate for each boot session: whoever comes second is a stranger.
     async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
         let now = self.central.now();
-        let issued = self.central.authority.issue_node(&self.csr_pem, self.node, now)?;
+        let issued = self.central.authority().issue_node(&self.csr_pem, self.node, now)?;
         let certified = self.central.store.commit(|tx| {
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
             // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
@@ -183,7 +183,7 @@ impl PendingTicket {
         });
         let certified = certified.await?;
         self.central.touch(self.node);
-        Ok(certified.then(|| PendingReply::Approved(response(&issued))))
+        Ok(certified.then(|| PendingReply::Approved(issued.response(now))))
     }
 }
 

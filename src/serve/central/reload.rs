@@ -136,7 +136,6 @@ impl Central {
                 overlays: live.catalog.overlays(),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
-                ca_pem: self.authority.certificate_pem(),
                 agent: &self.agent,
                 image: &image,
             };

@@ -264,7 +264,6 @@ impl Job {
             overlays: self.overlays.as_deref().unwrap_or(self.live.catalog.overlays()),
             node: &self.node,
             central: self.endpoint.address,
-            ca_pem: self.central.authority.certificate_pem(),
             agent: &self.central.agent,
             image: &self.facts,
         }

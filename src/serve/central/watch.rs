@@ -21,6 +21,7 @@ impl Central {
         if self.is_due() {
             self.watch_boots().await;
             self.forget_promises(self.now());
+            self.watch_authority().await;
         }
     }
 

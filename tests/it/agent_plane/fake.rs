@@ -121,6 +121,10 @@ impl AgentPlane for Central {
         true
     }
 
+    async fn distrusted(&self, _: IpAddr) {}
+
+    async fn stale(&self, _: NodeId, _: IpAddr) {}
+
     fn offline_after(&self) -> Duration {
         OFFLINE_AFTER
     }
@@ -205,7 +209,7 @@ impl Fake {
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent::run(Arc::clone(&central), listener, shutdown.clone()));
-        let ca_pem = authority.certificate_pem().to_owned();
+        let ca_pem = authority.roots_pem().to_owned();
         Fake { address, ca_pem, authority, central, shutdown, running, _dir: dir }
     }
 

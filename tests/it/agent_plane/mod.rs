@@ -130,7 +130,7 @@ async fn tls_1_2_and_foreign_authorities_are_refused_on_both_sides() {
 
     let dir = tempfile::tempdir().expect("a folder");
     let other = CertificateAuthority::load_or_create(dir.path(), "other", fake.now()).expect("an authority");
-    let stranger = dial(fake.address, client(other.certificate_pem(), &[&rustls::version::TLS13])).await;
+    let stranger = dial(fake.address, client(other.roots_pem(), &[&rustls::version::TLS13])).await;
     assert!(stranger.expect_err("refused").to_string().contains("UnknownIssuer"));
 
     // A certificate of another site: the handshake seems to pass, the first read tells.

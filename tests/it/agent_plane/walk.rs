@@ -45,6 +45,7 @@ impl Machine {
             session: BootSessionId([1; 12]),
             generation: "abc".into(),
             issued_at: Timestamp::from_millis(0),
+            roots_pem: None,
             token: token.map(Secret::new),
         };
         fs::write(machine.path("etc/meshd/agent.json"), serde_json::to_string(&config).expect("plain"))
@@ -69,6 +70,7 @@ impl Machine {
         let options = Options {
             config: self.path("etc/meshd/agent.json"),
             boot_file: self.path("etc/meshd/boot.json"),
+            token_file: None,
             state_dir: self.path("run/meshd"),
             root: self.root.path().to_owned(),
             reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],

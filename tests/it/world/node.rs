@@ -172,7 +172,6 @@ impl<'a> PxeNode<'a> {
         let place = |name: &str| root.path().join(name);
         let content = |path: &str| &overlay.get(path).unwrap_or_else(|| panic!("{path} is in the overlay")).1;
         fs::create_dir_all(place("root/etc/meshd")).unwrap();
-        fs::write(place("root/etc/meshd/ca.pem"), content("etc/meshd/ca.pem")).unwrap();
         fs::write(place("boot.json"), content("etc/meshd/boot.json")).unwrap();
         fs::write(place("agent.json"), content("etc/meshd/agent.json")).unwrap();
         let config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();

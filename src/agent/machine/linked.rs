@@ -1,0 +1,42 @@
+//! The standing link, as the machine sees it: what is due next.
+
+use super::{Action, Life, Now};
+use crate::{id::Timestamp, wire::CheckStatus};
+use std::time::Duration;
+
+/// How long a renewal over the link may take before it is asked for again.
+const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Linked {
+    pub(super) next_heartbeat: Duration,
+    /// Nothing heard until then: the link is dead.
+    pub(super) silent_at: Duration,
+    pub(super) next_check: Option<Duration>,
+    /// Verdicts as they were told last.
+    pub(super) told: Option<Vec<(String, CheckStatus)>>,
+    pub(super) ask_renewal_at: Duration,
+    /// The central node's clock, and our timer at that moment.
+    pub(super) central: Option<(Timestamp, Duration)>,
+}
+
+impl Linked {
+    pub(super) fn timer(&mut self, now: Now, heartbeat: Duration, certificate: Option<Life>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.next_heartbeat <= now.timer {
+            self.next_heartbeat = now.timer + heartbeat;
+            actions.push(Action::Heartbeat);
+            let due = certificate.is_some_and(|life| now.wall >= life.renew_at);
+            if due && self.ask_renewal_at <= now.timer {
+                self.ask_renewal_at = now.timer + RENEWAL_PATIENCE;
+                actions.push(Action::AskRenewal);
+            }
+        }
+        if self.next_check.is_some_and(|at| at <= now.timer) {
+            // The next one is planned when the result is there.
+            self.next_check = None;
+            actions.push(Action::Check);
+        }
+        actions
+    }
+}

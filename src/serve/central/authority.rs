@@ -1,0 +1,165 @@
+//! The site's certificate authority as all servers hold it, and how another one takes its place while they run.
+//!
+//! Nodes that are linked learn the new roots at once and renew; the others find the old root trusted until its grace is over.
+//! Whoever comes after that is told so, and shown: `stale_ca`.
+
+use super::{Central, LinkCommand, alarm::Alarm, lock};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind};
+use crate::id::{NodeId, Timestamp};
+use crate::trust::{CertificateAuthority, RootState, TrustError, signed_under};
+use crate::wire::FromCentral;
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+/// Longest grace time of a root that was replaced.
+pub const MAX_GRACE: Duration = Duration::from_secs(366 * 86_400);
+
+/// The authority of now.
+pub(super) struct Authority {
+    current: RwLock<Arc<CertificateAuthority>>,
+    /// One change at a time; the time as of which it was looked at last.
+    changing: tokio::sync::Mutex<Timestamp>,
+}
+
+/// Why the authority was not replaced. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum RotateError {
+    /// The grace time is longer than anybody needs.
+    #[error("a grace time is at most 366 days; without one every node has to boot again")]
+    Grace,
+    /// Files and keys.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// The work was interrupted: meshd stops.
+    #[error("meshd stops; rotate again when it runs")]
+    Interrupted,
+}
+
+/// One root of the site, and who stands on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityState {
+    /// The root.
+    pub root: RootState,
+    /// Nodes whose newest certificate is under it.
+    pub nodes: usize,
+}
+
+impl Authority {
+    pub(super) fn new(first: CertificateAuthority, now: Timestamp) -> Self {
+        Authority { current: RwLock::new(Arc::new(first)), changing: tokio::sync::Mutex::new(now) }
+    }
+
+    fn replace(&self, next: CertificateAuthority) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+}
+
+impl Central {
+    /// The site's certificate authority; hold it for one request only.
+    pub fn authority(&self) -> Arc<CertificateAuthority> {
+        self.authority.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a new root and issuer. The old root is trusted for `grace` more; with none of it, every link ends now, and every
+    /// node has to boot again.
+    ///
+    /// # Errors
+    /// [`RotateError`]; the old authority goes on.
+    pub async fn rotate_authority(&self, grace: Duration, actor: Actor) -> Result<Vec<AuthorityState>, RotateError> {
+        if grace > MAX_GRACE {
+            return Err(RotateError::Grace);
+        }
+        let _one = self.authority.changing.lock().await;
+        let (current, now) = (self.authority(), self.now());
+        let old = current.active().to_owned();
+        let made = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
+        self.authority.replace(made.map_err(|_| RotateError::Interrupted)??);
+        let detail = match grace.as_secs() {
+            0 => format!("root {old} is replaced by {}, and trusted no more", self.authority().active()),
+            s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
+        };
+        self.record(Event::new(now, actor, EventKind::AuthorityChanged, detail)).await;
+        self.tell_roots();
+        if grace.is_zero() {
+            let linked: Vec<NodeId> = lock(&self.links.0).live.keys().copied().collect();
+            for node in linked {
+                self.sever_link(node, "the certificate authority was replaced; boot the node again");
+            }
+        }
+        Ok(self.authority_state())
+    }
+
+    /// Its roots, the active one first, and how many nodes stand on each.
+    pub fn authority_state(&self) -> Vec<AuthorityState> {
+        let authority = self.authority();
+        let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+        self.store.read(|model| {
+            for serial in model.nodes().filter_map(|node| node.certificates.last()) {
+                *nodes.entry(signed_under(serial).unwrap_or_default().to_owned()).or_default() += 1;
+            }
+        });
+        let state = |root: RootState| AuthorityState { nodes: nodes.get(&root.root).copied().unwrap_or(0), root };
+        authority.roots(self.now()).into_iter().map(state).collect()
+    }
+
+    /// Lets go of roots whose grace is over.
+    pub(super) async fn watch_authority(&self) {
+        let Ok(mut looked) = self.authority.changing.try_lock() else { return };
+        let (current, then, now) = (self.authority(), *looked, self.now());
+        let aged = tokio::task::spawn_blocking(move || current.aged(then, now)).await;
+        match aged {
+            Ok(Ok(Some(aged))) => {
+                let detail = format!("the grace of an older root is over; trusted: {}", names(&aged, now));
+                self.authority.replace(aged);
+                self.record(Event::new(now, Actor::Central, EventKind::AuthorityChanged, detail)).await;
+                self.tell_roots();
+            }
+            Ok(Ok(None)) | Err(_) => {}
+            Ok(Err(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot let go of an older root");
+                return;
+            }
+        }
+        *looked = now;
+    }
+
+    /// What a node is told of the roots: those that it is to trust, and whether it needs another certificate.
+    pub(super) fn roots_for(&self, serial: &str) -> FromCentral {
+        let authority = self.authority();
+        FromCentral::Roots { roots_pem: authority.roots_pem().to_owned(), renew: !authority.is_current(serial) }
+    }
+
+    /// Somebody at an address does not take us for the central node of this site: most likely its overlay is older than the
+    /// authority. An address is no proof of who it is, so nothing more than a condition comes of it.
+    pub async fn distrusted(&self, from: IpAddr) {
+        let node = self.store.read(|model| {
+            let mut here = model.nodes().filter(|node| node.address == Some(from) && node.phase.is_admitted());
+            here.next().map(|node| node.id)
+        });
+        let Some(node) = node else { return };
+        self.stale(node, from, "does not trust this central node's authority").await;
+    }
+
+    /// A node showed a certificate of an authority that was replaced.
+    pub async fn stale(&self, node: NodeId, from: IpAddr, what: &str) {
+        let known = self.store.read(|model| model.node(node).is_some());
+        let detail = format!("{from} {what}; boot the node again, or give it a token: meshd token create {node}");
+        let (kind, cause) = (ConditionKind::StaleCa, format!("stale_ca {from}"));
+        self.alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail }).await;
+    }
+
+    fn tell_roots(&self) {
+        for live in lock(&self.links.0).live.values() {
+            // Whoever is too busy to hear it is told at its next link.
+            let _ = live.commands.try_send(LinkCommand::Send(self.roots_for(&live.serial)));
+        }
+    }
+}
+
+fn names(authority: &CertificateAuthority, now: Timestamp) -> String {
+    authority.roots(now).into_iter().map(|root| root.root).collect::<Vec<_>>().join(", ")
+}

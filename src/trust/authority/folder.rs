@@ -1,0 +1,234 @@
+//! How an authority lies on the disk, and how it is replaced by a new one.
+//!
+//! ```text
+//! ca/authority.json             which root is active, which are trusted still and until when, which were once; replaced whole
+//! ca/ca.pem                     every root that is trusted now, for people
+//! ca/<root>/root.key root.pem   signs issuers and nothing else; the key may lie elsewhere between two rotations
+//! ca/<root>/issuer.key issuer.pem   signs nodes and the agent plane
+//! ca/<root>/cross-<old>.pem     the same issuer under an older root, for nodes that know no newer one
+//! ```
+//! `<root>` is the beginning of the digest of the root's public key. What [`MANIFEST`] does not name does not count. The first
+//! release had one key for everything, `ca/ca.key`: it becomes the root that is being replaced.
+
+use super::{
+    super::{TrustError, files},
+    make::{self, Root},
+};
+use crate::id::{Digest, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Names everything else of the folder.
+pub const MANIFEST: &str = "authority.json";
+/// All roots that are trusted; the whole authority of the first release.
+pub const BUNDLE: &str = "ca.pem";
+/// Key of the authority of the first release.
+pub const FIRST_KEY: &str = "ca.key";
+/// Version of [`MANIFEST`].
+const VERSION: u32 = 2;
+/// How long the authority of the first release is trusted beside the one that replaces it.
+pub const FIRST_GRACE: Duration = Duration::from_secs(30 * 86_400);
+/// Roots of which one still knows that they were ours.
+const MAX_FORMER: usize = 16;
+
+/// [`MANIFEST`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    version: u32,
+    /// The root under which certificates are issued.
+    pub active: String,
+    /// Roots that are trusted still.
+    #[serde(default)]
+    pub retiring: Vec<Retiring>,
+    /// Roots that were ours: what they signed is refused, and known for what it is.
+    #[serde(default)]
+    pub former: Vec<String>,
+}
+
+/// A root that was replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retiring {
+    /// Which.
+    pub root: String,
+    /// Trusted until then.
+    pub until: Timestamp,
+}
+
+/// The folder of an authority.
+pub struct Folder<'a>(pub &'a Path);
+
+impl Folder<'_> {
+    /// What is there; `None` if nothing is.
+    pub fn manifest(&self) -> Result<Option<Manifest>, TrustError> {
+        let path = self.0.join(MANIFEST);
+        let Some(text) = files::read(&path)? else { return Ok(None) };
+        let manifest: Manifest =
+            serde_json::from_str(&text).map_err(|_| damaged(&path, "it is not the list that meshd writes"))?;
+        if manifest.version != VERSION {
+            let found = manifest.version;
+            return Err(damaged(&path, &format!("it has version {found}, this meshd reads version {VERSION}")));
+        }
+        Ok(Some(manifest))
+    }
+
+    /// The first start: a new root, trusted by nobody yet.
+    pub fn found(&self, site_name: &str, now: Timestamp) -> Result<Manifest, TrustError> {
+        let root = self.make(site_name, now, &[])?;
+        let manifest = Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
+        self.write(&manifest, now)?;
+        Ok(manifest)
+    }
+
+    /// Takes over the authority of the first release, if there is one: its nodes go on, and learn the new root.
+    pub fn take_over(&self, site_name: &str, now: Timestamp) -> Result<Option<Manifest>, TrustError> {
+        let (key_path, path) = (self.0.join(FIRST_KEY), self.0.join(BUNDLE));
+        let (key, pem) = match (files::read_private(&key_path)?, files::read(&path)?) {
+            (None, None) => return Ok(None),
+            (Some(key), Some(pem)) => (key, pem),
+            (None, Some(_)) => {
+                let detail = "it is missing, and no ca.key of the first release is there either";
+                return Err(damaged(&self.0.join(MANIFEST), detail));
+            }
+            (Some(_), None) => return Err(damaged(&path, "it is missing beside its key")),
+        };
+        let first = Root::read(&pem, &key).map_err(|what| damaged(what.of(&key_path, &path), what.detail()))?;
+        let old = first.id();
+        files::make_folder(&self.0.join(&old))?;
+        files::write(&self.root_key(&old), &key, 0o600)?;
+        files::write(&self.root_pem(&old), &pem, 0o644)?;
+        let root = self.make(site_name, now, &[first])?;
+        let retiring = vec![Retiring { root: old, until: now.after(FIRST_GRACE) }];
+        let manifest = Manifest { version: VERSION, active: root, retiring, former: Vec::new() };
+        self.write(&manifest, now)?;
+        fs::remove_file(&key_path).map_err(files::fault("remove", &key_path))?;
+        Ok(Some(manifest))
+    }
+
+    /// A new root beside those that are there, which are trusted for a grace time more; with none of it, not at all.
+    pub fn rotate(
+        &self,
+        before: &Manifest,
+        site_name: &str,
+        grace: Duration,
+        now: Timestamp,
+    ) -> Result<Manifest, TrustError> {
+        let mut retiring: Vec<_> = before.retiring.iter().filter(|old| old.until > now).cloned().collect();
+        retiring.push(Retiring { root: before.active.clone(), until: now.after(grace) });
+        // Whoever wants none of the old ones wants none of those before them.
+        retiring.retain(|_| !grace.is_zero());
+        let older: Vec<Root> = retiring.iter().map(|old| self.root(&old.root)).collect::<Result<_, _>>()?;
+        let active = self.make(site_name, now, &older)?;
+        let all = before.retiring.iter().map(|old| &old.root).chain([&before.active]);
+        let over = all.filter(|root| !retiring.iter().any(|old| old.root == **root));
+        let mut former: Vec<_> = before.former.iter().chain(over).cloned().collect();
+        former.drain(..former.len().saturating_sub(MAX_FORMER));
+        let manifest = Manifest { version: VERSION, active, retiring, former };
+        self.write(&manifest, now)?;
+        self.forget_keys(&manifest)?;
+        Ok(manifest)
+    }
+
+    /// The root that signs issuers, with its key.
+    fn root(&self, root: &str) -> Result<Root, TrustError> {
+        let (key_path, path) = (self.root_key(root), self.root_pem(root));
+        let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
+        let pem = files::read(&path)?.ok_or_else(|| damaged(&path, "it is missing"))?;
+        Root::read(&pem, &key).map_err(|what| damaged(what.of(&key_path, &path), what.detail()))
+    }
+
+    /// Makes a root and its issuer, also under older roots. It counts once it is in the manifest.
+    fn make(&self, site_name: &str, now: Timestamp, older: &[Root]) -> Result<String, TrustError> {
+        let made = make::authority(site_name, now, older)?;
+        let id = made.id;
+        files::make_folder(&self.0.join(&id))?;
+        files::write(&self.root_key(&id), &made.root_key, 0o600)?;
+        files::write(&self.root_pem(&id), &made.root_pem, 0o644)?;
+        files::write(&self.issuer_key(&id), &made.issuer_key, 0o600)?;
+        files::write(&self.issuer_pem(&id), &made.issuer_pem, 0o644)?;
+        for (old, pem) in &made.crosses {
+            files::write(&self.cross_pem(&id, old), pem, 0o644)?;
+        }
+        Ok(id)
+    }
+
+    fn write(&self, manifest: &Manifest, now: Timestamp) -> Result<(), TrustError> {
+        let text = serde_json::to_string_pretty(manifest).unwrap_or_default();
+        files::write(&self.0.join(MANIFEST), &(text + "\n"), 0o600)?;
+        self.show(&self.bundle(manifest, now)?)
+    }
+
+    /// Writes [`BUNDLE`], unless it says so already.
+    pub fn show(&self, roots_pem: &str) -> Result<(), TrustError> {
+        let path = self.0.join(BUNDLE);
+        if files::read(&path)?.as_deref() == Some(roots_pem) { Ok(()) } else { files::write(&path, roots_pem, 0o644) }
+    }
+
+    /// Every root that is trusted, the active one first.
+    pub fn bundle(&self, manifest: &Manifest, now: Timestamp) -> Result<String, TrustError> {
+        let retiring = manifest.retiring.iter().filter(|old| old.until > now).map(|old| &old.root);
+        let roots = [&manifest.active].into_iter().chain(retiring);
+        roots.map(|root| self.must_read(&self.root_pem(root))).collect()
+    }
+
+    /// A file that the manifest says is there.
+    pub fn must_read(&self, path: &Path) -> Result<String, TrustError> {
+        files::read(path)?.ok_or_else(|| damaged(path, "it is missing"))
+    }
+
+    /// Keys of roots that are not trusted any more are nobody's business, nor are those of a rotation that was cut off.
+    fn forget_keys(&self, manifest: &Manifest) -> Result<(), TrustError> {
+        let is_trusted =
+            |name: &str| manifest.active == name || manifest.retiring.iter().any(|retiring| retiring.root == name);
+        let entries = fs::read_dir(self.0).map_err(files::fault("read", self.0))?;
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let over = names.filter(|name| is_id(name) && !is_trusted(name));
+        let keys = over.flat_map(|name| [self.root_key(&name), self.issuer_key(&name)]);
+        // The last one is left behind if taking over was cut off; it has a copy for as long as it is trusted.
+        for key in keys.chain([self.0.join(FIRST_KEY)]) {
+            match fs::remove_file(&key) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(files::fault("remove", &key)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn root_key(&self, root: &str) -> PathBuf {
+        self.0.join(root).join("root.key")
+    }
+
+    pub fn root_pem(&self, root: &str) -> PathBuf {
+        self.0.join(root).join("root.pem")
+    }
+
+    pub fn issuer_key(&self, root: &str) -> PathBuf {
+        self.0.join(root).join("issuer.key")
+    }
+
+    pub fn issuer_pem(&self, root: &str) -> PathBuf {
+        self.0.join(root).join("issuer.pem")
+    }
+
+    pub fn cross_pem(&self, root: &str, old: &str) -> PathBuf {
+        self.0.join(root).join(format!("cross-{old}.pem"))
+    }
+}
+
+fn is_id(name: &str) -> bool {
+    name.len() == make::ID_LEN && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A file of the authority that is not what it should be.
+pub fn damaged(path: &Path, detail: &str) -> TrustError {
+    TrustError::Damaged { path: path.into(), detail: detail.into() }
+}
+
+/// The name of a root: the beginning of the digest of its public key.
+pub fn root_id(public_key: &[u8]) -> String {
+    Digest::of(public_key).to_string()[..make::ID_LEN].to_owned()
+}

@@ -1,0 +1,251 @@
+//! The site's certificate authority: a root that nodes trust, and an issuer under it that signs nodes and the agent plane.
+//!
+//! The root's key signs issuers and nothing else. A node is held against the issuers, never against a root: whatever else a root
+//! may sign one day is no node. While one root replaces another both are trusted, and the agent plane shows its issuer under
+//! both, so that a node finds its way whichever it knows.
+
+mod folder;
+mod make;
+mod tls;
+
+pub use make::signed_under;
+
+use self::folder::{Folder, Manifest, Retiring, damaged};
+use super::{Peer, TrustError, files, peer::NODE_URI};
+use crate::{
+    id::{Digest, NodeId, Timestamp, hex},
+    wire,
+};
+use make::{leaf_params, made};
+use rcgen::{
+    Certificate, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PublicKeyData as _, SanType, SerialNumber,
+};
+use rustls::{ServerConfig, pki_types::CertificateDer};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Life of a node's certificate from the day of issue. The agent renews at half of it.
+pub const NODE_CERT_LIFE: Duration = Duration::from_secs(14 * DAY_S);
+/// How long a root is trusted beside the one that replaces it, unless an operator says otherwise: as long as a certificate that
+/// was issued under it lives.
+pub const GRACE: Duration = NODE_CERT_LIFE;
+const DAY_S: u64 = 86_400;
+
+/// Signs node certificates and recognises them again. It never changes: a rotation makes another one.
+pub struct CertificateAuthority {
+    dir: PathBuf,
+    site_name: String,
+    manifest: Manifest,
+    issuer: Issuer<'static, KeyPair>,
+    roots_pem: String,
+    /// Signatures of these pass the handshake, and are refused after it.
+    former: Vec<CertificateDer<'static>>,
+    node_life: Duration,
+    server: Arc<ServerConfig>,
+}
+
+/// A certificate that was just issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// The certificate, PEM.
+    pub certificate_pem: String,
+    /// Its serial number, lower-case hexadecimal.
+    pub serial: String,
+    /// Digest of the public key that it certifies.
+    pub key: Digest,
+    /// End of its life.
+    pub not_after: Timestamp,
+}
+
+impl Issued {
+    /// What the agent is told.
+    pub fn response(&self, now: Timestamp) -> wire::EnrolResponse {
+        let life_s = self.not_after.since(now).as_secs();
+        wire::EnrolResponse { certificate_pem: self.certificate_pem.clone(), life_s }
+    }
+}
+
+/// One root of an authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootState {
+    /// Its name: the beginning of the digest of its public key.
+    pub root: String,
+    /// Until when it is trusted; `None` for the active one.
+    pub until: Option<Timestamp>,
+    /// Whether its private key lies in the state folder.
+    pub has_key: bool,
+}
+
+impl CertificateAuthority {
+    /// Opens the authority in a folder, or makes it there. That of the first release is taken over.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written, that others may read, or that do not belong together. Nothing is overwritten.
+    pub fn load_or_create(dir: &Path, site_name: &str, now: Timestamp) -> Result<Self, TrustError> {
+        files::make_folder(dir)?;
+        let folder = Folder(dir);
+        let manifest = match folder.manifest()? {
+            Some(manifest) => manifest,
+            None => match folder.take_over(site_name, now)? {
+                Some(manifest) => manifest,
+                None => folder.found(site_name, now)?,
+            },
+        };
+        Self::read(dir, site_name, manifest, now)
+    }
+
+    fn read(dir: &Path, site_name: &str, manifest: Manifest, now: Timestamp) -> Result<Self, TrustError> {
+        let folder = Folder(dir);
+        let active = &manifest.active;
+        // It is not used between two rotations, and nobody else may read it all the same.
+        files::read_private(&folder.root_key(active))?;
+        let (key_path, path) = (folder.issuer_key(active), folder.issuer_pem(active));
+        let key = files::read_private(&key_path)?.ok_or_else(|| damaged(&key_path, "it is missing"))?;
+        let issuer_pem = folder.must_read(&path)?;
+        let (der, issuer) =
+            make::read(&issuer_pem, &key).map_err(|unfit| damaged(unfit.of(&key_path, &path), unfit.detail()))?;
+        let (mut chain, mut anchors) = (vec![der.clone()], vec![der]);
+        for old in manifest.retiring.iter().filter(|old| old.until > now) {
+            let cross = folder.cross_pem(active, &old.root);
+            chain.push(certificate(&cross, &folder.must_read(&cross)?)?);
+            anchors.push(signer(&folder, &old.root)?);
+        }
+        let over = manifest.retiring.iter().filter(|old| old.until <= now).map(|old| &old.root);
+        let former = over.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok()).collect::<Vec<_>>();
+        let roots_pem = folder.bundle(&manifest, now)?;
+        folder.show(&roots_pem)?;
+        let signers = anchors.iter().chain(&former).cloned().collect::<Vec<_>>();
+        let server = tls::server_config(&issuer, active, chain, signers, now)?;
+        let (dir, site_name, node_life) = (dir.to_owned(), site_name.to_owned(), NODE_CERT_LIFE);
+        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, former, node_life, server })
+    }
+
+    /// The same with another life of node certificates, for tests.
+    #[must_use]
+    pub fn with_node_life(self, node_life: Duration) -> Self {
+        CertificateAuthority { node_life, ..self }
+    }
+
+    /// Makes a new root and issuer, and the authority that they are. The old root is trusted for a grace time more: both sides know
+    /// both by then. Without any, what it signed is refused from now on.
+    ///
+    /// # Errors
+    /// [`TrustError::NoRootKey`] if the key of a root that stays trusted is not there to sign the new issuer; files.
+    pub fn rotated(&self, grace: Duration, now: Timestamp) -> Result<Self, TrustError> {
+        let manifest = Folder(&self.dir).rotate(&self.manifest, &self.site_name, grace, now)?;
+        let rotated = Self::read(&self.dir, &self.site_name, manifest, now)?;
+        Ok(rotated.with_node_life(self.node_life))
+    }
+
+    /// The authority as it is at a later time: without the roots whose grace is over. `None` if nothing has changed.
+    ///
+    /// # Errors
+    /// Files.
+    pub fn aged(&self, then: Timestamp, now: Timestamp) -> Result<Option<Self>, TrustError> {
+        let trusted = |at| self.manifest.retiring.iter().filter(|old| old.until > at).count();
+        if trusted(then) == trusted(now) {
+            return Ok(None);
+        }
+        let aged = Self::read(&self.dir, &self.site_name, self.manifest.clone(), now)?;
+        Ok(Some(aged.with_node_life(self.node_life)))
+    }
+
+    /// Every root that nodes are to trust now, PEM, the active one first.
+    pub fn roots_pem(&self) -> &str {
+        &self.roots_pem
+    }
+
+    /// The name of the root under which certificates are issued.
+    pub fn active(&self) -> &str {
+        &self.manifest.active
+    }
+
+    /// True if a serial number is of a certificate under the active root.
+    pub fn is_current(&self, serial: &str) -> bool {
+        signed_under(serial) == Some(self.active())
+    }
+
+    /// Its roots, the active one first, without those that are trusted no more.
+    pub fn roots(&self, now: Timestamp) -> Vec<RootState> {
+        let retiring = self.manifest.retiring.iter().filter(|old| old.until > now);
+        let retiring = retiring.map(|Retiring { root, until }| (root, Some(*until)));
+        let all = [(&self.manifest.active, None)].into_iter().chain(retiring);
+        all.map(|(root, until)| {
+            let has_key = Folder(&self.dir).root_key(root).exists();
+            RootState { root: root.clone(), until, has_key }
+        })
+        .collect()
+    }
+
+    /// Issues a certificate for the public key of a request. Whatever else the request asks for is ignored.
+    ///
+    /// # Errors
+    /// [`TrustError::Request`] for anything but a P-256 request, self-signed as PKCS #10 wants, within [`wire::MAX_CSR`].
+    pub fn issue_node(&self, csr_pem: &str, node: NodeId, now: Timestamp) -> Result<Issued, TrustError> {
+        if csr_pem.len() > wire::MAX_CSR {
+            return Err(TrustError::Request("it is longer than 4096 bytes"));
+        }
+        let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(|error| match error {
+            rcgen::Error::InvalidCertificationRequestSignature => {
+                TrustError::Request("its signature does not fit its key")
+            }
+            _ => TrustError::Request("it is not a PKCS #10 request in PEM that this site can read"),
+        })?;
+        if request.public_key.algorithm() != &PKCS_ECDSA_P256_SHA256 {
+            return Err(TrustError::Request("its key is not a P-256 key"));
+        }
+        let not_after = now.after(self.node_life);
+        let mut params = leaf_params(&node.to_string(), not_after, ExtendedKeyUsagePurpose::ClientAuth, self.active())?;
+        let uri = format!("{NODE_URI}{node}").try_into().map_err(made("a node certificate"))?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
+        let certificate: Certificate =
+            params.signed_by(&request.public_key, &self.issuer).map_err(made("a node certificate"))?;
+        let key = Digest::of(request.public_key.der_bytes());
+        Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), key, not_after })
+    }
+
+    /// TLS of the agent plane: version 1.3 only, client certificate optional. An expired one of ours passes, and one of a root that is
+    /// trusted no more: [`CertificateAuthority::identify`] tells them. No session is resumed: each connection shows its certificate.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    /// Names the node of a certificate that the handshake of [`CertificateAuthority::server_config`] has let pass.
+    ///
+    /// # Errors
+    /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if it is of a root that was replaced.
+    pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
+        let peer = Peer::of(der, now)?;
+        if tls::is_signed_by(der, &self.former) {
+            return Err(TrustError::StaleAuthority { node: peer.node });
+        }
+        Ok(peer)
+    }
+}
+
+/// The certificate of whatever signed nodes under a root: its issuer, or itself in the first release.
+fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, TrustError> {
+    let issuer = folder.issuer_pem(root);
+    match files::read(&issuer)? {
+        Some(pem) => certificate(&issuer, &pem),
+        None => certificate(&folder.root_pem(root), &folder.must_read(&folder.root_pem(root))?),
+    }
+}
+
+fn certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, TrustError> {
+    make::certificate(pem).ok_or_else(|| damaged(path, "it is not a certificate"))
+}
+
+impl std::fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CertificateAuthority")
+    }
+}
+
+#[cfg(test)]
+mod tests;
