@@ -29,7 +29,7 @@ pub use words::{Action, Event, Life, Now};
 use self::linked::Linked;
 use super::tasks::Tasks;
 use crate::{
-    id::{NodeId, Timestamp},
+    id::NodeId,
     wire::{
         self, Check, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
     },

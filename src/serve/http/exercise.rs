@@ -84,6 +84,10 @@ impl Transfer for Overlay {
 impl BootPlane for Rack {
     type Overlay = Overlay;
 
+    fn folder(&self) -> std::path::PathBuf {
+        std::env::temp_dir()
+    }
+
     fn blob(&self, digest: Digest) -> Option<Bytes> {
         (digest == Digest::of(BLOB)).then(|| Bytes::from_static(BLOB))
     }

@@ -150,9 +150,9 @@ impl Outlet {
         let Some(slice) = bufs.first() else { return Poll::Ready(Ok(0)) };
         if let Some((file, offset)) = self.handed.find(slice) {
             let count = slice.len().min(SEND_AT_ONCE);
-            return self.when_writable(cx, || {
+            return self.when_writable(cx, count, || {
                 match rustix::fs::sendfile(&self.stream, &file, Some(&mut offset.clone()), count)? {
-                    // The file is sealed and as long as the memory.
+                    // Nobody else has the file, and it is as long as the memory.
                     0 => Err(io::Error::other("a file ended before its time")),
                     sent => Ok(sent),
                 }
@@ -164,18 +164,35 @@ impl Outlet {
             true => rustix::net::SendFlags::MORE,
             false => rustix::net::SendFlags::empty(),
         } | rustix::net::SendFlags::NOSIGNAL;
-        self.when_writable(cx, || {
+        let count = bufs[..plain].iter().map(|buf| buf.len()).sum();
+        self.when_writable(cx, count, || {
             let mut control = rustix::net::SendAncillaryBuffer::default();
             Ok(rustix::net::sendmsg(&self.stream, &bufs[..plain], &mut control, flags)?)
         })
     }
 
-    fn when_writable<T>(&self, cx: &mut Context<'_>, mut write: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>> {
+    /// Writes once the socket takes something. Fewer bytes than `count` mean that it is full: that is noted in the same breath, for
+    /// the call that would only be told so costs as much as a small write. (Noted later, an edge that came meanwhile were lost.)
+    fn when_writable(
+        &self,
+        cx: &mut Context<'_>,
+        count: usize,
+        mut write: impl FnMut() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.stream.poll_write_ready(cx))?;
-            match self.stream.try_io(Interest::WRITABLE, &mut write) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+            let mut part = None;
+            let written = self.stream.try_io(Interest::WRITABLE, || match write()? {
+                written if written < count => {
+                    part = Some(written);
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                written => Ok(written),
+            });
+            match (part, written) {
+                (Some(part), _) => return Poll::Ready(Ok(part)),
+                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (None, written) => return Poll::Ready(written),
             }
         }
     }

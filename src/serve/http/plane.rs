@@ -5,7 +5,7 @@ use crate::config::Delivery;
 use crate::id::Digest;
 use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
-use std::{future::Future, net::Ipv4Addr};
+use std::{future::Future, net::Ipv4Addr, path::PathBuf};
 
 /// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
 pub trait Transfer: Send + 'static {
@@ -20,6 +20,9 @@ pub trait Transfer: Send + 'static {
 pub trait BootPlane: Clone + Send + Sync + 'static {
     /// What [`BootPlane::open_overlay`] gives.
     type Overlay: Transfer;
+
+    /// Where large blobs may lie once more, in files without a name.
+    fn folder(&self) -> PathBuf;
 
     /// A part of an image, already checked against its digest.
     fn blob(&self, digest: Digest) -> Option<Bytes>;
@@ -63,6 +66,10 @@ impl Transfer for OverlayTransfer {
 
 impl BootPlane for Shared {
     type Overlay = OverlayTransfer;
+
+    fn folder(&self) -> PathBuf {
+        self.site().state_dir.clone()
+    }
 
     fn blob(&self, digest: Digest) -> Option<Bytes> {
         self.catalog().blob(&digest)

@@ -65,7 +65,7 @@ pub fn router<P: BootPlane>(plane: P) -> Router {
         .route("/healthz", any(|| async { ([NO_STORE, TEXT], "ok\n") }))
         .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
         .layer(middleware::from_fn(guard))
-        .with_state(Shared { plane, twins: Twins::default() })
+        .with_state(Shared { twins: Twins::new(plane.folder()), plane })
 }
 
 fn sentence(status: StatusCode, text: &str) -> Response {

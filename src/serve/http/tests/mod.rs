@@ -87,6 +87,10 @@ impl Fake {
 impl BootPlane for Arc<Fake> {
     type Overlay = FakeTransfer;
 
+    fn folder(&self) -> std::path::PathBuf {
+        std::env::temp_dir()
+    }
+
     fn blob(&self, digest: Digest) -> Option<Bytes> {
         self.blobs.get(&digest).cloned()
     }
