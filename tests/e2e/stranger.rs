@@ -10,7 +10,7 @@ use std::{
 
 /// Its address: on the segment, outside the range of leases.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// More than any script, in bytes.
 const ANSWER_LIMIT: u64 = 64 * 1024;
 

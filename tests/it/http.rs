@@ -80,8 +80,12 @@ fn a_cache_in_front_keeps_blobs_and_never_a_script_an_overlay_or_a_fault() {
         assert!(capabilities.insert(overlay.clone()), "each script is made anew");
         let (given, how) = cached(&machine, &overlay);
         assert_eq!((given.status, how.as_str()), (200, "miss"));
-        let (again, how) = cached(&machine, &overlay);
-        assert_eq!((again.status, how.as_str()), (410, "miss"), "a cache has no overlay to give");
+        // The client has the last byte a moment before the server knows that it was written.
+        eventually("the overlay is spent", || {
+            let (again, how) = cached(&machine, &overlay);
+            assert!(again.status != 200 && how == "miss", "a cache has no overlay to give: {} {how}", again.status);
+            if again.status == 410 { Ok(()) } else { Err(again.status.to_string()) }
+        });
     }
     for (path, status) in
         [("boot.ipxe", 200), ("loader/snponly.efi", 200), ("healthz", 200), ("blob/junk/kernel", 404), ("x/", 404)]
@@ -176,7 +180,7 @@ fn thirty_machines_that_boot_at_once_all_boot_and_a_thousand_idle_connections_ar
     world.start();
     let ipxe = |number| Firmware { arch: 0, client: Client::Ipxe, mac: MacAddr([0x52, 0x54, 0, 0, 1, number]) };
     let all: Vec<Firmware> = (0..30).map(ipxe).collect();
-    let answers = world.nodes.inside(|| ask::walk(&all, false)).unwrap();
+    let answers = world.nodes.inside(|| ask::walk(&all, false, |_| true)).unwrap();
     let machines: Vec<(MacAddr, Ipv4Addr)> =
         answers.iter().map(|(ipxe, answers)| (ipxe.mac, answers.last().expect("a lease").address)).collect();
     for (_, address) in &machines {

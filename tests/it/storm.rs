@@ -66,7 +66,7 @@ impl Rack {
         world.start();
         let clients: Vec<_> =
             (0..machines).map(|number| Firmware { arch: 0, client: Client::Ipxe, mac: mac(number) }).collect();
-        let answers = world.nodes.inside(|| ask::walk(&clients, false)).unwrap();
+        let answers = world.nodes.inside(|| ask::walk(&clients, false, |_| true)).unwrap();
         let addresses: Vec<_> = answers.iter().map(|(_, answers)| answers.last().expect("a lease").address).collect();
         for address in &addresses {
             world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();

@@ -1,6 +1,6 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
-use crate::world::{World, dhcp::As, node::PxeNode};
+use crate::world::{World, dhcp::As, eventually, node::PxeNode};
 
 /// The stranger's address on the node's side of the wire; the machine's own is leased.
 const STRANGER: &str = "10.77.0.66";
@@ -92,8 +92,15 @@ fn an_overlay_is_given_once_to_its_machine_and_to_nobody_else() {
     assert_eq!(machine.head(&url).unwrap().status, 200);
     assert_eq!(machine.head(&url).unwrap().status, 200, "HEAD never consumes it");
     assert_eq!(machine.get(&url).unwrap().status, 200);
-    assert_eq!(machine.get(&url).unwrap().status, 410, "it is spent");
-    assert_eq!(world.events("capability_replayed").len(), 2);
+    // The client has the last byte a moment before the server knows that it was written.
+    eventually("it is spent", || match machine.get(&url).unwrap().status {
+        410 => Ok(()),
+        status => {
+            assert_ne!(status, 200, "it is given once");
+            Err(status.to_string())
+        }
+    });
+    assert!(world.events("capability_replayed").len() >= 2);
     let invented = format!("http://10.77.0.1:8080/overlay/{}/overlay.cpio.gz", "0".repeat(32));
     assert_eq!(machine.get(&invented).unwrap().status, 404);
 }

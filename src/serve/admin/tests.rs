@@ -192,7 +192,7 @@ async fn who_follows_sees_the_past_then_what_happens_and_the_end() {
     fixture.record("after").await;
     let mut text = Vec::new();
     while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
-        let frame = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("in time");
+        let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("in time");
         text.extend_from_slice(frame.expect("not the end").expect("sound").data_ref().expect("data"));
     }
     let lines: Vec<EventView> =
@@ -201,7 +201,7 @@ async fn who_follows_sees_the_past_then_what_happens_and_the_end() {
     assert_eq!(details, ["before", "after"]);
     assert_eq!((lines[0].kind.as_str(), lines[0].node), ("profile_chosen", Some(fixture.node)));
     fixture.stop.cancel();
-    let end = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("the stream ends with meshd");
+    let end = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("the stream ends with meshd");
     assert!(end.is_none(), "{end:?}");
     fixture.plane.await.expect("no panic");
     assert!(!fixture.socket.exists(), "the socket goes with the plane");

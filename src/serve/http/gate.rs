@@ -22,7 +22,7 @@ const SHARE: usize = 4;
 /// Time that a response has before its rate counts.
 const BEGINNING: Duration = Duration::from_secs(5);
 /// Time that a new connection has before it counts as idle.
-const ARRIVING: Duration = Duration::from_millis(500);
+pub(super) const ARRIVING: Duration = Duration::from_millis(500);
 /// How often the places are looked at while nobody can be asked to go.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 

@@ -160,7 +160,7 @@ async fn an_expired_certificate_may_renew_and_nothing_else() {
 
 #[tokio::test]
 async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once() {
-    let fake = Fake::start().await;
+    let fake = Fake::start_with(Duration::from_secs(3)).await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     for bad in [r#"{"kind":"nonsense"}"#, r#"{"kind":"heartbeat"}"#, "{"] {
@@ -176,8 +176,8 @@ async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once(
 
     let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
     node.hello(fake::NODE).await;
-    assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
     node.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
+    assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
     fake.wait(|seen| seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))).await;
     // It goes on reading nothing, so it answers no ping: a dead TCP connection, as the server sees it.
     fake.wait(|seen| seen.contains(&Seen::Down)).await;

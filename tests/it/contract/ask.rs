@@ -80,10 +80,12 @@ impl Named {
 }
 
 /// All answers that clients get on their way: to their DISCOVER, to their REQUEST for the address, and in proxy mode to their
-/// REQUEST to the boot server's port. Nothing for one that is not answered, as one that is not booted here.
-pub fn walk(clients: &[Firmware], proxy: bool) -> Vec<(Firmware, Vec<Named>)> {
+/// REQUEST to the boot server's port. Nothing for one that is not answered, as one that is not booted here; but those that `must` be
+/// are waited for.
+pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool) -> Vec<(Firmware, Vec<Named>)> {
     let socket = open();
-    let offers = exchange(&socket, clients, 2, |client| Some((packet(client, 1, &[]), (Ipv4Addr::BROADCAST, 67))));
+    let discover = |client| Some((packet(client, 1, &[]), (Ipv4Addr::BROADCAST, 67)));
+    let offers = exchange(&socket, clients, 2, &must, discover);
     let requests = |client: Firmware| {
         let offer = offers.get(&client.mac)?;
         let server = offer.options.get(&54).cloned().expect("option 54");
@@ -94,7 +96,8 @@ pub fn walk(clients: &[Firmware], proxy: bool) -> Vec<(Firmware, Vec<Named>)> {
             false => (packet(client, 3, &[asked, (54, server)]), (Ipv4Addr::BROADCAST, 67)),
         })
     };
-    let acks = exchange(&socket, clients, 5, requests);
+    // Beside another DHCP server not everybody asks the boot server's port.
+    let acks = exchange(&socket, clients, 5, |client| !proxy && must(client), requests);
     let both =
         |client: &Firmware| [&offers, &acks].into_iter().filter_map(|all| all.get(&client.mac).cloned()).collect();
     clients.iter().map(|client| (*client, both(client))).collect()
@@ -113,19 +116,25 @@ fn open() -> UdpSocket {
 
 /// Once it was so long quiet, those that were not answered ask again.
 const QUIET: Duration = Duration::from_millis(400);
-/// How often. Some are never answered, and nothing says so.
-const ROUNDS: u32 = 5;
+/// How often at least. Some are never answered, and nothing says so.
+const ROUNDS: u32 = 4;
 
 /// Everybody asks; gives the answers of this kind by the card that they are for.
 fn exchange(
     socket: &UdpSocket,
     clients: &[Firmware],
     kind: u8,
+    must: impl Fn(&Firmware) -> bool,
     question: impl Fn(Firmware) -> Option<(Vec<u8>, (Ipv4Addr, u16))>,
 ) -> BTreeMap<MacAddr, Named> {
     let end = Instant::now() + DEADLINE;
     let mut answers = BTreeMap::new();
-    for _ in 0..ROUNDS {
+    let mut rounds = 0;
+    let missing = |answers: &BTreeMap<MacAddr, Named>| {
+        clients.iter().any(|client| must(client) && !answers.contains_key(&client.mac))
+    };
+    while rounds < ROUNDS || (missing(&answers) && Instant::now() < end) {
+        rounds += 1;
         for client in clients.iter().filter(|client| !answers.contains_key(&client.mac)) {
             if let Some((packet, to)) = question(*client) {
                 socket.send_to(&packet, to).unwrap();
@@ -133,7 +142,7 @@ fn exchange(
         }
         let mut buffer = [0; 2048];
         while let Ok((length, _)) = socket.recv_from(&mut buffer) {
-            assert!(Instant::now() < end, "answers without end");
+            assert!(Instant::now() < end, "{kind}: answers without end");
             let named = parse(&buffer[..length]);
             if named.kind() == kind {
                 answers.insert(MacAddr(buffer[28..34].try_into().unwrap()), named);

@@ -113,7 +113,8 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
         Firmware { arch, client: Client::ALL[usize::from(client)], mac }
     };
     let clients: Vec<_> = (0u8..3).flat_map(|client| ARCHES.map(move |arch| (client, arch))).map(firmware).collect();
-    let answers = world.nodes.inside(|| ask::walk(&clients, proxy)).unwrap();
+    let answers =
+        world.nodes.inside(|| ask::walk(&clients, proxy, |one| MUST.contains(&(one.arch, one.client)))).unwrap();
     let mut names = Names::default();
     let mut answered = BTreeSet::new();
     for (Firmware { arch, client, .. }, answers) in answers {
@@ -135,7 +136,7 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
 /// What iPXE of each build is told, after its own DHCP and the entry script. Its overlay is fetched here.
 fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static str, String> {
     let ipxe = Firmware { arch: 7, client: Client::Ipxe, mac: machine.mac };
-    let answers = machine.world.nodes.inside(|| ask::walk(&[ipxe], proxy)).unwrap();
+    let answers = machine.world.nodes.inside(|| ask::walk(&[ipxe], proxy, |_| true)).unwrap();
     let address = answers[0].1.last().expect("iPXE is answered").address;
     if !proxy {
         machine.world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();

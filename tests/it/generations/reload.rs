@@ -16,10 +16,15 @@ pub fn world() -> World {
 
 /// Replaces some text of the site file.
 pub fn edit(world: &World, from: &str, to: &str) {
-    let path = world.path("site.toml");
-    let text = fs::read_to_string(&path).unwrap();
+    let text = fs::read_to_string(world.path("site.toml")).unwrap();
     assert!(text.contains(from), "{from} in {text}");
-    fs::write(path, text.replace(from, to)).unwrap();
+    put(world, "site.toml", &text.replace(from, to));
+}
+
+/// Writes a file in one step: meshd may look at any moment.
+pub fn put(world: &World, path: &str, text: &str) {
+    fs::write(world.path("being-written"), text).unwrap();
+    fs::rename(world.path("being-written"), world.path(path)).unwrap();
 }
 
 #[test]
@@ -36,8 +41,8 @@ fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
     // A key of the site, a template and an overlay, all wrong.
     edit(&world, "\"debug\"", "\"init=/bin/sh\"");
     refused(&world, &["reload"], &["site.toml:", "profiles.compute.kernel_args[0]", "set by meshd itself"]);
+    put(&world, "overlays/motd/rootfs/etc/motd.j2", "{{ node.nothing }}");
     edit(&world, "\"init=/bin/sh\"", "\"quiet\"");
-    fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "{{ node.nothing }}").unwrap();
     refused(&world, &["reload"], &["motd.j2", "nothing"]);
     assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
     let doctor = world.meshd(&["doctor"]);
@@ -48,7 +53,7 @@ fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
         if events.len() >= 2 { Ok(events) } else { Err(format!("{events:?}")) }
     });
     assert!(events[0]["detail"].as_str().unwrap().contains("kernel_args"), "{events:?}");
-    fs::write(world.path("overlays/motd/rootfs/etc/motd.j2"), "hello {{ node.id }}\n").unwrap();
+    put(&world, "overlays/motd/rootfs/etc/motd.j2", "hello {{ node.id }}\n");
     done(&world, &["reload"]);
     let script = machine.ipxe().unwrap();
     assert!(args(&script).contains(&"quiet".to_owned()) && !args(&script).contains(&"debug".to_owned()));

@@ -2,7 +2,7 @@
 
 use super::{
     done, refused,
-    reload::{edit, world},
+    reload::{edit, put, world},
 };
 use crate::world::{World, eventually, node::PxeNode};
 use serde_json::Value;
@@ -182,8 +182,8 @@ fn a_profile_that_is_rolled_back_is_what_it_was_for_every_node_until_it_is_let_g
     );
     refused(&world, &["profile", "rollback", "discovery"], &["no earlier generation"]);
     refused(&world, &["profile", "rollback", "discovery", "--off"], &["what the site file says"]);
-    fs::write(world.path("overlays/base/rootfs/etc/new-file"), "new").unwrap();
-    edit(&world, "[profiles.compute]", "kernel_args = [\"debug\"]\n[profiles.compute]");
+    // One change at a time: meshd looks by itself too, and each that it sees is a revision.
+    put(&world, "overlays/base/rootfs/etc/new-file", "new");
     done(&world, &["reload"]);
     settles(&world, "reboot_required", true);
     assert_eq!(revisions(&world).len(), 2);
@@ -193,11 +193,11 @@ fn a_profile_that_is_rolled_back_is_what_it_was_for_every_node_until_it_is_let_g
     // It outlives a restart and another edit, and holds for a node that was never seen before.
     world.kill();
     world.start();
-    edit(&world, "\"debug\"", "\"quiet\"");
+    edit(&world, "[profiles.compute]", "kernel_args = [\"quiet\"]\n[profiles.compute]");
     done(&world, &["reload"]);
     let stranger = PxeNode::new(&world, 2);
     let script = stranger.power_on().unwrap();
-    assert!(!script.0.contains("debug") && !script.0.contains("quiet"), "{}", script.0);
+    assert!(!script.0.contains("quiet"), "{}", script.0);
     assert!(!stranger.load(&script).unwrap().contains_key("etc/new-file"));
     let all = revisions(&world);
     let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["filed"] == true, one["held"] == true)).collect();

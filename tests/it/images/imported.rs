@@ -199,7 +199,10 @@ fn an_index_of_a_stranger_and_a_bundle_without_a_digest_are_refused() {
 #[test]
 fn a_mirror_that_is_not_there_is_named() {
     let desk = Desk::new();
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound, so that nobody else gets the port, and never listened on.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let gone = socket.local_addr().unwrap().as_socket().unwrap();
     let request = ImportRequest { mirror: Some(format!("http://{gone}/alpine")), ..desk.request("lts", None) };
     let told = import(&request, &Quiet).unwrap_err().to_string();
     assert!(told.contains(&gone.to_string()) && told.contains("reachable"), "{told}");

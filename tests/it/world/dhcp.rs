@@ -63,9 +63,13 @@ fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
     // A central node that was just killed leaves the port closed for a moment.
     socket.send_to(packet, (Ipv4Addr::BROADCAST, 67)).ok()?;
     let mut buffer = [0; 2048];
-    let (length, _) = socket.recv_from(&mut buffer).ok()?;
-    let answer = parse(&buffer[..length]);
-    (buffer[4..8] == packet[4..8]).then_some(answer)
+    // Who had to ask twice is answered twice: what is left of an earlier question is no answer to this one.
+    loop {
+        let (length, _) = socket.recv_from(&mut buffer).ok()?;
+        if buffer[4..8] == packet[4..8] {
+            return Some(parse(&buffer[..length]));
+        }
+    }
 }
 
 fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {

@@ -102,7 +102,7 @@ port = 8080
 [agent]
 port = 8443
 heartbeat = "1s"
-offline_after = "5s"
+offline_after = "20s"
 binary = "agent"
 [admin]
 socket = "admin.sock"

@@ -1,26 +1,32 @@
 //! A TFTP client in lock step, from RFC 1350, RFC 2348 and RFC 2349.
 
+use super::DEADLINE;
 use std::{
     io,
     net::{Ipv4Addr, UdpSocket},
-    time::Duration,
 };
 
 /// Reads one file, from an address where there are several.
 pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<Vec<u8>> {
     let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(DEADLINE))?;
     let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0blksize\x001468\0tsize\x000\0"].concat();
     socket.send_to(&ask, (server, 69))?;
     let mut file = Vec::new();
+    let mut next = 1u16;
     let mut buffer = [0; 2048];
     loop {
         let (length, from) = socket.recv_from(&mut buffer)?;
         match buffer[..length] {
             [0, 6, ..] => drop(socket.send_to(&[0, 4, 0, 0], from)?),
             [0, 3, high, low, ref data @ ..] => {
-                file.extend_from_slice(data);
                 socket.send_to(&[0, 4, high, low], from)?;
+                // A server that has waited long sends a block again.
+                if u16::from_be_bytes([high, low]) != next {
+                    continue;
+                }
+                next = next.wrapping_add(1);
+                file.extend_from_slice(data);
                 if data.len() < 1468 {
                     return Ok(file);
                 }
@@ -33,7 +39,7 @@ pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<V
 /// Asks for a file's size and breaks off, as firmware does before it fetches.
 pub fn size(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<usize> {
     let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(DEADLINE))?;
     let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0"].concat();
     socket.send_to(&ask, (server, 69))?;
     let mut buffer = [0; 2048];

@@ -14,7 +14,7 @@ use std::{
 fn socket() -> (UdpSocket, SocketAddrV4) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     enlarge(&socket);
-    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
     let SocketAddr::V4(address) = socket.local_addr().expect("bound") else { panic!("IPv4") };
     (socket, address)
 }
