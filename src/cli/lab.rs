@@ -1,5 +1,7 @@
 //! `meshd lab`: a rack in a box, to try a profile or an overlay before a real rack sees it.
 
+mod attempt;
+
 use super::{
     Context, Failure,
     print::{Output, fields, table},
@@ -84,6 +86,9 @@ enum Verb {
         #[arg(short, long)]
         follow: bool,
     },
+    /// Boot one node with a profile and sit at its console; everything is gone when you leave it.
+    #[command(after_help = attempt::HELP)]
+    Try(attempt::Try),
     /// One BIOS and one UEFI node from power-on to online, then one into another profile.
     Demo {
         #[command(flatten)]
@@ -108,6 +113,13 @@ struct At {
 struct RackArgs {
     #[command(flatten)]
     at: At,
+    #[command(flatten)]
+    hardware: Hardware,
+}
+
+/// What nodes are, and what their site file says besides.
+#[derive(Debug, Args)]
+struct Hardware {
     /// Processors of each node.
     #[arg(long, default_value_t = 2)]
     cpus: u8,
@@ -159,6 +171,7 @@ impl LabArgs {
             Verb::Console { at, node, lines, follow } => {
                 Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
             }
+            Verb::Try(attempt) => attempt.run(context, &interrupt),
             Verb::Demo { rack, profile, keep } => {
                 let mut options = rack.options(context, interrupt)?.set("enroll.policy", "auto");
                 options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
@@ -172,8 +185,14 @@ impl LabArgs {
 
 impl RackArgs {
     fn options(self, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
+        self.hardware.options(self.at.dir, context, interrupt)
+    }
+}
+
+impl Hardware {
+    fn options(self, dir: PathBuf, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
         let program = env::current_exe().context("cannot find the path of this program")?;
-        let mut options = Options::new(self.at.dir, context.site_file()?, program);
+        let mut options = Options::new(dir, context.site_file()?, program);
         options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
         (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
         options.extras = vec![self.with];

@@ -12,7 +12,7 @@ use super::{
 use crate::id::{MacAddr, NodeId};
 use serde::Serialize;
 use serde_json::Value;
-use std::{fs, path::PathBuf, process::Command, str::FromStr, time::Duration};
+use std::{fs, os::unix::net::UnixStream, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
 /// How long QEMU may take to open its control socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -147,6 +147,7 @@ impl Rack {
             accel: self.record.accel,
             tap: &node.tap(),
             ovmf: &self.tools.ovmf,
+            console: self.record.console,
             files: &files,
         };
         let mut command = Command::new(&self.tools.qemu);
@@ -177,7 +178,13 @@ impl Rack {
         fs::read(self.files(place).serial).map(|bytes| serial::plain(&bytes)).unwrap_or_default()
     }
 
-    /// Where that is.
+    /// The serial port of the node at this place, in a rack that has consoles; the node is on.
+    pub fn console(&self, place: u8) -> Result<UnixStream, LabError> {
+        let path = self.files(place).console;
+        UnixStream::connect(&path).map_err(LabError::file("open", path))
+    }
+
+    /// Where what it wrote lies.
     pub fn serial_file(&self, place: u8) -> PathBuf {
         self.files(place).serial
     }

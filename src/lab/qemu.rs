@@ -25,6 +25,8 @@ pub struct Machine<'a> {
     pub tap: &'a str,
     /// UEFI's flash chips.
     pub ovmf: &'a Ovmf,
+    /// Somebody sits at its serial port.
+    pub console: bool,
     /// Where its files lie.
     pub files: &'a Files,
 }
@@ -34,6 +36,8 @@ pub struct Machine<'a> {
 pub struct Files {
     /// Everything that the node writes to its serial port, over all its boots.
     pub serial: PathBuf,
+    /// The serial port itself, where somebody is to sit at it.
+    pub console: PathBuf,
     /// QEMU's control socket.
     pub qmp: PathBuf,
     /// UEFI variables.
@@ -46,7 +50,13 @@ impl Files {
     /// Of the node of this name.
     pub fn of(dir: &Path, node: &str) -> Self {
         let file = |end: &str| dir.join(format!("{node}.{end}"));
-        Files { serial: file("serial.log"), qmp: file("qmp"), vars: file("vars.fd"), log: file("qemu.log") }
+        Files {
+            serial: file("serial.log"),
+            console: file("console"),
+            qmp: file("qmp"),
+            vars: file("vars.fd"),
+            log: file("qemu.log"),
+        }
     }
 }
 
@@ -71,7 +81,17 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-smbios", format!("type=1,serial={},manufacturer={MANUFACTURER},product={PRODUCT}", identity.serial));
     // Nothing but the network; a BIOS that got no answer tries again, as a server in a rack is set to do.
     add("-boot", "strict=on,reboot-timeout=5000".to_owned());
-    add("-chardev", format!("file,id=serial,append=on,path={}", escaped(&files.serial)));
+    let serial = escaped(&files.serial);
+    add(
+        "-chardev",
+        match machine.console {
+            false => format!("file,id=serial,append=on,path={serial}"),
+            true => {
+                let port = escaped(&files.console);
+                format!("socket,id=serial,path={port},server=on,wait=off,logfile={serial},logappend=on")
+            }
+        },
+    );
     add("-serial", "chardev:serial".to_owned());
     add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
@@ -115,6 +135,7 @@ mod tests {
             accel: Accel::Tcg,
             tap: "tap3",
             ovmf: &ovmf,
+            console: firmware == Firmware::UefiHttp,
             files: &files,
         };
         arguments(&machine).join(" ")
@@ -138,6 +159,16 @@ mod tests {
         let line = line(Firmware::UefiHttp, "/lab");
         assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
         assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
+    }
+
+    #[test]
+    fn a_serial_port_is_a_file_or_a_console_that_is_kept_in_that_file_too() {
+        let alone = line(Firmware::Bios, "/lab");
+        assert!(alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "), "{alone}");
+        let attended = line(Firmware::UefiHttp, "/lab");
+        let port =
+            "-chardev socket,id=serial,path=/lab/node3.console,server=on,wait=off,logfile=/lab/node3.serial.log,";
+        assert!(attended.contains(port), "{attended}");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Options {
     pub settings: Vec<Setting>,
     /// Built images, to share them between racks; default: `blobs` in `dir`.
     pub blobs: Option<PathBuf>,
+    /// Somebody may sit at the nodes' serial ports.
+    pub console: bool,
     /// Press the power buttons at once.
     pub powered: bool,
     /// Ends every wait.
@@ -55,6 +57,7 @@ impl Options {
             extras: Vec::new(),
             settings: Vec::new(),
             blobs: None,
+            console: false,
             powered: true,
             interrupt: Interrupt::default(),
         }
@@ -232,6 +235,7 @@ fn record(options: &Options, accel: Accel) -> Record {
         program: options.program.clone(),
         accel,
         shape: options.shape,
+        console: options.console,
         central: None,
         nodes: (1..=options.nodes).map(node).collect(),
     }

@@ -20,6 +20,9 @@ pub struct Record {
     pub accel: Accel,
     /// What each node has.
     pub shape: Shape,
+    /// Somebody may sit at the nodes' serial ports.
+    #[serde(default)]
+    pub console: bool,
     /// meshd, while it runs.
     pub central: Option<ProcessId>,
     /// In the order of their places.
@@ -108,7 +111,8 @@ mod tests {
         let process = Some(ProcessId { pid: 7, started: 9 });
         let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
-        Record { host_boot, program, accel: Accel::Tcg, shape: Shape::default(), central: process, nodes: vec![node] }
+        let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
+        Record { host_boot, program, accel, shape, console: false, central: process, nodes }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
-use toml_edit::{DocumentMut, Item, Table, Value, value};
+use toml_edit::{DocumentMut, InlineTable, Item, Table, Value, value};
 
 /// Longest path of a Unix socket on Linux, in bytes.
 pub const SOCKET_PATH_LIMIT: usize = 107;
@@ -80,6 +80,12 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
     // The user's file may name them relative to itself.
     set("site.images_dir", path(&theirs.images_dir))?;
     set("site.overlays_dir", path(&theirs.overlays_dir))?;
+    set("boot.loaders_dir", path(&theirs.boot.loaders_dir))?;
+    for (name, file) in &theirs.secrets {
+        let mut named = InlineTable::new();
+        named.insert("file", path(file));
+        set(&format!("secrets.{name}"), named.into())?;
+    }
     if let Some(binary) = &theirs.agent.binary {
         set("agent.binary", path(binary))?;
     }

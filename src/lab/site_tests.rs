@@ -66,3 +66,17 @@ fn the_racks_site_names_the_users_folders_from_the_root() {
         assert_eq!((site.segments[0].interface(), site.state_dir), (Some("br0"), dir.path().join("state")));
     }
 }
+
+#[test]
+fn the_racks_site_finds_the_secrets_that_the_users_names_beside_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let sample =
+        include_str!("../../site.toml").replace("#[secrets]", "[secrets]\nkey = { file = \"keys/own\" } # ours");
+    let user = dir.path().join("own.toml");
+    fs::write(&user, sample).expect("written");
+    let rack = dir.path().join("rack");
+    fs::create_dir(&rack).expect("made");
+    let site = derive(&user, &Layout::of(&rack, None), &[]).expect("valid");
+    let secrets: Vec<_> = site.secrets.into_values().collect();
+    assert_eq!(secrets, [dir.path().join("keys/own")]);
+}

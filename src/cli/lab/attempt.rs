@@ -1,0 +1,123 @@
+//! `meshd lab try`: one node with a profile, and its console.
+
+use super::Hardware;
+use crate::cli::{Context, Failure};
+use crate::lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_shell};
+use anyhow::Context as _;
+use clap::Args;
+use std::{
+    env, fs,
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Where images are that were built for a rack before.
+const BLOBS: &str = ".lab/blobs";
+/// The one node.
+const NODE: u8 = 1;
+/// How much of each log is shown when it fails, in lines.
+const LOG_LINES: usize = 20;
+
+/// How it is used, after the options.
+pub(super) const HELP: &str = "\
+At a terminal the node's console is yours, with a root shell once it has booted; Ctrl-] leaves it. Otherwise what the node \
+writes is printed, until it is ended by Ctrl-C or is in the phase of --until.";
+
+#[derive(Debug, Args)]
+pub(super) struct Try {
+    /// What to boot.
+    #[arg(long, value_name = "PROFILE")]
+    profile: String,
+    /// How the node starts: bios, uefi or uefi-http.
+    #[arg(long, default_value = "bios")]
+    firmware: Firmware,
+    /// End once the node is in this phase, such as `online`.
+    #[arg(long, value_name = "PHASE")]
+    until: Option<String>,
+    /// The profile and nothing else: no root shell on the console.
+    #[arg(long)]
+    bare: bool,
+    #[command(flatten)]
+    hardware: Hardware,
+}
+
+/// A folder that is gone when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let dir = env::temp_dir().join(format!("meshd-try-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Folder(dir))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
+impl Try {
+    pub(super) fn run(mut self, context: &Context, interrupt: &Interrupt) -> Result<(), Failure> {
+        self.hardware.blobs.get_or_insert_with(|| PathBuf::from(BLOBS));
+        let blobs = self.hardware.blobs.iter().map(|dir| absolute(dir)).collect::<Result<Vec<_>, _>>()?.pop();
+        // Before the rack, so that it is dropped after it.
+        let folder = Folder::new()?;
+        let options = self.hardware.options(folder.0.clone(), context, interrupt.clone())?;
+        let mut options = options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
+        (options.nodes, options.powered, options.console, options.blobs) = (1, false, true, blobs);
+        options.firmware = Mix::of([self.firmware]);
+        let options = if self.bare { options } else { with_shell(options)? };
+        let mut rack = Rack::up(&options, &mut |word| eprintln!("{word}"))?;
+        let tried = attend(&mut rack, self.until.as_deref(), interrupt);
+        if tried.is_err() {
+            eprintln!("\n{}", rack.last_words(LOG_LINES));
+        }
+        rack.down()?;
+        tried
+    }
+}
+
+fn absolute(dir: &Path) -> Result<PathBuf, Failure> {
+    Ok(std::path::absolute(dir).with_context(|| format!("cannot find {}", dir.display()))?)
+}
+
+fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result<(), Failure> {
+    rack.power(NODE, Power::On)?;
+    let console = Console { port: rack.console(NODE)?, interrupt };
+    let begun = Instant::now();
+    let done = || -> Result<bool, LabError> {
+        let Some(phase) = until else { return Ok(false) };
+        Ok(rack.node(NODE)?.is_some_and(|node| node["phase"] == phase))
+    };
+    let (stdin, mut stdout) = (io::stdin(), io::stdout());
+    let left = if stdin.is_terminal() && stdout.is_terminal() {
+        eprintln!("the console of node {}: Ctrl-] leaves it, and everything is gone", rack.id(NODE));
+        let _raw = Raw::of(&stdin).context("cannot take the terminal")?;
+        console.attend(Some(keyboard()?), &mut stdout, done)
+    } else {
+        console.attend(None::<fs::File>, &mut stdout, done)
+    }?;
+    match (left, until) {
+        (Left::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),
+        (Left::ByUser, Some(phase)) => {
+            Err(Failure::new(format!("left before the node was {phase}"), "wait longer, or leave --until out"))
+        }
+        (Left::Reached, Some(phase)) => {
+            eprintln!("\nnode {} is {phase}, {} s after power-on", rack.id(NODE), begun.elapsed().as_secs());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Standard input without the buffer that keys would wait in.
+fn keyboard() -> Result<fs::File, Failure> {
+    use std::os::fd::AsFd as _;
+    let own = io::stdin().as_fd().try_clone_to_owned().context("cannot read the terminal")?;
+    Ok(fs::File::from(own))
+}

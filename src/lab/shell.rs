@@ -1,0 +1,65 @@
+//! A way into a node that is tried: nobody has a password on a node, so one that is alone in a box gets a root shell at its serial
+//! port, by an overlay that only the lab knows.
+
+use super::{Identity, LabError, Options};
+use crate::config::load;
+use std::{fs, path::Path};
+
+/// The overlay, and the group of one node that has it.
+const NAME: &str = "lab-shell";
+const MANIFEST: &str = r#"description = "a root shell at the serial port of a node in a box"
+[services]
+default = ["lab-shell"]
+[files."/etc/init.d/lab-shell"]
+mode = "0755"
+"#;
+const SERVICE: &str = r#"#!/sbin/openrc-run
+description="a root shell at the serial port"
+
+supervisor=supervise-daemon
+command=/sbin/getty
+command_args="-n -l /bin/sh 115200 ttyS0 vt100"
+respawn_delay=1
+"#;
+
+/// The same rack, whose first node has a root shell at its serial port. The overlays are copied into the rack's folder.
+pub fn with_shell(options: Options) -> Result<Options, LabError> {
+    let site = load(&options.site).map_err(|faults| LabError::Site(faults.to_string()))?;
+    let overlays = options.dir.join("overlays");
+    copy(&site.overlays_dir, &overlays)?;
+    write(&overlays.join(NAME).join("overlay.toml"), MANIFEST)?;
+    write(&overlays.join(NAME).join("rootfs/etc/init.d").join(NAME), SERVICE)?;
+    let overlays = overlays.display().to_string();
+    Ok(options
+        .set("site.overlays_dir", &overlays)
+        .set(&format!("groups.{NAME}.nodes"), &format!("[\"{}\"]", Identity::at(1).node_id()))
+        .set(&format!("groups.{NAME}.overlays"), &format!("[\"{NAME}\"]")))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LabError> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).map_err(LabError::file("make", folder))?;
+    fs::write(path, text).map_err(LabError::file("write", path))
+}
+
+/// Files with their modes, folders and links: what is wrong in there is for the reader of overlays to say.
+fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
+    fs::create_dir_all(to).map_err(LabError::file("make", to))?;
+    for entry in fs::read_dir(from).map_err(LabError::file("read", from))? {
+        let entry = entry.map_err(LabError::file("read", from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type().map_err(LabError::file("read", &source))?;
+        if kind.is_dir() {
+            copy(&source, &target)?;
+        } else if kind.is_symlink() {
+            let points_at = fs::read_link(&source).map_err(LabError::file("read", &source))?;
+            std::os::unix::fs::symlink(points_at, &target).map_err(LabError::file("write", &target))?;
+        } else if kind.is_file() {
+            fs::copy(&source, &target).map_err(LabError::file("copy", &source))?;
+        } else {
+            let what = format!("{} is neither a file nor a folder nor a link: take it out", source.display());
+            return Err(LabError::Options(what));
+        }
+    }
+    Ok(())
+}
