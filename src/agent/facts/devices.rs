@@ -10,8 +10,16 @@ const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "n
 
 /// PCI functions, sorted by address.
 pub fn pci(tree: &Tree) -> Vec<PciFacts> {
-    let addresses = tree.list("/sys/bus/pci/devices");
-    addresses.into_iter().take(MAX_DEVICES).map(|address| pci_function(tree, address)).collect()
+    functions(tree).take(MAX_DEVICES).collect()
+}
+
+/// All of them, beyond what is told to the central node: who gives functions away must see each one.
+pub fn all_pci(tree: &Tree) -> Vec<PciFacts> {
+    functions(tree).collect()
+}
+
+fn functions(tree: &Tree) -> impl Iterator<Item = PciFacts> {
+    tree.list("/sys/bus/pci/devices").into_iter().map(|address| pci_function(tree, address))
 }
 
 fn pci_function(tree: &Tree, address: String) -> PciFacts {

@@ -2,7 +2,7 @@
 
 use crate::{
     id::{PciName, VfioSelector},
-    wire::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind},
+    wire::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind, UnitState},
 };
 use std::collections::BTreeMap;
 
@@ -38,6 +38,9 @@ fn unit(members: &[&PciFacts], selectors: &[VfioSelector]) -> Option<UnitFacts> 
     };
     let selected: Vec<&PciFacts> = members.iter().filter(is_selected).copied().collect();
     let first = selected.first()?;
+    // What is not listed is not looked at, and the node may stand on it.
+    let too_large = members.len() > MAX_MEMBERS;
+    let reason = || format!("its IOMMU group has {} functions, more than {MAX_MEMBERS}", members.len());
     let switches = selected.iter().all(|function| (function.vendor.as_str(), function.class.as_str()) == SWITCH);
     Some(UnitFacts {
         group: first.iommu_group,
@@ -45,6 +48,7 @@ fn unit(members: &[&PciFacts], selectors: &[VfioSelector]) -> Option<UnitFacts> 
         numa_node: first.numa_node,
         selected: selected.iter().take(MAX_MEMBERS).map(|function| function.address.clone()).collect(),
         members: members.iter().take(MAX_MEMBERS).map(|function| (*function).clone()).collect(),
-        ..UnitFacts::default()
+        state: if too_large { UnitState::Conflict } else { UnitState::default() },
+        reason: if too_large { reason() } else { String::new() },
     })
 }

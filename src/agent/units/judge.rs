@@ -14,7 +14,7 @@ pub const DRIVER: &str = "vfio-pci";
 /// What of the configuration space is looked at, in bytes: its header.
 const HEADER: u64 = 64;
 
-/// Judges all; those that are missing already stay so.
+/// Judges all but those of which it is known already what is wrong.
 pub fn all(tree: &Tree, units: &mut [UnitFacts], system: &dyn System) {
     let needs = host::needs(tree);
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -26,7 +26,7 @@ pub fn all(tree: &Tree, units: &mut [UnitFacts], system: &dyn System) {
     let groups = units.iter().filter_map(|unit| unit.group).map(|group| format!("/dev/vfio/{group}"));
     let wanted: BTreeSet<String> = nodes.values().flatten().cloned().chain(groups).collect();
     let judge = Judge { tree, needs, nodes, held: holders::of(tree, &wanted), system };
-    for unit in units.iter_mut().filter(|unit| unit.state != UnitState::Missing) {
+    for unit in units.iter_mut().filter(|unit| unit.reason.is_empty()) {
         (unit.state, unit.reason) = judge.unit(unit).unwrap_or((UnitState::Ready, String::new()));
     }
 }
@@ -77,7 +77,9 @@ impl Judge<'_> {
         }
         let nodes = unit.members.iter().filter_map(|member| self.nodes.get(&member.address)).flatten();
         let (node, holder) = nodes.into_iter().find_map(|node| Some((node, self.held.get(node)?)))?;
-        Some((UnitState::Busy, format!("{node} is held by {holder}")))
+        // A virtual machine that takes functions one by one (iommufd) holds /dev/vfio/devices/vfioN.
+        let state = if all_bound && node.starts_with("/dev/vfio/") { UnitState::InUse } else { UnitState::Busy };
+        Some((state, format!("{node} is held by {holder}")))
     }
 
     fn claimed(&self, member: &PciFacts) -> Verdict {

@@ -35,7 +35,7 @@ pub fn survey(tree: &Tree, selectors: &[VfioSelector], system: &dyn System) -> V
     if selectors.is_empty() {
         return Vec::new();
     }
-    let functions = facts::pci(tree);
+    let functions = facts::all_pci(tree);
     let mut units = group::units(&functions, selectors);
     lost(&mut units, &functions, &recorded(tree));
     named(&mut units, &functions, selectors);

@@ -82,3 +82,25 @@ fn a_bridge_is_never_selected() {
     let fake = Fake::new("", &[("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1)]);
     assert_eq!(bound(&fake, &["vendor:8086"]), []);
 }
+
+#[test]
+fn a_unit_that_a_virtual_machine_has_function_by_function_is_in_use_too() {
+    let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
+    let fake = Fake::new("", &bound_rows);
+    fake.file("sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent", "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n");
+    fake.process(99, "qemu-system-x86", "/dev/vfio/devices/vfio3");
+    let units = bound(&fake, &["class:0300"]);
+    let reason = "/dev/vfio/devices/vfio3 is held by qemu-system-x86 (99)";
+    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], reason));
+}
+
+#[test]
+fn of_a_group_that_is_too_large_to_be_looked_at_whole_nothing_is_bound() {
+    let address = |at: usize| format!("0000:01:{:02x}.{}", at / 8, at % 8).leak() as &str;
+    let rows: Vec<Row> = (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
+    let fake = Fake::new("", &rows);
+    let units = bound(&fake, &["class:0300"]);
+    assert_eq!(states(&units), [UnitState::Conflict]);
+    assert!(units[0].reason.contains("70 functions"), "{units:?}");
+    assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
+}
