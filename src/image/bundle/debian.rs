@@ -1,6 +1,6 @@
 //! Debian packages: found with apt, checked against Debian's signed index, unpacked into one tree.
 
-use super::BundleFault;
+use super::{BundleFault, recipe::is_package};
 use crate::image::{
     command::Run,
     error::{BuildError, failed},
@@ -80,7 +80,8 @@ fn dependencies(fields: &str) -> Vec<String> {
     let lists = fields.lines().filter_map(|line| line.split_once(": ")).map(|(_, list)| list);
     let words = lists.flat_map(|list| list.split(',')).filter_map(|one| one.split('|').next());
     let names = words.filter_map(|word| word.trim().split([' ', '(', ':']).next());
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    // They become arguments of apt.
+    names.filter(|name| is_package(name)).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -92,5 +93,6 @@ mod tests {
         let fields = "Pre-Depends: libc6 (>= 2.34)\nDepends: hwloc-nox | hwloc, python3:any (>= 3), libz1\n";
         assert_eq!(dependencies(fields), ["libc6", "hwloc-nox", "python3", "libz1"]);
         assert_eq!(dependencies(""), [""; 0]);
+        assert_eq!(dependencies("Depends: -o=Dir::Etc=/tmp, ${misc:Depends}, libz1\n"), ["libz1"]);
     }
 }

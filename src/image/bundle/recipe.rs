@@ -7,7 +7,10 @@ use crate::{
     },
     id::{Arch, SafePath},
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// The file in a recipe's folder.
 pub const BUNDLE_FILE: &str = "bundle.toml";
@@ -84,7 +87,14 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
         root.fault_at(package, "is no name of a Debian package", "packages = [\"mpich\"]");
     }
     let packages = root.required("packages", (!packages.is_empty()).then_some(packages), "packages = [\"mpich\"]");
-    let programs: Vec<Program> = root.tables("programs").iter().filter_map(program).collect();
+    let (mut programs, mut names) = (Vec::new(), BTreeSet::new());
+    for table in &root.tables("programs") {
+        let Some(program) = program(table) else { continue };
+        if !names.insert(program.name().to_owned()) {
+            table.fault("path", format!("`{}` is the name of another program too", program.name()), "leave one out");
+        }
+        programs.push(program);
+    }
     if programs.is_empty() && !root.has("programs") {
         root.fault("programs", "is required", "[[programs]] path = \"usr/bin/mpiexec.hydra\"");
     }
@@ -108,7 +118,13 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
 fn program(table: &Table<'_>) -> Option<Program> {
     let path = table.required("path", table.parsed::<SafePath>("path"), "path = \"usr/bin/mpiexec.hydra\"");
     let arguments = quotable(table, table.strings("arguments"));
-    Some(Program { path: path?.value, arguments })
+    let program = Program { path: path?.value, arguments };
+    // It is written into a script as it is.
+    if !program.name().bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c)) {
+        let message = format!("the name `{}` has characters that a shell reads", program.name());
+        table.fault("path", message, "letters, digits and + . _ - are plain");
+    }
+    Some(program)
 }
 
 fn copied(table: &Table<'_>) -> Option<Copied> {
@@ -142,7 +158,7 @@ fn quotable(table: &Table<'_>, words: Vec<At<String>>) -> Vec<String> {
 }
 
 /// A name of a package: safe as a file name and as an argument of a command.
-fn is_package(name: &str) -> bool {
+pub(super) fn is_package(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
 }
@@ -163,6 +179,16 @@ mod tests {
         }
         names.sort();
         assert_eq!(names, ["mpi", "qemu"]);
+    }
+
+    #[test]
+    fn a_name_that_a_shell_would_read_and_one_that_is_there_twice_are_faults() {
+        let program = |path: &str| format!("[[programs]]\npath = \"{path}\"\n");
+        let head = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"p\"]\n";
+        let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")].concat();
+        let faults = parse(&text, Path::new("bundle.toml")).unwrap_err().to_string();
+        assert!(faults.contains("bundle.toml:7: programs[1].path: the name `$(id)`"), "{faults}");
+        assert!(faults.contains("`a` is the name of another program too"), "{faults}");
     }
 
     #[test]

@@ -44,6 +44,11 @@ fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<
         return Err(no_file().into());
     }
     if source.is_dir() {
+        // A link to a folder that it lies in has no end.
+        let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| folder == source);
+        if tree.join(from).ancestors().skip(1).take_while(|folder| folder.starts_with(tree)).any(inside) {
+            return Ok(());
+        }
         fs::create_dir_all(to).map_err(io_error("make the folder", to))?;
         for entry in fs::read_dir(&source).map_err(io_error("read", &source))? {
             let name = entry.map_err(io_error("read", &source))?.file_name();
@@ -142,6 +147,21 @@ mod tests {
              exec /opt/bundles/qemu/lib/ld.so --library-path /opt/bundles/qemu/lib --argv0 \"$0\" \
              /opt/bundles/qemu/libexec/qemu '-L' '/opt/bundles/qemu/share/qemu' \"$@\"\n"
         );
+    }
+
+    #[test]
+    fn a_link_to_a_folder_that_it_lies_in_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().canonicalize().unwrap().join("tree");
+        fs::create_dir_all(tree.join("a/b")).unwrap();
+        fs::write(tree.join("a/b/file"), "x").unwrap();
+        for (name, target) in [("up", ".."), ("here", "."), ("beside", "../b")] {
+            std::os::unix::fs::symlink(target, tree.join("a/b").join(name)).unwrap();
+        }
+        let out = dir.path().join("out");
+        copy(&tree, "a", &out, &mut Vec::new()).unwrap();
+        assert_eq!(fs::read_to_string(out.join("b/file")).unwrap(), "x");
+        assert_eq!(fs::read_dir(out.join("b")).unwrap().count(), 1);
     }
 
     #[test]
