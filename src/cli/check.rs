@@ -37,6 +37,7 @@ impl Check {
         let summary = match config::load(&file) {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
+                report.warnings.extend(overlay::warnings(&site));
                 secrets(&site, &mut report);
                 images(&site, &mut report);
                 bundles(&site, &mut report);

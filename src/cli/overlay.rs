@@ -7,8 +7,10 @@ mod golden;
 mod new;
 mod show;
 mod side;
+mod unused;
 
 pub(super) use check::faults;
+pub(super) use unused::warnings;
 
 use super::{
     Context, Failure,

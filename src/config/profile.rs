@@ -68,6 +68,9 @@ pub struct Setting {
     /// The profile that took it away again; it has no effect then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed_by: Option<ProfileName>,
+    /// Where that profile says so in `site.toml`, from 1; 0 where it is not known. For faults; it is not kept.
+    #[serde(skip)]
+    pub line: usize,
 }
 
 /// `hugepages`: memory that the kernel sets aside in large pages.

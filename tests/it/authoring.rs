@@ -222,6 +222,37 @@ fn what_is_wrong_anywhere_is_told_at_once_and_by_both_checks() {
 }
 
 #[test]
+fn what_no_overlay_of_a_profile_hears_is_a_warning_with_its_place() {
+    let desk = Desk::new();
+    let lines = fs::read_to_string(desk.path("site.toml")).unwrap().lines().count();
+    // `nowhere` is a typing mistake, tuning_hugepages is heard by a profile that extends this one, kvm_ksm lacks its overlay.
+    desk.append(
+        "site.toml",
+        "[profiles.host]\nextends = \"discovery\"\n[profiles.host.vars]\nkvm_ksm = true\ntuning_hugepages = 4\n\
+         [profiles.host.vfio]\ndevices = [\"class:0300\"]\n\
+         [profiles.tuned]\nextends = \"host\"\noverlays = [\"tuning\", \"vfio\"]\nvars = { tuning_memlok = \"unlimited\" }\n\
+         [groups.pair]\nnodes = [\"0123abcd\"]\nvars = { nowhere = 1 }\n",
+    );
+    let output = desk.meshd("check");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "warnings are no faults: {said}");
+    let declared = "no overlay of the profile declares this variable\n  hint: ";
+    for wanted in [
+        format!("site.toml:{}: profiles.host.vars.kvm_ksm: {declared}overlay kvm-host declares it", lines + 4),
+        format!(
+            "site.toml:{}: profiles.tuned.vars.tuning_memlok: {declared}did you mean `tuning_memlock`?",
+            lines + 11
+        ),
+        format!("site.toml:{}: profiles.host.vfio.devices: no overlay of profile host gives these", lines + 7),
+        "site.toml: groups.pair.vars.nowhere: no overlay declares this variable".to_owned(),
+    ] {
+        assert!(said.contains(&wanted), "{wanted}\nnot in\n{said}");
+    }
+    assert!(!said.contains("tuning_hugepages:") && !said.contains("profile tuned gives"), "{said}");
+    assert_eq!(said.matches("warning: ").count(), 4 + said.matches("is not built").count(), "{said}");
+}
+
+#[test]
 fn names_that_are_taken_or_meant_otherwise_are_refused() {
     let desk = Desk::new();
     assert!(desk.refused("overlay new motd").contains("cannot make overlays/motd: File exists"));

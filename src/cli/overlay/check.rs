@@ -48,6 +48,9 @@ impl Check {
                 sound.iter().map(|one| [one.overlay.clone(), one.profiles.join(" "), carriers(&one.images)]),
             )
         })?;
+        for warning in super::warnings(&site) {
+            eprintln!("warning: {warning}");
+        }
         eprintln!("every profile's overlays render");
         Ok(())
     }

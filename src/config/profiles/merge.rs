@@ -86,7 +86,11 @@ fn text(value: impl Display) -> VarValue {
 
 impl Merge<'_> {
     fn set(&mut self, key: impl Into<String>, value: VarValue, by: &ProfileName) {
-        self.settings.push(Setting { key: key.into(), value, by: by.clone(), removed_by: None });
+        self.set_at(key, value, by, 0);
+    }
+
+    fn set_at(&mut self, key: impl Into<String>, value: VarValue, by: &ProfileName, line: usize) {
+        self.settings.push(Setting { key: key.into(), value, by: by.clone(), removed_by: None, line });
     }
 
     /// A single value: the nearest profile's.
@@ -102,45 +106,48 @@ impl Merge<'_> {
         rules: &Rules<T>,
         pick: impl Fn(&Written) -> &Vec<At<Edit<T>>>,
     ) -> Vec<T> {
-        let mut list: Vec<(T, &ProfileName)> = Vec::new();
+        let mut list: Vec<(T, &ProfileName, usize)> = Vec::new();
         let mut gone: Vec<Setting> = Vec::new();
         for profile in self.chain {
             for edit in pick(profile) {
                 match &edit.value {
                     Edit::Add(value) => {
                         let before = list.len();
-                        list.retain(|(earlier, _)| !(rules.replaces)(value, earlier));
-                        if list.len() < before || (rules.key == "kernel_args") || list.iter().all(|(it, _)| it != value)
+                        list.retain(|(earlier, ..)| !(rules.replaces)(value, earlier));
+                        if list.len() < before
+                            || (rules.key == "kernel_args")
+                            || list.iter().all(|(it, ..)| it != value)
                         {
-                            list.push((value.clone(), &profile.name));
+                            list.push((value.clone(), &profile.name, edit.line));
                         }
                     }
                     Edit::Remove(value) => {
-                        let (out, kept) = list.into_iter().partition(|(it, _)| (rules.removes)(value, it));
+                        let (out, kept) = list.into_iter().partition(|(it, ..)| (rules.removes)(value, it));
                         list = kept;
-                        let out: Vec<(T, &ProfileName)> = out;
+                        let out: Vec<(T, &ProfileName, usize)> = out;
                         if out.is_empty() {
                             self.nothing_to_remove(edit, value, &list);
                         }
-                        gone.extend(out.into_iter().map(|(it, by)| Setting {
+                        gone.extend(out.into_iter().map(|(it, by, line)| Setting {
                             key: rules.key.to_owned(),
                             value: text(it),
                             by: by.clone(),
                             removed_by: Some(profile.name.clone()),
+                            line,
                         }));
                     }
                 }
             }
         }
-        for (value, by) in &list {
-            self.set(rules.key, text(value), by);
+        for (value, by, line) in &list {
+            self.set_at(rules.key, text(value), by, *line);
         }
         self.settings.extend(gone);
-        list.into_iter().map(|(value, _)| value).collect()
+        list.into_iter().map(|(value, ..)| value).collect()
     }
 
-    fn nothing_to_remove<T: Display>(&self, edit: &At<Edit<T>>, value: &T, list: &[(T, &ProfileName)]) {
-        let there: Vec<String> = list.iter().map(|(it, _)| it.to_string()).collect();
+    fn nothing_to_remove<T: Display>(&self, edit: &At<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
+        let there: Vec<String> = list.iter().map(|(it, ..)| it.to_string()).collect();
         let message = format!("takes `{value}` away, which is not inherited");
         let hint = if there.is_empty() {
             "remove it".to_owned()
@@ -173,12 +180,12 @@ impl Merge<'_> {
     fn vars(&mut self) -> Vars {
         let mut vars = std::collections::BTreeMap::new();
         for profile in self.chain {
-            vars.extend(profile.vars.iter().map(|(name, value)| (name.clone(), (value.value.clone(), &profile.name))));
+            vars.extend(profile.vars.iter().map(|(name, value)| (name.clone(), (value, &profile.name))));
         }
         for (name, (value, by)) in &vars {
-            self.set(format!("vars.{name}"), value.clone(), by);
+            self.set_at(format!("vars.{name}"), value.value.clone(), by, value.line);
         }
-        vars.into_iter().map(|(name, (value, _))| (name, value)).collect()
+        vars.into_iter().map(|(name, (value, _))| (name, value.value.clone())).collect()
     }
 
     fn checks(&mut self) -> CheckPolicy {

@@ -1,0 +1,104 @@
+//! What a profile or group says and no overlay of its nodes hears: most often a name that somebody mistyped, or an overlay that was
+//! forgotten.
+
+use super::super::render::reading;
+use crate::catalog::{Overlay, Overlays, overlay::Reading};
+use crate::config::{Fault, Profile, Site, suggest};
+use crate::id::{OverlayName, ProfileName, VarName};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The overlay that gives devices away.
+const VFIO: &str = "vfio";
+/// What it starts.
+const VFIO_SERVICE: &str = "mesh-vfio";
+
+/// All of it. Nothing is said while an overlay has faults: what it would declare is not known.
+pub(in crate::cli) fn warnings(site: &Site) -> Vec<Fault> {
+    let Reading { overlays, broken, .. } = reading(site);
+    if !broken.is_empty() {
+        return Vec::new();
+    }
+    let mut warnings = undeclared_of_profiles(site, &overlays);
+    warnings.extend(undeclared_of_groups(site, &overlays));
+    warnings.extend(site.profiles.values().filter_map(|profile| devices_that_nobody_binds(site, profile, &overlays)));
+    warnings.sort_by_key(|warning| warning.line);
+    warnings
+}
+
+/// The overlays that any node may have beside those of its profile.
+fn of_nodes<'o>(site: &Site, overlays: &'o Overlays) -> Vec<&'o Overlay> {
+    let groups = site.groups.iter().flat_map(|group| &group.overlays);
+    groups.filter_map(|name| overlays.named.get(name)).chain(overlays.nodes.values()).collect()
+}
+
+fn declared<'o>(names: &[OverlayName], overlays: &'o Overlays) -> BTreeSet<&'o VarName> {
+    names.iter().filter_map(|name| overlays.named.get(name)).flat_map(|overlay| overlay.variables.keys()).collect()
+}
+
+/// A value that a profile sets may be for those that extend it: one that nobody hears is told once, where it is written.
+fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
+    let everywhere: BTreeSet<&VarName> = of_nodes(site, overlays).iter().flat_map(|it| it.variables.keys()).collect();
+    let mut heard: BTreeSet<(&ProfileName, &str)> = BTreeSet::new();
+    let mut set: BTreeMap<(&ProfileName, &str), (usize, BTreeSet<&VarName>)> = BTreeMap::new();
+    for profile in site.profiles.values() {
+        let own = declared(&profile.overlays, overlays);
+        for setting in &profile.settings {
+            let Some(name) = setting.key.strip_prefix("vars.") else { continue };
+            let key = (&setting.by, name);
+            if own.iter().chain(&everywhere).any(|known| known.as_str() == name) {
+                heard.insert(key);
+            }
+            let (_, known) = set.entry(key).or_insert((setting.line, BTreeSet::new()));
+            known.extend(own.iter().chain(&everywhere).copied());
+        }
+    }
+    let unheard = set.into_iter().filter(|(key, _)| !heard.contains(key));
+    let warning = |((by, name), (line, known)): ((&ProfileName, &str), (usize, BTreeSet<&VarName>))| Fault {
+        line,
+        key: format!("profiles.{by}.vars.{name}"),
+        ..Fault::of_file(&site.file, "no overlay of the profile declares this variable", hint(name, &known, overlays))
+    };
+    unheard.map(warning).collect()
+}
+
+/// A node of a group may have any profile, so every overlay of the site may declare what a group sets.
+fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
+    let known: BTreeSet<&VarName> = overlays.all().flat_map(|overlay| overlay.variables.keys()).collect();
+    let unheard = |group: &crate::config::Group| {
+        let names = group.vars.keys().filter(|name| !known.contains(name)).cloned().collect::<Vec<_>>();
+        names.into_iter().map(|name| (group.name.clone(), name)).collect::<Vec<_>>()
+    };
+    let warning = |(group, name): (crate::id::GroupName, VarName)| Fault {
+        key: format!("groups.{group}.vars.{name}"),
+        ..Fault::of_file(&site.file, "no overlay declares this variable", hint(name.as_str(), &known, overlays))
+    };
+    site.groups.iter().flat_map(unheard).map(warning).collect()
+}
+
+/// The name that was meant, or the overlay that would hear it.
+fn hint(name: &str, known: &BTreeSet<&VarName>, overlays: &Overlays) -> String {
+    if let Some(meant) = crate::config::nearest(name, known.iter().map(|known| known.as_str())) {
+        return format!("did you mean `{meant}`?");
+    }
+    let declares = |overlay: &&Overlay| overlay.variables.keys().any(|known| known.as_str() == name);
+    match overlays.all().find(declares) {
+        Some(overlay) => format!("overlay {} declares it: add it to the overlays of the profile", overlay.name),
+        None => suggest(name, known.iter().map(|known| known.as_str())),
+    }
+}
+
+/// The profile names devices to give away, and nothing on its nodes takes them from their drivers.
+fn devices_that_nobody_binds(site: &Site, profile: &Profile, overlays: &Overlays) -> Option<Fault> {
+    if profile.vfio.is_empty() {
+        return None;
+    }
+    let named = profile.overlays.iter().filter_map(|name| overlays.named.get(name));
+    let binds = |overlay: &&Overlay| overlay.services.enabled.contains_key(VFIO_SERVICE);
+    if named.chain(of_nodes(site, overlays)).any(|overlay| binds(&overlay)) {
+        return None;
+    }
+    let line = profile.settings.iter().find(|setting| setting.key == "vfio.devices").map_or(0, |setting| setting.line);
+    let message = format!("no overlay of profile {} gives these devices to vfio-pci", profile.name);
+    let fault = Fault::of_file(&site.file, message, format!("add the overlay `{VFIO}` to its overlays"));
+    Some(Fault { line, key: format!("profiles.{}.vfio.devices", profile.name), ..fault })
+}
