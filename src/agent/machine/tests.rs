@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     agent::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE},
+    id::Timestamp,
     wire::{Task, TaskAction, TaskId, TaskOutcome},
 };
 use proptest::prelude::*;
