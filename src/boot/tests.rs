@@ -1,7 +1,9 @@
 //! The scripts as golden files, and the promise that no value from outside becomes a command.
 
 use super::*;
-use crate::config::{Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Profile, Segment, Site};
+use crate::config::{
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Profile, Segment, Site,
+};
 use crate::config::{Link, Transport, VfioSelector};
 use crate::fleet::{Node, Once, Phase, Sighting};
 use crate::id::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
@@ -42,7 +44,8 @@ fn site() -> Site {
         },
         admin: Admin { socket: "/run/meshd/admin.sock".into() },
         metrics: None,
-        enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900) },
+        enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900), rules: Vec::new() },
+        identity: Identity::default(),
         boot: Boot {
             kernel_transport: Transport::Http,
             delivery: Delivery::Initrd,

@@ -1,6 +1,6 @@
 //! `meshd id`: the node ID of a machine, from what its label, its firmware or an inventory says.
 
-use super::{Failure, print};
+use super::{Context, Failure, print};
 use crate::id::{DenyList, Hardware, MacAddr, SystemUuid};
 use clap::Args;
 
@@ -25,10 +25,15 @@ pub(super) struct Id {
 }
 
 impl Id {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let Id { uuid, manufacturer, product, serial, macs } = self;
         let hardware = Hardware { uuid, manufacturer, product, serial, macs };
-        let basis = hardware.basis(&DenyList::new()).ok_or_else(|| {
+        // Without a site only the placeholders that are known to everyone do not count.
+        let deny = match &context.site {
+            Some(_) => context.site()?.identity.deny,
+            None => DenyList::new(),
+        };
+        let basis = hardware.basis(&deny).ok_or_else(|| {
             Failure::new(
                 "nothing trustworthy is known of this machine: placeholders do not count",
                 "give a real --uuid, or --manufacturer, --product and --serial, or a --mac",

@@ -140,7 +140,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Bundle(bundle) => bundle.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
-        Verb::Id(id) => id.run(),
+        Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),
         Verb::Completions(completions) => completions.run(),
     };

@@ -5,6 +5,7 @@
 mod check;
 mod dhcp;
 mod edit;
+mod enroll;
 mod fault;
 mod groups;
 mod metrics;
@@ -25,8 +26,8 @@ pub use fault::{Fault, Faults, nearest, suggest};
 pub use parse::parse;
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use site::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Link, MetricsListener, Pool, Reservation,
-    Segment, Site, Transport, Whom,
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, Link,
+    MacPrefix, MetricsListener, Pool, Reservation, Segment, Site, Transport, Whom,
 };
 pub use vars::MAX_VARS;
 

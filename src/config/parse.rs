@@ -1,8 +1,7 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    Admin, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, Faults, Http, Site, Transport, check, groups, metrics,
-    profiles,
+    Admin, AgentPlane, Boot, Delivery, Faults, Http, Site, Transport, check, enroll, groups, metrics, profiles,
     reader::{self, At, Document, Table, write_duration},
     reservation, secrets, segment,
 };
@@ -17,8 +16,6 @@ const HOUR: u64 = 3600;
 const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(HOUR);
 /// Bounds of `[agent].offline_after`.
 const OFFLINE_AFTER: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(24 * HOUR);
-/// Bounds of `[enroll].token_ttl`; a boot takes minutes.
-const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * HOUR);
 /// Most SSH keys of a site.
 const MAX_SSH_KEYS: usize = 256;
 /// Most kernel consoles.
@@ -41,9 +38,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
 
 fn read(document: &Document, file: &Path) -> Option<Site> {
     let root = document.root();
-    for section in ["identity", "store"] {
-        root.reserved(section);
-    }
+    root.reserved("store");
     // Every section is read before any may end the reading: all faults at once.
     let head = head(document, &root, file);
     let segments = segment::read(document, &root);
@@ -52,9 +47,12 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let admin = admin(document, &root);
     let taken = planes.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
     let metrics = metrics::read(document, &root, taken.as_ref().map_or(&[], |taken| taken));
-    let enroll = enroll(&root);
+    let identity = enroll::identity(&root);
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
+    let names: Option<Vec<_>> = profiles.as_ref().map(|(_, all)| all.keys().cloned().collect());
+    let known = enroll::Known { segments: &segments, profiles: names.as_deref() };
+    let enroll = enroll::read(document, &root, known);
     let groups = groups::read(document, &root);
     let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, planes?);
@@ -74,6 +72,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         admin: admin?,
         metrics: metrics?,
         enroll: enroll?,
+        identity: identity?,
         boot: boot?,
         default_profile,
         profiles,
@@ -195,16 +194,6 @@ pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
     let document = reader::parse(text, file).ok()?;
     let root = document.root();
     admin(&document, &root).map(|admin| admin.socket)
-}
-
-fn enroll(root: &Table<'_>) -> Option<Enroll> {
-    let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60) };
-    let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };
-    enroll.reserved("rule");
-    let words = [("approve", EnrollPolicy::Approve), ("auto", EnrollPolicy::Auto)];
-    let policy = or(&enroll, "policy", enroll.choice("policy", &words), default.policy);
-    let token_ttl = or(&enroll, "token_ttl", enroll.duration("token_ttl", TOKEN_TTL), default.token_ttl);
-    Some(Enroll { policy: policy?, token_ttl: token_ttl? })
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

@@ -134,6 +134,15 @@ impl Segments {
         whole.then(|| self.0.iter().filter_map(|written| written.pool.as_ref()).map(|pool| &pool.value).collect())
     }
 
+    /// The names of all segments and whether meshd leases addresses there; `None` if one may be missing.
+    pub(super) fn names(&self) -> Option<Vec<(String, bool)>> {
+        let name = |written: &Written| {
+            let segment = written.segment.as_ref()?;
+            Some((segment.name(), segment.mode == DhcpMode::Authoritative))
+        };
+        self.0.iter().map(name).collect()
+    }
+
     /// Every address that belongs to meshd, a relay or a router, as far as it is written.
     pub(super) fn owner_of(&self, address: Ipv4Addr) -> Option<&'static str> {
         self.0.iter().find_map(|written| {

@@ -1,8 +1,14 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
 use super::{Group, Profile};
-use crate::id::{MacAddr, NodeId, ProfileName, VarName};
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr, path::PathBuf, time::Duration};
+use crate::id::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::Ipv4Addr,
+    path::PathBuf,
+    time::Duration,
+};
 
 /// One site, checked: every reference resolves, every bound holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +42,8 @@ pub struct Site {
     pub metrics: Option<MetricsListener>,
     /// Who gets a certificate.
     pub enroll: Enroll,
+    /// What does not tell machines apart.
+    pub identity: Identity,
     /// How machines are booted.
     pub boot: Boot,
     /// What an unknown node boots.
@@ -216,6 +224,74 @@ pub struct Enroll {
     pub policy: EnrollPolicy,
     /// Life of a boot token.
     pub token_ttl: Duration,
+    /// Machines that need no operator, in the order of the file.
+    pub rules: Vec<EnrollRule>,
+}
+
+/// One `[[enroll.rule]]`: a machine that fits is let in as soon as it is discovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnrollRule {
+    /// Its name in events and in the audit log.
+    pub name: RuleName,
+    /// What it asks for.
+    pub facts: Facts,
+    /// The profile that it gives to whom it lets in, unless one was assigned.
+    pub profile: Option<ProfileName>,
+}
+
+/// What a rule asks for. All that is written has to fit, of a list any one; at least one of them is written. Texts are trimmed and in
+/// lower case, and so is what they are compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// System serial numbers; none that firmware leaves when nobody gave one.
+    pub serials: BTreeSet<String>,
+    /// System UUIDs.
+    pub uuids: BTreeSet<SystemUuid>,
+    /// Node IDs.
+    pub nodes: BTreeSet<NodeId>,
+    /// SMBIOS manufacturer.
+    pub manufacturer: Option<String>,
+    /// SMBIOS product.
+    pub product: Option<String>,
+    /// How the MAC address of the boot NIC begins.
+    pub mac_prefixes: BTreeSet<MacPrefix>,
+    /// Where it boots: [`Segment::name`].
+    pub segments: BTreeSet<String>,
+}
+
+/// How a MAC address begins: one to six whole octets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MacPrefix(Vec<u8>);
+
+impl MacPrefix {
+    /// True if the address begins so.
+    pub fn fits(&self, mac: MacAddr) -> bool {
+        mac.0.starts_with(&self.0)
+    }
+}
+
+impl std::str::FromStr for MacPrefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let octet = |part: &str| {
+            let hex = part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+            hex.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+        };
+        let trimmed = text.trim_end_matches([':', '-']);
+        let octets: Option<Vec<u8>> = trimmed.split([':', '-']).map(octet).collect();
+        octets.filter(|octets| octets.len() <= 6).map(MacPrefix).ok_or_else(|| {
+            let shown = super::reader::brief(text);
+            format!("`{shown}` is not how a MAC address begins; write whole octets: \"52:54:00\"")
+        })
+    }
+}
+
+/// `[identity]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// UUIDs that more than one machine has, beside the placeholders known to everyone.
+    pub deny: DenyList,
 }
 
 /// Who is let in.

@@ -22,7 +22,7 @@ pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
 pub use name::{ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName};
-pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError};
+pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
 pub use session::{BootSessionId, ParseBootSessionIdError};

@@ -78,7 +78,9 @@ const PLACEHOLDER_TEXTS: [&str; 24] = [
 /// Fillers that firmware repeats to the length of the field; four or more of any one character count as well.
 const FILLERS: &str = "0xf.-*#_ ";
 
-fn is_placeholder_text(text: &str) -> bool {
+/// True for what firmware leaves in place of a serial number or a name; `text` is trimmed and in lower case. It tells no two machines
+/// apart, and proves no two to be the same.
+pub fn is_filler(text: &str) -> bool {
     let first = text.chars().next().unwrap_or('0');
     let repeated = text.chars().all(|c| c == first);
     (repeated && (FILLERS.contains(first) || text.len() >= 4)) || PLACEHOLDER_TEXTS.contains(&text)
@@ -90,6 +92,13 @@ fn tidy(text: &str) -> String {
 }
 
 impl Hardware {
+    /// Every basis that this machine can have, whatever a site distrusts: UUID, serial, MAC.
+    pub fn bases(&self) -> impl Iterator<Item = Basis> {
+        let uuid = self.trusted_uuid(&DenyList::new()).map(Basis::Uuid);
+        let mac = self.macs.iter().map(|mac| Basis::Mac(*mac));
+        uuid.into_iter().chain(self.serial_triple().map(Basis::Serial)).chain(mac)
+    }
+
     /// The basis of the node ID, or `None` when nothing at all is known of the machine.
     pub fn basis(&self, deny: &DenyList) -> Option<Basis> {
         self.trusted_uuid(deny)
@@ -104,7 +113,7 @@ impl Hardware {
 
     fn serial_triple(&self) -> Option<String> {
         let parts = [&self.manufacturer, &self.product, &self.serial].map(|part| tidy(part));
-        let usable = parts.iter().all(|part| !part.is_empty() && !is_placeholder_text(part));
+        let usable = parts.iter().all(|part| !part.is_empty() && !is_filler(part));
         usable.then(|| parts.join("|"))
     }
 }

@@ -1,5 +1,6 @@
 //! A site file with every kind of fault, the annotated sample, and any text at all.
 
+mod enroll;
 mod profiles;
 mod segments;
 
@@ -46,7 +47,7 @@ mode = "proxy"
 mac = "01:00:5e:00:00:01"
 adress = "10.88.0.77"
 [enroll]
-rule = []
+rule = [{}]
 [defaults]
 profile = "discvery"
 [profiles.discovery]
@@ -136,8 +137,10 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
       hint: write mac = "52:54:00:00:00:01", or node = the node ID that `meshd node list` shows
     site.toml:23: reservation[0].adress: unknown key
       hint: did you mean `address`?
-    site.toml:25: enroll.rule: reserved for a later release
-      hint: remove it
+    site.toml:25: enroll.rule[0]: would let every machine in
+      hint: ask for at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; every machine is let in by policy = "auto"
+    site.toml:25: enroll.rule[0].name: is required
+      hint: write name = "rack-a": events and the audit log say by which rule a machine was let in
     site.toml:27: defaults.profile: there is no profile `discvery`
       hint: did you mean `discovery`?
     site.toml:30: profiles.discovery.overlays[1]: `../etc` is not a valid overlay name
@@ -208,7 +211,7 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 
 #[test]
 fn a_later_release_s_section_is_refused_and_says_so() {
-    for section in ["[[enroll.rule]]", "[identity]", "[admin.https]", "[store]"] {
+    for section in ["[admin.https]", "[store]"] {
         let found = faults("[defaults]", &format!("{section}\n[defaults]"));
         assert_eq!(found.len(), 1, "{section}: {found:#?}");
         assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");

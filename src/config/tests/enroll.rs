@@ -1,0 +1,78 @@
+//! Rules by which machines are let in, and UUIDs that are not trusted.
+
+use super::*;
+
+const RULES: &str = r#"
+[identity]
+deny_uuids = ["03000200-0400-0500-0006-00070008000a", "03000200-0400-0500-0006-00070008000A", "x"]
+[[enroll.rule]]
+name = "a"
+serials = ["S1", "Default String"]
+mac_prefixes = ["52:54", "5", "52:54:00:00:00:00:00"]
+segments = ["br1"]
+profile = "e"
+[[enroll.rule]]
+name = "a"
+serials = []
+serial = "S1"
+nodes = ["nobody"]
+[[enroll.rule]]
+name = "Every one"
+profile = "d"
+"#;
+
+#[test]
+fn all_faults_of_rules_come_at_once_each_with_its_line() {
+    let faults = read(&format!("{LEAST}{RULES}")).expect_err("full of faults");
+    insta::assert_snapshot!(faults.to_string(), @r#"
+    site.toml:14: identity.deny_uuids[1]: `03000200-0400-0500-0006-00070008000a` stands on line 14 already
+      hint: remove one of the two
+    site.toml:14: identity.deny_uuids[2]: `x` is not a UUID
+      hint: write it as 01020304-0506-0708-090a-0b0c0d0e0f10
+    site.toml:17: enroll.rule[0].serials[1]: `Default String` is what firmware says when nobody gave a serial number
+      hint: many machines say so; ask for something else
+    site.toml:18: enroll.rule[0].mac_prefixes[1]: `5` is not how a MAC address begins
+      hint: write whole octets: "52:54:00"
+    site.toml:18: enroll.rule[0].mac_prefixes[2]: `52:54:00:00:00:00:00` is not how a MAC address begins
+      hint: write whole octets: "52:54:00"
+    site.toml:19: enroll.rule[0].segments[0]: there is no segment `br1`
+      hint: did you mean `br0`?
+    site.toml:20: enroll.rule[0].profile: there is no profile `e`
+      hint: did you mean `d`?
+    site.toml:22: enroll.rule[1].name: the rule on line 16 is called `a` too
+      hint: rename one of them
+    site.toml:23: enroll.rule[1].serials: is empty, so no machine fits
+      hint: list something, or remove the key
+    site.toml:24: enroll.rule[1].serial: unknown key
+      hint: did you mean `serials`?
+    site.toml:25: enroll.rule[1].nodes[0]: `nobody` is not a node ID
+      hint: it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)
+    site.toml:26: enroll.rule[2]: would let every machine in
+      hint: ask for at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; every machine is let in by policy = "auto"
+    site.toml:27: enroll.rule[2].name: `Every one` is not a valid rule name
+      hint: use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit
+    "#);
+}
+
+#[test]
+fn a_rule_holds_what_it_asks_for_as_it_is_compared() {
+    let rule = "[[enroll.rule]]\nname = \"rack-a\"\nserials = [\" SN-1 \"]\nmanufacturer = \"ACME\"\nsegments = [\"br0\"]\nprofile = \"d\"\n";
+    let deny = "[identity]\ndeny_uuids = [\"03000200-0400-0500-0006-00070008000a\"]";
+    let site = read(&format!("{LEAST}{rule}{deny}")).unwrap_or_else(|faults| panic!("{faults}"));
+    let [rule] = site.enroll.rules.as_slice() else { panic!("one rule") };
+    assert_eq!(rule.facts.serials.iter().map(String::as_str).collect::<Vec<_>>(), ["sn-1"]);
+    assert_eq!((rule.facts.manufacturer.as_deref(), rule.facts.product.as_deref()), (Some("acme"), None));
+    assert_eq!(rule.profile.as_ref().map(|name| name.as_str()), Some("d"));
+    assert_eq!(site.identity.deny.len(), 1);
+}
+
+#[test]
+fn a_rule_names_only_a_segment_on_which_meshd_knows_who_is_there() {
+    let proxy = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
+    let rule = "[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]\n";
+    assert!(read(&format!("{proxy}{rule}")).is_ok(), "every machine of the site is there");
+    let second = "[[segment]]\ninterface = \"br1\"\nmode = \"authoritative\"\nrange = \"10.9.0.10-10.9.0.20\"\n";
+    let faults = read(&format!("{proxy}{second}{rule}")).expect_err("two segments");
+    assert!(faults.to_string().contains("cannot tell who is there"), "{faults}");
+    assert!(read(&format!("{proxy}{second}{}", rule.replace("br0", "br1"))).is_ok());
+}
