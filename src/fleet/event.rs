@@ -87,6 +87,8 @@ pub enum EventKind {
     Pinned,
     /// An operator rolled a profile back, or let it go.
     ProfileRolledBack,
+    /// Other hardware, or the same under another ID, is what a node was.
+    Replaced,
     /// Site, overlays and images were read anew.
     Reloaded,
     /// What was edited has faults; the last good one stays.
@@ -120,6 +122,7 @@ impl EventKind {
             EventKind::BootOnce => "boot_once",
             EventKind::Pinned => "pinned",
             EventKind::ProfileRolledBack => "profile_rolled_back",
+            EventKind::Replaced => "replaced",
             EventKind::Reloaded => "reloaded",
             EventKind::ReloadRefused => "reload_refused",
         }

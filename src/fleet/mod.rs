@@ -1,5 +1,6 @@
 //! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
 
+mod admission;
 mod boot_loop;
 mod boot_session;
 mod by;
@@ -10,13 +11,16 @@ mod history;
 mod identity;
 mod kept;
 mod lease;
+mod life;
 mod node;
 mod phase;
 mod revision;
 mod stage;
 mod stall;
 mod units;
+mod vigil;
 
+pub use admission::admitting;
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
 pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Standing, Wait};
 pub use by::{By, Cause, MAX_REASON, ParseWhoError, Verb, Who};
@@ -24,7 +28,7 @@ pub use condition::{Condition, ConditionKind};
 pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::{Generation, Told, judge, judge_drift};
 pub use history::{Given, History, KEPT_OF_A_NODE, MAX_HISTORY};
-pub use identity::{Claim, Identified, Sighting, identify};
+pub use identity::{Claim, Identified, MAX_RIVALS, RIVAL_NOTED, Rival, Sighting, identify};
 pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Outlook};
 pub use lease::Lease;
 pub use node::{Fingerprint, LinkState, Node, Once};
@@ -33,3 +37,4 @@ pub use revision::{MAX_REVISIONS, Revised, Revision, Revisions};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};
 pub use units::{Placed, UnitMap};
+pub use vigil::Vigil;

@@ -1,6 +1,6 @@
 //! A node as the central node knows it.
 
-use super::{Condition, ConditionKind, Generation, Phase, PhaseChange, Transition, UnitMap, UnlawfulTransition};
+use super::{Condition, ConditionKind, Generation, Phase, Rival, UnitMap};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
@@ -70,6 +70,18 @@ pub struct Node {
     /// The phase in which it was quarantined; `None` while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_from: Option<Phase>,
+    /// Why an operator holds it, if one said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_because: Option<String>,
+    /// An operator drains it: it goes on to drain when it comes back from being offline or from a boot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drains: bool,
+    /// IDs of nodes that it stands for: their hardware is gone, and what the site says of them holds for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<NodeId>,
+    /// Other machines that asked to be this node, and were refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<Rival>,
     /// When an operator released it: boots before that count for no loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
@@ -151,6 +163,10 @@ impl Node {
             checks: Vec::new(),
             units: None,
             held_from: None,
+            held_because: None,
+            drains: false,
+            former: Vec::new(),
+            rivals: Vec::new(),
             released_at: None,
             vars: Vars::new(),
             once: None,
@@ -166,36 +182,6 @@ impl Node {
             );
         }
         node
-    }
-
-    /// Applies a change; `Some((from, to))` if the phase is another one now.
-    pub fn change(&mut self, change: PhaseChange) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
-        let from = self.phase;
-        match from.on(change)? {
-            Transition::Stay => Ok(None),
-            Transition::To(to) => {
-                self.phase = to;
-                Ok(Some((from, to)))
-            }
-        }
-    }
-
-    /// Holds the node in iPXE until an operator releases it; `Some((from, to))` if it was not held.
-    pub fn quarantine(&mut self) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
-        let changed = self.change(PhaseChange::Quarantine)?;
-        if let Some((from, _)) = changed {
-            self.held_from = Some(from);
-        }
-        Ok(changed)
-    }
-
-    /// Lets a held node boot again. One that was never approved is as unknown as before: a release lets nobody in.
-    pub fn release(&mut self, now: Timestamp) -> Result<Option<(Phase, Phase)>, UnlawfulTransition> {
-        let was_let_in = self.held_from.is_none_or(Phase::is_admitted);
-        let changed = self.change(if was_let_in { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
-        self.held_from = None;
-        self.released_at = Some(now);
-        Ok(changed)
     }
 
     /// A script of this session went out that followed the order for one boot given at `once`. It is this session's from now on, and
@@ -265,23 +251,5 @@ mod tests {
         assert!(node.once.is_some());
         assert!(!node.use_once(next, None));
         assert_eq!(node.once, None);
-    }
-
-    #[test]
-    fn a_release_lets_nobody_in_who_was_not() {
-        let mut unknown = node();
-        assert!(unknown.quarantine().is_ok_and(|changed| changed.is_some()));
-        assert!(unknown.release(Timestamp::EPOCH).is_ok());
-        assert_eq!(unknown.phase, Phase::Discovered);
-        let mut known = node();
-        for change in [PhaseChange::Approve, PhaseChange::Boot] {
-            assert!(known.change(change).is_ok());
-        }
-        assert!(known.quarantine().is_ok());
-        assert!(known.quarantine().is_ok_and(|changed| changed.is_none()), "held already");
-        assert!(!known.phase.is_admitted(), "no token while it is held");
-        assert!(known.release(Timestamp::EPOCH).is_ok());
-        assert_eq!((known.phase, known.released_at), (Phase::Approved, Some(Timestamp::EPOCH)));
-        assert!(known.release(Timestamp::EPOCH).is_err(), "it is not held");
     }
 }

@@ -9,6 +9,7 @@
 //! rejected ───────────────┘             offline ◀──── silent ─────────────────────┴──│──────────────────┤
 //!                                          └─────────────────────────────────────────┘                  │
 //! draining ◀─ drain ── online, degraded; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
+//!   A draining node that falls silent is offline like any other, and goes on to drain when it is back (`Node::drains`).
 //! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
 //! rebuilding ◀─ rebuild ── online, degraded, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
@@ -141,7 +142,9 @@ impl Phase {
             (P::Online, C::ChecksFail) => P::Degraded,
             (P::Enrolling | P::Degraded | P::Online | P::Draining, C::Silent) => P::Offline,
             (P::Degraded | P::Online, C::Drain) => P::Draining,
+            (P::Draining | P::Maintenance, C::Drain) => return Ok(Transition::Stay),
             (P::Draining | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
+            (P::Maintenance, C::Drained) => return Ok(Transition::Stay),
             (P::Draining | P::Maintenance, C::Resume) => P::Degraded,
             (P::Quarantined, C::Release) => P::Approved,
             (P::Quarantined, C::ReleaseUnknown) => P::Discovered,
@@ -151,6 +154,8 @@ impl Phase {
             (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
             (_, C::Remove) => P::Removed,
             (P::Quarantined, C::Quarantine) => return Ok(Transition::Stay),
+            // Not let in already, and more than held.
+            (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
             (_, C::Quarantine) => P::Quarantined,
             // A node tells what happens to it in any phase; where the diagram has no arrow, its phase is an operator's word
             // or is already right, and stays.

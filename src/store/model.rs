@@ -21,8 +21,10 @@ pub struct Model {
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
     pub(super) histories: BTreeMap<NodeId, History>,
     pub(super) revisions: BTreeMap<ProfileName, Revisions>,
-    /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it.
+    /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
+    /// Derived: which node stands for one whose hardware is gone.
+    heirs: BTreeMap<NodeId, NodeId>,
     /// Derived: tokens of a node.
     by_node: BTreeMap<NodeId, BTreeSet<Digest>>,
     /// Derived: sessions of a MAC, oldest first.
@@ -31,7 +33,7 @@ pub struct Model {
     by_age: BTreeSet<(Timestamp, BootSessionId)>,
     /// Derived: those of them that belong to no node yet.
     nameless: BTreeSet<(Timestamp, BootSessionId)>,
-    /// Derived: nodes that nobody let in, the one first that was seen least recently.
+    /// Derived: nodes that nobody let in, and removed ones, the one first that was seen least recently.
     unknown: BTreeSet<(Timestamp, NodeId)>,
     /// Derived: the newest session at an address.
     by_address: BTreeMap<Ipv4Addr, BootSessionId>,
@@ -53,6 +55,11 @@ impl Model {
     /// The node that has been seen with this MAC address.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<&Node> {
         self.aliases.get(&mac).and_then(|id| self.nodes.get(id))
+    }
+
+    /// The node that this ID of the site means now: the one that stands for it, else the one that has it.
+    pub fn standing_for(&self, id: NodeId) -> Option<&Node> {
+        self.node(self.heirs.get(&id).copied().unwrap_or(id))
     }
 
     /// One boot session.
@@ -174,6 +181,8 @@ impl Model {
 
     pub(super) fn apply(&mut self, staged: Staged) {
         self.next_event.0 += staged.events.len() as u64;
+        // A MAC address may move from one node to another in one change.
+        staged.nodes.keys().for_each(|id| self.unname(*id));
         for (id, change) in staged.nodes {
             match change {
                 Change::Put(node) => self.put_node(node),
@@ -213,24 +222,39 @@ impl Model {
     }
 
     pub(super) fn put_node(&mut self, node: Node) {
+        self.unname(node.id);
         if let Some(old) = self.nodes.get(&node.id) {
             self.unknown.remove(&(old.last_seen, old.id));
         }
-        if node.phase == Phase::Discovered {
+        if matches!(node.phase, Phase::Discovered | Phase::Removed) {
             self.unknown.insert((node.last_seen, node.id));
         }
-        for mac in &node.fingerprint.macs {
-            self.aliases.entry(*mac).or_insert(node.id);
+        if node.phase != Phase::Removed {
+            for mac in &node.fingerprint.macs {
+                self.aliases.entry(*mac).or_insert(node.id);
+            }
+            self.heirs.extend(node.former.iter().map(|former| (*former, node.id)));
         }
         self.nodes.insert(node.id, node);
     }
 
     fn remove_node(&mut self, id: NodeId) {
+        self.unname(id);
         let Some(node) = self.nodes.remove(&id) else { return };
         self.unknown.remove(&(node.last_seen, id));
+    }
+
+    /// Takes a node out of the tables that find nodes by something else than their ID.
+    fn unname(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get(&id) else { return };
         for mac in &node.fingerprint.macs {
             if self.aliases.get(mac) == Some(&id) {
                 self.aliases.remove(mac);
+            }
+        }
+        for former in &node.former {
+            if self.heirs.get(former) == Some(&id) {
+                self.heirs.remove(former);
             }
         }
     }

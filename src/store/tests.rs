@@ -70,6 +70,37 @@ async fn a_refused_change_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_network_card_moves_in_one_change_whichever_id_is_first_and_a_removed_node_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (mut one, mut two) = (node(1), node(2));
+    put_node(&store, one.clone()).await;
+    put_node(&store, two.clone()).await;
+    let owner = |n: u16| store.read(|model| model.node_of_mac(mac(n)).map(|node| node.id));
+    for _ in 0..2 {
+        // To the other one, and back.
+        let card = *one.fingerprint.macs.iter().next().expect("a card");
+        one.fingerprint.macs.remove(&card);
+        two.fingerprint.macs.insert(card);
+        let moved = store.commit(|tx| {
+            tx.put_node(one.clone());
+            tx.put_node(two.clone());
+            Ok::<_, StoreError>(())
+        });
+        moved.await.unwrap();
+        assert_eq!(owner(card.0[5].into()), Some(two.id));
+        std::mem::swap(&mut one, &mut two);
+    }
+    two.former = vec![one.id];
+    put_node(&store, two.clone()).await;
+    assert_eq!(store.read(|model| model.standing_for(one.id).map(|node| node.id)), Some(two.id));
+    two.remove(Timestamp::from_millis(3)).unwrap();
+    put_node(&store, two.clone()).await;
+    assert!(two.fingerprint.macs.iter().all(|card| owner(card.0[5].into()) != Some(two.id)));
+    assert_eq!(store.read(|model| model.standing_for(one.id).map(|node| node.id)), Some(one.id));
+}
+
+#[tokio::test]
 async fn a_mac_keeps_its_newest_sessions_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

@@ -143,6 +143,11 @@ impl<'a> Tx<'a> {
         self.staged.histories.insert(node, Change::Put(history));
     }
 
+    /// Forgets the generations of a node.
+    pub fn remove_history(&mut self, node: NodeId) {
+        self.staged.histories.insert(node, Change::Remove);
+    }
+
     /// The revisions of a profile, as staged or as they were.
     pub fn revisions(&self, profile: &ProfileName) -> Revisions {
         match self.staged.revisions.get(profile) {

@@ -117,7 +117,7 @@ impl Central {
         self.store
             .commit(|tx| {
                 put_loop(tx, session, Some(node.id), &looping, true, now);
-                let change = tx.edit_node(node.id, |node| node.quarantine().ok().flatten()).flatten();
+                let change = tx.edit_node(node.id, |node| node.quarantine(None).ok().flatten()).flatten();
                 phase_event(tx, node.id, session, change, Actor::Central, now);
                 Ok(tx.node(node.id).cloned().unwrap_or(node))
             })
