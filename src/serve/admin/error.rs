@@ -68,6 +68,8 @@ impl From<OperateError> for Refused {
         let (status, code) = match &error {
             OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
+            OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
+            OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
             OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),

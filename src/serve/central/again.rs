@@ -4,10 +4,7 @@
 //! Nothing is taken on trust here: the session, the address, the identity and the phase are looked at as they are now. Only the
 //! making of the text is spared, and writing down what is written down.
 
-use super::{
-    Central, Live, lock,
-    script::{is_recorded, teaches},
-};
+use super::{Central, Live, admit::teaches, lock, script::is_recorded};
 use crate::boot::{Endpoint, ScriptRequest};
 use crate::fleet::{Claim, Generation, Identified, Node, Once, Phase, PhaseChange, Sighting, Transition, identify};
 use crate::id::{BootSessionId, ProfileName, Secret, Vars};
@@ -114,7 +111,7 @@ impl Central {
                 told.is_of(node)
                     && is_recorded(model, id, session, from)
                     && identify(Some(node), sighting, Claim::default()) == Identified::Known
-                    && !teaches(node, sighting, live.site.enroll.policy)
+                    && !teaches(node, sighting, &live)
             })
         });
         if !unchanged || self.take_turn(sighting.mac).is_err() {

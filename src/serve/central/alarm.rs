@@ -79,7 +79,8 @@ impl Central {
     }
 }
 
-fn report(recorded: Result<(), StoreError>) {
+/// Logs an event that could not be recorded.
+pub(super) fn report(recorded: Result<(), StoreError>) {
     if let Err(error) = recorded {
         tracing::error!(error = &error as &dyn std::error::Error, "cannot record an event");
     }

@@ -2,7 +2,7 @@
 
 use super::live::Live;
 use crate::config::Profile;
-use crate::fleet::Node;
+use crate::fleet::{Node, Phase};
 use crate::id::{Digest, NodeId};
 use crate::overlay::{GroupContext, MemberContext, NodeContext};
 use crate::store::Model;
@@ -34,7 +34,7 @@ impl<'a> Contexts<'a> {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
-        for (place, group) in self.live.groups(node.id) {
+        for (place, group) in self.live.groups(node.known_as()) {
             vars.extend(group.vars.clone());
             let (members, digest) =
                 self.members.entry(place).or_insert_with(|| members(self.live, model, &group.nodes));
@@ -69,12 +69,12 @@ fn members(live: &Live, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>,
 
 /// A member that was never seen is listed too: its ID says what it will be called.
 fn member(live: &Live, model: &Model, id: NodeId) -> MemberContext {
-    let Some(node) = model.node(id) else {
-        let address = live.reserved(id, []);
+    let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
+        let address = live.reserved([id], []);
         return MemberContext { id, hostname: NodeContext::new(id, None).hostname(), address };
     };
-    let reserved = live.reserved(id, &node.fingerprint.macs);
-    MemberContext { id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
+    let reserved = live.reserved(node.known_as(), &node.fingerprint.macs);
+    MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
 }
 
 /// The address that a node has, if it is leased to it: it gets the same one again.

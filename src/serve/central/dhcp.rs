@@ -73,9 +73,10 @@ impl Central {
         }
     }
 
-    /// Which node has been seen with a card, if any.
+    /// Which node has been seen with a card, if any, by the ID that the site's reservations know it as.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
-        self.store.read(|model| model.node_of_mac(mac).map(|node| node.id))
+        let live = self.live();
+        self.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
     }
 
     /// Something happened to the addresses of a segment that an operator should know. `cause` bounds how often it is recorded.

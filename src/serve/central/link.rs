@@ -2,21 +2,20 @@
 
 use super::{
     Central, PlaneError,
+    arrive::arrive,
     enrol::{check_version, honours},
     lock,
     script::phase_event,
     stages::reach,
     stalls,
 };
-use crate::fleet::{
-    Actor, By, ConditionKind, Event, EventKind, LinkState, Node, PhaseChange, Stage, Told, judge_drift,
-};
-use crate::id::{Basis, DenyList, Hardware, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
+use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, LinkState, PhaseChange, Stage};
+use crate::id::{NodeId, Timestamp};
+use crate::store::StoreError;
 use crate::trust::Peer;
 use crate::wire::{
-    Check, CheckStatus, Facts, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome,
-    VERSION, Welcome,
+    Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION,
+    Welcome,
 };
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::{mpsc, oneshot};
@@ -104,6 +103,11 @@ impl Central {
             .await?;
         self.reconsider_soon(peer.node);
         let (id, due) = self.register(peer, commands.clone(), now);
+        // An operator may have spoken between the commit and now, when there was no link to cut yet.
+        if self.honoured(peer.node, &peer.serial).is_err() {
+            self.cut_off(peer.node, "its certificate was revoked");
+            return Err(PlaneError::Unauthorized);
+        }
         let _ = commands.try_send(LinkCommand::Send(self.roots_for(&peer.serial)));
         for task in due {
             // The link was just made: if it is gone again, its tasks wait for the next one.
@@ -134,7 +138,11 @@ impl Central {
         match message {
             FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
             FromAgent::Heartbeat(heartbeat) => {
+                let idle = heartbeat.workloads == 0;
                 self.heartbeat(link, heartbeat);
+                if idle {
+                    self.drained(link.node).await?;
+                }
                 Ok(None)
             }
             FromAgent::Checks { checks } => self.checked(link.node, checks).await.map(|()| None),
@@ -232,7 +240,9 @@ impl Central {
 
     /// A sign of life outside of a link: the node was just given a certificate.
     pub(super) fn touch(&self, node: NodeId) {
-        lock(&self.links.0).heard.insert(node, self.clock.monotonic());
+        let now = self.clock.monotonic();
+        lock(&self.links.0).heard.insert(node, now);
+        self.watch_over(node, now);
     }
 
     fn heard(&self, link: LinkId) -> Option<String> {
@@ -241,7 +251,10 @@ impl Central {
         let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
         live.state.heard = Some(now);
         let serial = live.serial.clone();
-        links.heard.insert(link.node, self.clock.monotonic());
+        let monotonic = self.clock.monotonic();
+        links.heard.insert(link.node, monotonic);
+        drop(links);
+        self.watch_over(link.node, monotonic);
         Some(serial)
     }
 
@@ -282,6 +295,8 @@ impl Central {
             // A full queue does not save it: without its sender the link ends too.
             let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
         }
+        // What was heard of it says nothing of who comes next.
+        links.heard.remove(&node);
     }
 
     async fn checked(&self, id: NodeId, mut checks: Vec<Check>) -> Result<(), PlaneError> {
@@ -319,70 +334,4 @@ impl Central {
         });
         Ok(committed.await?)
     }
-}
-
-/// Writes down what a node tells at its connection.
-fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
-    let (mut change, mut drift, mut drifted) = (None, None, false);
-    let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
-    let foreign: Vec<_> = macs
-        .iter()
-        .filter(|mac| tx.before().node_of_mac(**mac).is_some_and(|other| other.id != peer.node))
-        .copied()
-        .collect();
-    if let Some(basis) = own_view(&hello.facts).filter(|basis| basis.node_id() != peer.node) {
-        let detail = format!("the machine itself derives {} from {basis}", basis.node_id());
-        let kind = EventKind::Raised { condition: ConditionKind::HardwareChanged };
-        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
-    }
-    let mut history = tx.history(peer.node);
-    let (before, mut told) = (history.clone(), Told::new());
-    tx.edit_node(peer.node, |node: &mut Node| {
-        // The new certificate was used: the old one is over.
-        node.certificates = vec![peer.serial.clone()];
-        node.clear(ConditionKind::StaleCa);
-        node.fingerprint.macs.extend(macs.iter().filter(|mac| !foreign.contains(mac)));
-        node.fingerprint.board_serial.clone_from(&hello.facts.system.board_serial);
-        node.booted = hello.facts.versions.generation.parse().ok();
-        node.facts = Some(hello.facts);
-        drift = node.compare_units();
-        if let Some(detail) = &drift {
-            drifted = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
-        }
-        node.address = Some(from);
-        node.last_seen = now;
-        change = node.change(PhaseChange::LinkUp).ok().flatten();
-        // An older release wrote down no more than the newest generation.
-        let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
-        told = judge_drift(node, known, now);
-    });
-    match drift {
-        None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
-        Some(detail) if drifted => {
-            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
-            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
-        }
-        Some(_) => {}
-    }
-    if history != before {
-        tx.put_history(peer.node, history);
-    }
-    for (kind, detail) in told {
-        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
-    }
-    reach(tx, hello.session, Stage::Link, now);
-    phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
-}
-
-/// What the machine's own sysfs yields. The overlay's ID stays: the script step decides (design, "Node ID").
-fn own_view(facts: &Facts) -> Option<Basis> {
-    let system = &facts.system;
-    let hardware = Hardware {
-        uuid: system.uuid,
-        manufacturer: system.manufacturer.clone(),
-        product: system.product.clone(),
-        serial: system.serial.clone(),
-        macs: Vec::new(),
-    };
-    hardware.basis(&DenyList::new())
 }

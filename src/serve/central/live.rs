@@ -6,11 +6,12 @@ use super::{
     revisions::{AllHeld, Held},
 };
 use crate::catalog::{Catalog, Image, Overlays};
-use crate::config::{Group, Profile, Site, Whom};
+use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Segment, Site, Whom};
+use crate::fleet::{Node, admitting};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName};
 use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, PoisonError},
 };
 
@@ -94,16 +95,47 @@ impl Live {
         self.filed == other.filed && held(self) == held(other) && self.catalog.is_same(&other.catalog)
     }
 
-    /// The groups that a node is in, with their places, in the order of the site file.
-    pub(super) fn groups(&self, node: NodeId) -> impl Iterator<Item = (usize, &Group)> {
-        let places = self.groups_of.get(&node).into_iter().flatten();
-        places.filter_map(|place| Some((*place, self.site.groups.get(*place)?)))
+    /// The groups that a node is in by any ID that it is known as, with their places, in the order of the site file.
+    pub(super) fn groups(&self, known_as: impl IntoIterator<Item = NodeId>) -> impl Iterator<Item = (usize, &Group)> {
+        let places = known_as.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
+        let places: BTreeSet<usize> = places.collect();
+        places.into_iter().filter_map(|place| Some((place, self.site.groups.get(place)?)))
     }
 
-    /// The address that is reserved for a machine, by its ID or by one of its cards.
-    pub(super) fn reserved<'m>(&self, node: NodeId, macs: impl IntoIterator<Item = &'m MacAddr>) -> Option<Ipv4Addr> {
+    /// The address that is reserved for a machine, by an ID that it is known as or by one of its cards.
+    pub(super) fn reserved<'m>(
+        &self,
+        known_as: impl IntoIterator<Item = NodeId>,
+        macs: impl IntoIterator<Item = &'m MacAddr>,
+    ) -> Option<Ipv4Addr> {
         let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Whom::Mac(*mac)));
-        self.reserved.get(&Whom::Node(node)).or_else(by_card).copied()
+        let by_id = known_as.into_iter().find_map(|id| self.reserved.get(&Whom::Node(id)));
+        by_id.or_else(by_card).copied()
+    }
+
+    /// The ID by which DHCP finds the reserved address of a node: one for which there is one, else its own.
+    pub(super) fn reserved_as(&self, node: &Node) -> NodeId {
+        node.known_as().find(|id| self.reserved.contains_key(&Whom::Node(*id))).unwrap_or(node.id)
+    }
+
+    /// Whether the site lets a machine in by itself: `Some(None)` by its policy, `Some(rule)` by a rule.
+    pub(super) fn lets_in(&self, node: &Node) -> Option<Option<&EnrollRule>> {
+        let enroll = &self.site.enroll;
+        if let Some(rule) = admitting(&enroll.rules, node, self.segment_of(node).as_deref()) {
+            return Some(Some(rule));
+        }
+        (enroll.policy == EnrollPolicy::Auto).then_some(None)
+    }
+
+    /// The segment that a node boots on, by its address.
+    fn segment_of(&self, node: &Node) -> Option<String> {
+        let segments = &self.site.segments;
+        if let [only] = segments.as_slice() {
+            return Some(only.name());
+        }
+        let Some(IpAddr::V4(address)) = node.address else { return None };
+        let on = |segment: &&Segment| segment.pool.as_ref().is_some_and(|pool| pool.is_on_network(address));
+        segments.iter().find(on).map(Segment::name)
     }
 
     /// Over all that a profile says; known for those of the site.

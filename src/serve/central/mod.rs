@@ -8,29 +8,33 @@
 //! | `dhcp` | a machine asked for an address: its boot session opens or goes on |
 //! | `fetch` | it fetched a loader, kernel, initramfs, packages or modloop |
 //! | `script` | it asked what to boot: identity, admission, rendering, capability, plan |
+//! | `admit` | who it is, and whether it may: collisions, rules of the site, what was learnt |
 //! | `again` | it asked the same once more |
 //! | `loading` | whether it may load now, or has to wait for its turn |
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
-//! | `link` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `link`, `arrive` | its agent is there: facts, checks, heartbeats, tasks |
 //! | `authority` | one certificate authority takes the place of another |
 //! | `revoke` | a node loses its certificates, tokens and link at once |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
-//! | `operate`, `orders` | an operator spoke: of a node's life, of what it boots |
+//! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
 
+mod admit;
 mod again;
 mod alarm;
+mod arrive;
 mod authority;
 mod context;
 mod dhcp;
 mod enrol;
 mod fetch;
 mod keep;
+mod life;
 mod link;
 mod live;
 mod loading;
@@ -132,6 +136,8 @@ pub struct Central {
     repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
+    vigil: Mutex<watch::Watched>,
+    freed: Mutex<Vec<Lease>>,
     alarms: alarm::Limiter,
     segments: Mutex<Vec<segments::SegmentHealth>>,
     started: std::time::Duration,
@@ -168,6 +174,8 @@ impl Central {
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
+            vigil: Mutex::default(),
+            freed: Mutex::default(),
             alarms: alarm::Limiter::default(),
             segments: Mutex::default(),
             started,

@@ -1,6 +1,6 @@
 //! An operator spoke.
 
-use super::{Central, RenderError, RollbackError, orders::OrderError, script::phase_event, stalls};
+use super::{Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event, stalls};
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::NodeId;
@@ -25,6 +25,18 @@ pub enum OperateError {
     Ambiguous {
         /// What was asked for.
         name: String,
+    },
+    /// A node cannot take its own place.
+    #[error("{node} is the old hardware and the new; name two nodes")]
+    SameNode {
+        /// Which.
+        node: NodeId,
+    },
+    /// Hardware that is to be replaced runs.
+    #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
+    StillLinked {
+        /// Which.
+        node: NodeId,
     },
     /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
@@ -80,7 +92,7 @@ impl Central {
             if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
                 return Ok(node.id);
             }
-            let mut called = model.nodes().filter(|node| node.name == name);
+            let mut called = model.nodes().filter(|node| node.name == name && node.phase != Phase::Removed);
             match (called.next(), called.next()) {
                 (Some(node), None) => Ok(node.id),
                 (Some(_), Some(_)) => Err(OperateError::Ambiguous { name: name.to_owned() }),
@@ -89,7 +101,8 @@ impl Central {
         })
     }
 
-    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes its units as they are now.
+    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes
+    /// its units and other parts as they are now.
     pub async fn approve(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
@@ -103,8 +116,7 @@ impl Central {
                 } else if !node.phase.is_admitted() {
                     node.change(PhaseChange::Approve)?;
                 } else {
-                    tx.edit_node(id, Node::approve_units);
-                    stalls::clear(tx, id, ConditionKind::UnitDrift, by, now);
+                    acknowledge(tx, id, by, now);
                     node = tx.node(id).cloned().unwrap_or(node);
                 }
                 Ok::<_, OperateError>(node)

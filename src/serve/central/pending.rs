@@ -9,9 +9,9 @@ use super::{
     enrol::{certify, check_version},
     lock,
 };
-use crate::fleet::{ConditionKind, Phase, Stage, Wait};
+use crate::fleet::{ConditionKind, Node, Phase, Stage, Wait};
 use crate::id::{BootSessionId, Digest, NodeId};
-use crate::store::StoreError;
+use crate::store::{Model, StoreError};
 use crate::wire::{PendingHello, PendingReply};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::watch;
@@ -58,6 +58,9 @@ impl Central {
             let ours = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
             Some(ours && session.address.is_some_and(|address| IpAddr::V4(address) == from))
         });
+        if self.store.read(|model| cut_off(model, &hello, from)) {
+            return Err(PlaneError::Unauthorized);
+        }
         if own != Some(true) {
             let detail = format!("{from} waits as {} of boot {}, which is not its own", hello.node, hello.session);
             let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
@@ -139,6 +142,9 @@ impl PendingTicket {
         let Some(node) = central.store.read(|model| model.node(self.node).cloned()) else {
             return PendingReply::Rejected { reason: "the node was removed; boot again".to_owned() };
         };
+        if node.phase == Phase::Removed {
+            return PendingReply::Rejected { reason: "an operator removed this node; boot again".to_owned() };
+        }
         if node.phase == Phase::Rejected {
             return PendingReply::Rejected { reason: "an operator rejected this node".to_owned() };
         }
@@ -168,6 +174,11 @@ impl PendingTicket {
         let now = self.central.now();
         let issued = self.central.authority().issue_node(&self.csr_pem, self.node, now)?;
         let certified = self.central.store.commit(|tx| {
+            // An operator may have spoken since it was looked at.
+            let still = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
+            if !tx.node(self.node).is_some_and(still) {
+                return Ok(false);
+            }
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
             // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
             // lost.
@@ -185,6 +196,14 @@ impl PendingTicket {
         self.central.touch(self.node);
         Ok(certified.then(|| PendingReply::Approved(issued.response(now))))
     }
+}
+
+/// True for a machine that an operator cut off and that still runs: no stranger, and nothing to be alarmed by. Only another boot helps it.
+fn cut_off(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
+    let was_its_own = model.session(hello.session).is_some_and(|session| {
+        session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
+    });
+    was_its_own && model.node(hello.node).is_some_and(|node| node.boot.is_none())
 }
 
 impl Drop for PendingTicket {

@@ -51,6 +51,7 @@ impl Central {
             self.replace_live(live);
             self.reconsider_all();
             self.revise().await;
+            self.admit_waiting().await;
         }
         self.tell_reload(&before, &reload, by).await;
         reload
@@ -112,8 +113,8 @@ impl Central {
         each.extend(site.profiles.keys().map(|name| ((name, Vec::new()), &nobody)));
         // The IDs of all groups, not all nodes.
         for id in site.groups.iter().flat_map(|group| &group.nodes) {
-            let places: Vec<usize> = live.groups(*id).map(|(place, _)| place).collect();
-            let Some(node) = model.node(*id) else { continue };
+            let places: Vec<usize> = live.groups([*id]).map(|(place, _)| place).collect();
+            let Some(node) = model.standing_for(*id) else { continue };
             let assigned = node.profile.as_ref().filter(|name| site.profiles.contains_key(*name));
             each.entry((assigned.unwrap_or(&site.default_profile), places)).or_insert(node);
         }

@@ -4,7 +4,7 @@
 //! and every request is held against it. What is not named there is refused, also after a restart.
 
 use super::{Central, OperateError, lock};
-use crate::fleet::{Actor, Event, EventKind, Node};
+use crate::fleet::{Actor, Cause, Event, EventKind, Node};
 use crate::id::{Digest, NodeId, Timestamp};
 use crate::store::Tx;
 
@@ -33,7 +33,7 @@ impl Central {
 }
 
 /// Takes back the credentials of a node, inside a transaction; [`Central::cut_off`] has to follow it.
-pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, actor: Actor, why: &str, now: Timestamp) {
+pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, why: &str, now: Timestamp) {
     let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
     for hash in &tokens {
         tx.remove_token(*hash);
@@ -44,5 +44,5 @@ pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, actor: Actor, why: &str, now: 
     });
     let Some(certificates) = certificates else { return };
     let detail = format!("{certificates} certificates and {} tokens: {why}", tokens.len());
-    tx.event(Event::new(now, actor, EventKind::CredentialsRevoked, detail).of_node(id));
+    tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
 }

@@ -1,16 +1,14 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
-use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach};
+use super::{Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach};
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
-use crate::config::EnrollPolicy;
 use crate::fleet::{
-    Actor, BootSession, Cause, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Sighting,
-    Stage, Transition, identify,
+    Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage, Transition,
 };
-use crate::id::{BootSessionId, DenyList, Digest, MacAddr, NodeId, Timestamp};
+use crate::id::{BootSessionId, Digest, MacAddr, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
 use crate::trust::capability::Grant;
-use std::{net::Ipv4Addr, time::Duration};
+use std::net::Ipv4Addr;
 
 impl Central {
     /// The script for a request: a boot, or a refusal that says why and asks again. Always something that iPXE can run.
@@ -27,7 +25,8 @@ impl Central {
                 return self.refuse(refusal, Asker { mac: None, node: None, from, endpoint }).await;
             }
         };
-        let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &DenyList::new()) else {
+        let live = self.live();
+        let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
             let asker = Asker { mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, asker).await;
         };
@@ -47,22 +46,28 @@ impl Central {
     ) -> Result<String, Refusal> {
         let id = sighting.node_id();
         let session = self.own_session(sighting, from).await?;
-        if let Some(other) = session.node.filter(|other| *other != id) {
+        let before = self.known_before(sighting);
+        let own = |other: &NodeId| *other == id || before.as_ref().is_some_and(|before| before.id == *other);
+        if let Some(other) = session.node.filter(|other| !own(other)) {
             let detail = format!("{from} asked as {id} in the boot session of {other}");
             self.impersonated(id, session.id, from, detail).await;
             return Err(Refusal::NoSession);
         }
-        let link_is_live = self.probe(id).await;
+        let link_is_live = self.probe(before.as_ref().map_or(id, |node| node.id)).await;
         if !link_is_live && let Some(script) = self.again(request, sighting, session.id, from, endpoint) {
             return Ok(script);
         }
-        let known = self.store.read(|model| model.node(id).cloned());
+        let known = before.clone().or_else(|| self.store.read(|model| model.node(id).cloned()));
         if link_is_live && known.as_ref().is_some_and(|node| node.fingerprint.macs.contains(&sighting.mac)) {
             let detail = format!("{from} asked to boot as {id}, whose link answers");
             self.impersonated(id, session.id, from, detail).await;
             return Err(Refusal::NoSession);
         }
-        let node = self.admit(known, sighting, session.id, link_is_live).await?;
+        let known = match before {
+            Some(old) => Some(self.rename_id(old, sighting).await?),
+            None => known,
+        };
+        let node = self.admit(known, sighting, Asked { session: session.id, from, link_is_live }).await?;
         let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
         let live = self.live();
         let rendered = self.render_for(&live, &node, Some(session.id), endpoint).await;
@@ -123,48 +128,6 @@ impl Central {
         let kind = ConditionKind::BootImpersonated;
         let cause = format!("script from {from}");
         self.alarm(Alarm { kind, node: Some(id), session: Some(session), cause, detail }).await;
-    }
-
-    /// Who it is, and whether it may boot. Stores what was learnt.
-    async fn admit(
-        &self,
-        known: Option<Node>,
-        sighting: &Sighting,
-        session: BootSessionId,
-        link_is_live: bool,
-    ) -> Result<Node, Refusal> {
-        let now = self.now();
-        let claim = self.claim(known.as_ref(), sighting, link_is_live, now);
-        let identified = identify(known.as_ref(), sighting, claim);
-        if let Identified::Collision { detail } = &identified {
-            let kind = ConditionKind::IdCollision;
-            let cause = format!("collision of {}", sighting.mac);
-            let node = Some(sighting.node_id());
-            self.alarm(Alarm { kind, node, session: Some(session), cause, detail: detail.clone() }).await;
-            return Err(Refusal::Collision { detail: detail.clone() });
-        }
-        let policy = self.site().enroll.policy;
-        if let (Identified::Known, Some(node)) = (&identified, known)
-            && !teaches(&node, sighting, policy)
-        {
-            return Ok(node);
-        }
-        let admitted = self.store.commit(|tx| Ok::<_, StoreError>(meet(tx, sighting, &identified, policy, now)));
-        admitted.await.map_err(|error| internal(&error))
-    }
-
-    /// What speaks against the known node having another network card now: it lives, or boots elsewhere. A link that was lost
-    /// a moment ago, by a restart of this process or a blip, is as good as a live one.
-    fn claim(&self, known: Option<&Node>, sighting: &Sighting, link_is_live: bool, now: Timestamp) -> Claim {
-        let boots_elsewhere = known.and_then(|node| node.boot).is_some_and(|boot| {
-            self.store
-                .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
-        });
-        let was_just_here = known.is_some_and(|node| {
-            let linked = matches!(node.phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
-            linked && self.silence(node.id) <= self.site().agent.offline_after
-        });
-        Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }
     }
 
     /// The script goes out: the node boots, in this session. The same script again in the same session is only counted.
@@ -298,54 +261,6 @@ pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, fro
         })
 }
 
-/// Whether a sighting of a known node tells anything that is not written down.
-pub(super) fn teaches(node: &Node, sighting: &Sighting, policy: EnrollPolicy) -> bool {
-    let comes_back = node.phase == Phase::Removed || (node.phase == Phase::Discovered && policy == EnrollPolicy::Auto);
-    comes_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
-}
-
-/// How long a machine that has fetched its kernel may take to come online before it counts as off.
-const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
-
-/// A boot that is still under way.
-fn is_open(session: &BootSession, now: Timestamp) -> bool {
-    let starts = session.reached(Stage::Kernel).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
-    session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
-}
-
-/// Writes down what a sighting tells: a new node, a known one, or one with other parts.
-fn meet(tx: &mut Tx<'_>, sighting: &Sighting, identified: &Identified, policy: EnrollPolicy, now: Timestamp) -> Node {
-    let id = sighting.node_id();
-    let event = |kind, detail: String| Event::new(now, Actor::Node, kind, detail).of_node(id);
-    let mut node = match (identified, tx.node(id)) {
-        (Identified::New, _) | (_, None) => {
-            tx.event(event(EventKind::Discovered, format!("{} MAC {}", sighting.basis, sighting.mac)));
-            Node::discovered(sighting.basis.clone(), sighting.fingerprint.clone(), sighting.mac, now)
-        }
-        (_, Some(node)) => node.clone(),
-    };
-    if let Identified::HardwareChanged { detail } = identified {
-        if node.raise(ConditionKind::HardwareChanged, detail, now) {
-            tx.event(event(EventKind::Raised { condition: ConditionKind::HardwareChanged }, detail.clone()));
-        }
-        let macs = std::mem::take(&mut node.fingerprint.macs);
-        node.fingerprint = sighting.fingerprint.clone();
-        node.fingerprint.macs.extend(macs);
-    }
-    if node.phase == Phase::Removed {
-        let change = node.change(PhaseChange::Rediscover).ok().flatten();
-        phase_event(tx, id, None, change, Actor::Node, now);
-    }
-    if node.phase == Phase::Discovered && policy == EnrollPolicy::Auto {
-        let change = node.change(PhaseChange::Approve).ok().flatten();
-        phase_event(tx, id, None, change, Actor::Central, now);
-    }
-    node.mac = sighting.mac;
-    node.fingerprint.macs.insert(sighting.mac);
-    tx.put_node(node.clone());
-    node
-}
-
 /// Records a change of phase, if there was one.
 pub(super) fn phase_event(
     tx: &mut Tx<'_>,
@@ -361,7 +276,7 @@ pub(super) fn phase_event(
     }
 }
 
-fn internal(error: &StoreError) -> Refusal {
+pub(super) fn internal(error: &StoreError) -> Refusal {
     tracing::error!(error = error as &dyn std::error::Error, "cannot answer a boot");
     Refusal::Internal { detail: "the central node cannot write its store; see its log".to_owned() }
 }

@@ -1,9 +1,11 @@
 //! Time passed: nodes that fell silent are offline, boots without an overlay or that stand still are shown.
 //!
-//! Worst case from the last heartbeat to `offline`: `offline_after` plus [`WATCH_INTERVAL`] (LC-3).
+//! Each node has its own timer ([`Vigil`]): due `offline_after` after it was last heard. They are looked at every [`WATCH_INTERVAL`], so
+//! the worst case from the last heartbeat to `offline` is `offline_after` plus [`WATCH_INTERVAL`], 61 seconds by default; a node that
+//! dies right after a heartbeat is found then, one that dies right before the next one is found a heartbeat earlier (LC-3).
 
 use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage, Vigil};
 use crate::id::{NodeId, Timestamp};
 use crate::store::StoreError;
 use std::time::Duration;
@@ -12,6 +14,19 @@ use std::time::Duration;
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// A machine that runs Linux has fetched its overlay within this time since its kernel, or boots without one.
 const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
+
+/// The timers of nodes, and what they were set by.
+#[derive(Default)]
+pub(super) struct Watched {
+    vigil: Vigil,
+    /// `None` until the first look of this process.
+    offline_after: Option<Duration>,
+}
+
+/// Phases in which a node has to be heard of.
+fn is_heard_of(phase: Phase) -> bool {
+    matches!(phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining)
+}
 
 impl Central {
     /// One look at all nodes. Call it every [`WATCH_INTERVAL`].
@@ -70,12 +85,34 @@ impl Central {
         }
     }
 
+    /// Sets a node's timer, unless one runs.
+    pub(super) fn watch_over(&self, node: NodeId, heard: Duration) {
+        let mut watched = lock(&self.vigil);
+        // Before the first look it is not known from when on; that look sets the timers of all.
+        if let Some(offline_after) = watched.offline_after {
+            watched.vigil.arm(node, heard + offline_after);
+        }
+    }
+
+    /// Nodes whose time is over. A timer that is due for one that was heard of meanwhile is set again.
     fn silent_nodes(&self) -> Vec<NodeId> {
-        let watched = |phase| matches!(phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
-        let candidates: Vec<NodeId> =
-            self.store.read(|model| model.nodes().filter(|node| watched(node.phase)).map(|node| node.id).collect());
-        let offline_after = self.site().agent.offline_after;
-        candidates.into_iter().filter(|id| self.silence(*id) > offline_after).collect()
+        let (now, offline_after) = (self.clock.monotonic(), self.site().agent.offline_after);
+        let due = {
+            let mut watched = lock(&self.vigil);
+            // The first look of this process, or a reload: every timer is another one.
+            let anew = watched.offline_after.replace(offline_after) != Some(offline_after);
+            if anew { None } else { Some(watched.vigil.due(now)) }
+        };
+        let due = due.unwrap_or_else(|| self.store.read(|model| model.nodes().map(|node| node.id).collect()));
+        let heard_of =
+            |id: &NodeId| self.store.read(|model| model.node(*id).is_some_and(|node| is_heard_of(node.phase)));
+        let (silent, heard): (Vec<_>, Vec<_>) =
+            due.into_iter().filter(heard_of).partition(|id| self.silence(*id) > offline_after);
+        let mut watched = lock(&self.vigil);
+        for id in heard {
+            watched.vigil.set(id, now + offline_after.saturating_sub(self.silence(id)));
+        }
+        silent
     }
 
     fn without_overlay(&self, now: Timestamp) -> Vec<NodeId> {

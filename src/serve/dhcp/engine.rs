@@ -16,7 +16,7 @@ use super::{
 };
 use crate::config::{Link, Reservation, Segment};
 use crate::fleet::Lease;
-use crate::id::{MacAddr, NodeId, Timestamp};
+use crate::id::{DenyList, MacAddr, NodeId, Timestamp};
 use crate::serve::central::{DhcpStep, SegmentHealth};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,6 +78,8 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// The site's.
     pub reservations: Vec<Reservation>,
+    /// UUIDs that say nothing: a machine is not known by one of them.
+    pub deny: DenyList,
     /// What can be booted.
     pub sources: Sources,
 }
@@ -107,6 +109,7 @@ pub struct Engine {
     /// Every address that meshd answers from.
     own: BTreeSet<Ipv4Addr>,
     sources: Sources,
+    deny: DenyList,
     flood: Flood,
     counters: Counters,
 }
@@ -114,7 +117,7 @@ pub struct Engine {
 impl Engine {
     /// An engine with what was stored.
     pub fn new(setup: Setup, stored: impl IntoIterator<Item = Lease>) -> Self {
-        let Setup { interfaces, segments, reservations, sources } = setup;
+        let Setup { interfaces, segments, reservations, deny, sources } = setup;
         let stored: Vec<Lease> = stored.into_iter().collect();
         let place = |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
         let home = interfaces.iter().map(|interface| place(&interface.name)).collect();
@@ -135,6 +138,7 @@ impl Engine {
             segments,
             own,
             sources,
+            deny,
             flood: Flood::default(),
             counters: Counters::default(),
         }
@@ -181,6 +185,7 @@ impl Engine {
             own: &self.own,
             boot: self.sources.boot_file(&request, address),
             node_of,
+            deny: &self.deny,
         };
         let effects = turn.take(segment);
         self.counters.refused += u64::from(request.kind == Kind::Discover && segment.has_just_refused());
@@ -200,6 +205,13 @@ impl Engine {
     /// How all segments are. Call it now and then: what was heard long ago is forgotten by it.
     pub fn health(&mut self, now: Timestamp) -> Vec<SegmentHealth> {
         self.segments.iter_mut().map(|segment| segment.health(now)).collect()
+    }
+
+    /// Nobody holds this lease any more, and the store has forgotten it. A machine that uses it gets it again when it asks.
+    pub fn free(&mut self, now: Timestamp, lease: &Lease) {
+        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
+            authority.leases.release(now, lease.mac, lease.address);
+        }
     }
 
     /// What came in since the start.

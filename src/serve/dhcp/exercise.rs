@@ -121,6 +121,7 @@ fn engine() -> Engine {
                 reserve(Whom::Node(Basis::Mac(mac(2)).node_id()), 77, 20),
                 reserve(Whom::Mac(mac(3)), 88, 20),
             ],
+            deny: Default::default(),
             sources: Sources { http_port: 8080, loaders: super::loader_names().map(str::to_owned).collect() },
         },
         Vec::new(),

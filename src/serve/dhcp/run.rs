@@ -134,6 +134,7 @@ impl Driver {
             interfaces: bound.ears.iter().map(|ear| ear.interface.clone()).collect(),
             segments: site.segments.clone(),
             reservations: site.reservations.clone(),
+            deny: site.identity.deny.clone(),
             sources: Sources { http_port: site.http.port, loaders },
         };
         for ear in bound.ears.iter().filter(|ear| ear.server.is_some()) {
@@ -323,6 +324,10 @@ impl Driver {
 
     /// A quarter of a second has passed.
     fn beat(&mut self) {
+        let now = self.shared.now();
+        for lease in self.shared.take_freed() {
+            self.engine.free(now, &lease);
+        }
         let phase = self.beat % PROBE_EVERY;
         if phase == 0 || phase == PROBE_AGAIN {
             self.probe();

@@ -31,6 +31,8 @@ pub(super) struct Turn<'a> {
     /// Every address that meshd answers from.
     pub(super) own: &'a BTreeSet<Ipv4Addr>,
     pub(super) boot: BootFile,
+    /// UUIDs that say nothing.
+    pub(super) deny: &'a DenyList,
     pub(super) node_of: &'a dyn Fn(MacAddr) -> Option<NodeId>,
 }
 
@@ -170,7 +172,7 @@ impl Turn<'_> {
         let mac = self.request.mac;
         let by_uuid = || {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
-            Some(hardware.basis(&DenyList::new())?.node_id())
+            Some(hardware.basis(self.deny)?.node_id())
         };
         let node = asks_for_nodes.then(|| (self.node_of)(mac).or_else(by_uuid)).flatten();
         Client { mac, node }

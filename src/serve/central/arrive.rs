@@ -1,0 +1,85 @@
+//! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
+
+use super::{script::phase_event, stages::reach, stalls};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
+use crate::id::{Basis, Hardware, NodeId, Timestamp};
+use crate::store::Tx;
+use crate::trust::Peer;
+use crate::wire::{Facts, Hello};
+use std::net::IpAddr;
+
+/// Writes down what a node tells at its connection.
+pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
+    let (mut change, mut drift, mut drifted, mut other_parts) = (None, None, false, None);
+    let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
+    let foreign: Vec<_> = macs
+        .iter()
+        .filter(|mac| tx.before().node_of_mac(**mac).is_some_and(|other| other.id != peer.node))
+        .copied()
+        .collect();
+    let raised = |kind, detail: String| {
+        let kind = EventKind::Raised { condition: kind };
+        Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session)
+    };
+    if let Some(basis) = another_view(&hello.facts, peer.node) {
+        let detail = format!("the machine itself derives {} from {basis}", basis.node_id());
+        tx.event(raised(ConditionKind::HardwareChanged, detail));
+    }
+    let mut history = tx.history(peer.node);
+    let (before, mut told) = (history.clone(), Told::new());
+    tx.edit_node(peer.node, |node: &mut Node| {
+        // The new certificate was used: the old one is over.
+        node.certificates = vec![peer.serial.clone()];
+        node.clear(ConditionKind::StaleCa);
+        let own = macs.iter().filter(|mac| !foreign.contains(mac)).copied();
+        other_parts = node.recognise(&hello.facts, own);
+        if let Some(detail) = &other_parts {
+            node.raise(ConditionKind::HardwareChanged, detail.clone(), now);
+        }
+        node.booted = hello.facts.versions.generation.parse().ok();
+        node.facts = Some(hello.facts);
+        drift = node.compare_units();
+        if let Some(detail) = &drift {
+            drifted = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+        }
+        node.address = Some(from);
+        node.last_seen = now;
+        change = node.change(PhaseChange::LinkUp).ok().flatten();
+        // An older release wrote down no more than the newest generation.
+        let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
+        told = judge_drift(node, known, now);
+    });
+    if let Some(detail) = other_parts {
+        tx.event(raised(ConditionKind::HardwareChanged, detail));
+    }
+    match drift {
+        None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if drifted => {
+            tx.event(raised(ConditionKind::UnitDrift, detail));
+        }
+        Some(_) => {}
+    }
+    if history != before {
+        tx.put_history(peer.node, history);
+    }
+    for (kind, detail) in told {
+        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
+    }
+    reach(tx, hello.session, Stage::Link, now);
+    phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
+}
+
+/// What the machine's own sysfs yields, if nothing of it yields its ID. The overlay's ID stays: the script step decides (design, "Node
+/// ID"), and by which part depends on what the site trusts.
+fn another_view(facts: &Facts, id: NodeId) -> Option<Basis> {
+    let system = &facts.system;
+    let hardware = Hardware {
+        uuid: system.uuid,
+        manufacturer: system.manufacturer.clone(),
+        product: system.product.clone(),
+        serial: system.serial.clone(),
+        macs: Vec::new(),
+    };
+    let known = hardware.bases().any(|basis| basis.node_id() == id);
+    hardware.bases().next().filter(|_| !known)
+}
