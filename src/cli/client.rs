@@ -1,7 +1,7 @@
 //! A client of the admin plane: HTTP over its Unix socket, one connection for each request.
 
 use super::{Failure, shown};
-use crate::serve::admin::view::ErrorView;
+use crate::serve::admin::{REASON_HEADER, view::ErrorView};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, body::Incoming, header};
@@ -29,20 +29,30 @@ impl Client {
 
     /// Asks for something.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let response = self.send(Method::GET, path, None).await?;
+        let response = self.send(Method::GET, path, None, None).await?;
         self.read(response).await
     }
 
     /// Says something.
     pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.post_because(path, body, None).await
+    }
+
+    /// Says something, and why.
+    pub(super) async fn post_because<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        reason: Option<&str>,
+    ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let response = self.send(Method::POST, path, Some(body.into())).await?;
+        let response = self.send(Method::POST, path, Some(body.into()), reason).await?;
         self.read(response).await
     }
 
     /// The bytes of an answer, with one of its headers.
     pub(super) async fn fetch(&self, path: &str, header: &str) -> Result<(Bytes, String), Failure> {
-        let response = self.send(Method::GET, path, None).await?;
+        let response = self.send(Method::GET, path, None, None).await?;
         let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
         Ok((self.collect(response.into_body()).await?, value))
     }
@@ -53,7 +63,7 @@ impl Client {
         path: &str,
         mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut body = self.send(Method::GET, path, None).await?.into_body();
+        let mut body = self.send(Method::GET, path, None, None).await?.into_body();
         let mut rest: Vec<u8> = Vec::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.broken(&error))?;
@@ -72,19 +82,28 @@ impl Client {
         Ok(())
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Incoming>, Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        reason: Option<&str>,
+    ) -> Result<Response<Incoming>, Failure> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
         // It ends with the answer; its error is that of the answer.
         tokio::spawn(async move { drop(connection.await) });
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "meshd")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| Failure::of(&error))?;
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(reason) = reason {
+            // UTF-8 is for the central node to check; a line break is refused here already.
+            request = request.header(REASON_HEADER, reason.as_bytes());
+        }
+        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| Failure::of(&error))?;
         let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(request)).await;
         let late = |_| {
             let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());

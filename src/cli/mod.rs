@@ -14,6 +14,7 @@ mod generations;
 mod id;
 mod image;
 pub mod lab;
+mod life;
 mod node;
 mod orders;
 mod overlay;

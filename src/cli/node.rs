@@ -3,7 +3,7 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
-    generations, orders,
+    generations, life, orders,
     print::{Output, ago, fields, now, table, wrapped},
     profile::vars,
     timeline::timeline,
@@ -20,6 +20,9 @@ use clap::Subcommand;
 pub(super) enum Node {
     /// All nodes
     List {
+        /// Also those that were removed
+        #[arg(long)]
+        removed: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -35,6 +38,20 @@ pub(super) enum Node {
         /// ID or name
         node: String,
     },
+    /// Turn a machine away: it is refused at its boots
+    Reject(life::Ending),
+    /// Cut a node off and hold it until it is released
+    Quarantine(life::Ending),
+    /// Give a node no new work; it goes into maintenance when nothing runs any more
+    Drain(life::Order),
+    /// Take a node out of service now
+    Maintenance(life::Order),
+    /// Take a node back into service
+    Resume(life::Order),
+    /// Cut a node off and forget it; the machine is discovered anew if it boots again
+    Remove(life::Ending),
+    /// Make new hardware what a node was whose hardware is gone
+    Replace(life::Replace),
     /// Say what a node shall be from its next boot on
     AssignProfile {
         /// ID or name
@@ -94,8 +111,8 @@ impl Node {
         let client = context.client()?;
         wait(async {
             match self {
-                Node::List { output } => {
-                    let nodes: Vec<NodeView> = client.get("/v1/nodes").await?;
+                Node::List { removed, output } => {
+                    let nodes: Vec<NodeView> = client.get(&format!("/v1/nodes?removed={removed}")).await?;
                     if nodes.is_empty() {
                         eprintln!("no machine has been seen yet: power one on");
                     }
@@ -120,6 +137,13 @@ impl Node {
                     eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
                     Ok(())
                 }
+                Node::Reject(order) => order.reject(&client).await,
+                Node::Quarantine(order) => order.quarantine(&client).await,
+                Node::Drain(order) => order.drain(&client).await,
+                Node::Maintenance(order) => order.maintenance(&client).await,
+                Node::Resume(order) => order.resume(&client).await,
+                Node::Remove(order) => order.remove(&client).await,
+                Node::Replace(replace) => replace.run(&client).await,
                 Node::AssignProfile { node, profile, reboot } => assign(&client, &node, profile, reboot).await,
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
@@ -184,8 +208,10 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let node = &detail.node;
     let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
     let print = &detail.fingerprint;
-    let hardware = [&print.manufacturer, &print.product, &print.serial].map(String::as_str);
+    let board = if print.board_serial.is_empty() { String::new() } else { format!("board {}", print.board_serial) };
+    let hardware = [print.manufacturer.as_str(), &print.product, &print.serial, &board];
     let hardware: Vec<&str> = hardware.into_iter().filter(|word| !word.is_empty()).collect();
+    let former: Vec<String> = detail.former.iter().map(ToString::to_string).collect();
     let macs: Vec<String> = print.macs.iter().map(ToString::to_string).collect();
     let source = if node.assigned { "assigned" } else { "the site's default" };
     let mut head = vec![
@@ -197,6 +223,9 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("address", text(node.address)),
         ("macs", macs.join(" ")),
         ("hardware", hardware.join(" ")),
+        ("uuid", text(print.uuid)),
+        ("stands for", former.join(" ")),
+        ("held because", detail.held_because.clone().unwrap_or_default()),
         ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
         ("vars", vars(&detail.vars)),
         ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
@@ -218,6 +247,11 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
             out += &format!("\n{} since {}\n", condition.kind.as_str(), seen(condition.since));
             out += &wrapped(&condition.detail, 2);
         }
+    }
+    if !detail.rivals.is_empty() {
+        out += "\nother machines that asked to be this node, and were refused\n";
+        let rivals = detail.rivals.iter().map(|rival| [rival.words(), seen(rival.since), seen(rival.last)]);
+        out += &table(["machine", "first", "last"], rivals);
     }
     if !detail.checks.is_empty() {
         out += &format!("\n{}", table(["check", "status", "detail"], checks));

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::{
-    io::Write as _,
+    io::{IsTerminal as _, Write as _},
     time::{Duration, SystemTime},
 };
 
@@ -139,4 +139,18 @@ pub(super) fn bytes(bytes: u64) -> String {
 pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Asks at the terminal; without one nothing is done.
+pub(super) fn confirm(question: &str) -> Result<(), Failure> {
+    let refuse = || Failure::new("nothing was done", "say yes, or give --yes");
+    if !std::io::stdin().is_terminal() {
+        return Err(refuse());
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if yes { Ok(()) } else { Err(refuse()) }
 }

@@ -2,18 +2,14 @@
 
 use super::{
     Failure,
-    print::{Output, bytes, table, write},
+    print::{Output, bytes, confirm, table, write},
 };
 use crate::catalog::{ImageManifest, versions::read_list};
 use crate::config::Site;
 use crate::id::ImageName;
 use crate::image::{self, KEEP, Pruned};
 use clap::Args;
-use std::{
-    collections::BTreeSet,
-    io::{IsTerminal as _, Write as _},
-    path::PathBuf,
-};
+use std::{collections::BTreeSet, path::PathBuf};
 
 #[derive(Debug, Args)]
 pub(super) struct Prune {
@@ -79,18 +75,4 @@ fn shown(pruned: &Pruned) -> String {
     let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
     let count = pruned.versions.len();
     format!("{versions}{count} versions, {} blobs, {}\n", pruned.blobs, bytes(pruned.bytes))
-}
-
-/// Asks at the terminal; without one nothing is done.
-fn confirm(question: &str) -> Result<(), Failure> {
-    let refuse = || Failure::new("nothing was done", "say yes, or give --yes");
-    if !std::io::stdin().is_terminal() {
-        return Err(refuse());
-    }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
-    if yes { Ok(()) } else { Err(refuse()) }
 }

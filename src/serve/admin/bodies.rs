@@ -45,6 +45,23 @@ pub struct Pin {
     pub off: bool,
 }
 
+/// Body of `replace`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replace {
+    /// The node that takes the place of the old one: ID or name.
+    pub new: String,
+}
+
+/// What came of a replacement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// The new node.
+    pub node: super::view::NodeView,
+    /// What the site file says of the old hardware and nothing has taken over, for people.
+    pub left: Vec<String>,
+}
+
 /// One generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerationView {

@@ -3,8 +3,10 @@
 //! | route under `/v1` | answer |
 //! | --- | --- |
 //! | `GET status` | the central node at a glance |
-//! | `GET nodes`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `GET nodes?removed`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
+//! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `remove` | the node afterwards |
+//! | `POST nodes/{node}/replace` | the hardware that takes its place, and what of the site file is left to edit |
 //! | `GET nodes/{node}/history`, `diff` | generations that it was given; what it runs against what it would boot |
 //! | `POST reload` | site, overlays and images are read anew; all faults if they are refused |
 //! | `POST nodes/{node}/vars`, `boot-once`, `pin` | everything of the node afterwards |
@@ -22,6 +24,7 @@ pub mod doctor;
 mod error;
 mod events;
 mod generations;
+mod life;
 mod order;
 mod orders;
 mod routes;
@@ -29,6 +32,7 @@ mod socket;
 mod timeline;
 pub mod view;
 
+pub use order::REASON_HEADER;
 pub use socket::{Socket, SocketError, bind};
 
 use crate::fleet::Who;

@@ -4,12 +4,12 @@ use super::{
     Plane, doctor,
     doctor::Finding,
     error::Refused,
-    events, generations,
+    events, generations, life,
     order::{named, order},
     orders,
     view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
 };
-use crate::fleet::{By, Verb};
+use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
     central::{Rendered, Shared},
@@ -54,7 +54,8 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/overlay/{node}", get(overlay))
         .route("/profiles", get(profiles))
         .route("/events", get(events::events))
-        .route("/doctor", get(doctor));
+        .route("/doctor", get(doctor))
+        .merge(life::routes());
     Router::new()
         .nest("/v1", v1)
         .route("/metrics", get(metrics))
@@ -92,14 +93,24 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
     Json(StatusView { site: central.site().name.clone(), version, pid: std::process::id(), phases })
 }
 
-async fn nodes(State(Plane { central, .. }): State<Plane>) -> Json<Vec<NodeView>> {
+/// Which nodes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WhichNodes {
+    /// Also those that were removed.
+    removed: bool,
+}
+
+async fn nodes(
+    State(Plane { central, .. }): State<Plane>,
+    which: Result<Query<WhichNodes>, QueryRejection>,
+) -> Answer<Vec<NodeView>> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let site = central.site();
-    Json(central.store().read(|model| {
-        model
-            .nodes()
-            .map(|node| NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id)))
-            .collect()
-    }))
+    Ok(Json(central.store().read(|model| {
+        let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
+        nodes.map(|node| NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id))).collect()
+    })))
 }
 
 async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {

@@ -1,13 +1,14 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView, RevisionView, Rollback,
+    AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView,
+    Rollback,
 };
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,
-    Once, Phase, Stage, StageMark,
+    Once, Phase, Rival, Stage, StageMark,
 };
 use crate::id::{
     Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp, Vars,
@@ -113,6 +114,15 @@ pub struct NodeDetail {
     /// When an operator last released it from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
+    /// Why an operator holds it, if one said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_because: Option<String>,
+    /// IDs of nodes that it stands for: their hardware is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<NodeId>,
+    /// Other machines that asked to be this node, and were refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<Rival>,
     /// The groups that it is in, in the order in which they are applied.
     #[serde(default)]
     pub groups: Vec<GroupName>,
@@ -238,10 +248,13 @@ impl NodeDetail {
             discovered_at: node.discovered_at,
             link_since: link.since,
             released_at: node.released_at,
+            held_because: node.held_because.clone(),
+            former: node.former.clone(),
+            rivals: node.rivals.clone(),
             groups: site
                 .groups
                 .iter()
-                .filter(|group| group.nodes.contains(&node.id))
+                .filter(|group| node.known_as().any(|id| group.nodes.contains(&id)))
                 .map(|it| it.name.clone())
                 .collect(),
             vars: node.vars.clone(),

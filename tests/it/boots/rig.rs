@@ -7,10 +7,10 @@ use meshd::{
     daemon,
     fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
     id::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
-    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkId, Shared},
+    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkCommand, LinkId, Shared},
     store::EventFilter,
     trust::Peer,
-    wire::{EnrolRequest, Facts, FromAgent, Hello, VERSION},
+    wire::{EnrolRequest, Facts, FromAgent, Heartbeat, Hello, VERSION},
 };
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
@@ -104,6 +104,10 @@ pub struct Machine<'a> {
     pub script: String,
     pub token: Option<String>,
     pub link: Option<LinkId>,
+    /// Its link answers probes.
+    pub answers: bool,
+    /// What its agent tells of it.
+    pub facts: Facts,
 }
 
 impl<'a> Machine<'a> {
@@ -118,6 +122,8 @@ impl<'a> Machine<'a> {
             script: String::new(),
             token: None,
             link: None,
+            answers: false,
+            facts: Facts::default(),
         }
     }
 
@@ -184,10 +190,18 @@ impl<'a> Machine<'a> {
         let node = self.id();
         let serial = self.rig.node(node).certificates.last().cloned().expect("a certificate");
         let peer = Peer { node, serial, expired: false };
-        let hello = Hello { version: VERSION, node, session: self.session(), facts: Facts::default() };
+        let hello = Hello { version: VERSION, node, session: self.session(), facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
-        // The link is there as long as somebody reads it.
-        tokio::spawn(async move { while inbox.recv().await.is_some() {} });
+        let answers = self.answers;
+        // The link is there as long as somebody reads it; a machine that lost power reads nothing and answers nothing.
+        tokio::spawn(async move {
+            while let Some(command) = inbox.recv().await {
+                match command {
+                    LinkCommand::Probe(answer) if answers => drop(answer.send(())),
+                    _ => {}
+                }
+            }
+        });
         self.link = Some(self.rig.central.link_up(&peer, hello, self.address.into(), commands).await.unwrap().0);
     }
 
@@ -218,6 +232,25 @@ impl<'a> Machine<'a> {
             self.rig.clock.turn(Duration::from_secs(1));
             self.step(stage).await;
         }
+    }
+
+    /// Powers on, is let in by an operator at its script, and goes on to a stage.
+    pub async fn boot_approved(&mut self, furthest: Stage) {
+        self.boot(Stage::Script).await;
+        self.rig.central.approve(self.id(), &ordered(Verb::Approve)).await.unwrap();
+        for stage in Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest) {
+            self.rig.clock.turn(Duration::from_secs(1));
+            self.step(stage).await;
+        }
+    }
+
+    /// Its agent says something on its link.
+    pub async fn say(&self, message: FromAgent) -> bool {
+        self.rig.central.link_message(self.link.expect("a link"), message).await.is_ok()
+    }
+
+    pub async fn heartbeat(&self, workloads: u32) -> bool {
+        self.say(FromAgent::Heartbeat(Heartbeat { workloads, ..Heartbeat::default() })).await
     }
 
     /// Loses power; its link with it.

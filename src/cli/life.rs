@@ -1,0 +1,123 @@
+//! `meshd node reject|quarantine|drain|maintenance|resume|remove|replace`: a node's life, and its end.
+
+use super::{Failure, client::Client, node::path, print::confirm};
+use crate::serve::admin::view::{NodeDetail, NodeView, Replace as Body, Replaced};
+use clap::Args;
+
+/// A node, and why.
+#[derive(Debug, Args)]
+pub(super) struct Order {
+    /// ID or name
+    node: String,
+    /// Why: events and the audit log show it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// The same for what ends something.
+#[derive(Debug, Args)]
+pub(super) struct Ending {
+    #[command(flatten)]
+    order: Order,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Replace {
+    /// The hardware that is gone, by its node's ID or name
+    #[arg(long, value_name = "NODE")]
+    old: String,
+    /// The hardware that takes its place; boot it once, so that it is known
+    #[arg(long, value_name = "NODE")]
+    new: String,
+    /// Why: events and the audit log show it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl Order {
+    async fn give(&self, client: &Client, verb: &str) -> Result<NodeView, Failure> {
+        client.post_because(&path(&self.node, &format!("/{verb}")), &(), self.reason.as_deref()).await
+    }
+
+    pub(super) async fn drain(self, client: &Client) -> Result<(), Failure> {
+        let node = self.give(client, "drain").await?;
+        eprintln!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+        Ok(())
+    }
+
+    pub(super) async fn maintenance(self, client: &Client) -> Result<(), Failure> {
+        let node = self.give(client, "maintenance").await?;
+        eprintln!("{} ({}) is in {}; to take it back: meshd node resume {}", node.id, node.name, node.phase, node.id);
+        Ok(())
+    }
+
+    pub(super) async fn resume(self, client: &Client) -> Result<(), Failure> {
+        let node = self.give(client, "resume").await?;
+        eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
+        Ok(())
+    }
+}
+
+impl Ending {
+    pub(super) async fn reject(self, client: &Client) -> Result<(), Failure> {
+        self.ask(client, "is refused at its boots until it is approved. Reject it?").await?;
+        let node = self.order.give(client, "reject").await?;
+        eprintln!("{} ({}) is {}; to let it in: meshd node approve {}", node.id, node.name, node.phase, node.id);
+        Ok(())
+    }
+
+    pub(super) async fn quarantine(self, client: &Client) -> Result<(), Failure> {
+        self.ask(client, "is cut off at once and held until it is released. Quarantine it?").await?;
+        let node = self.order.give(client, "quarantine").await?;
+        let (id, name, phase) = (node.id, node.name, node.phase);
+        eprintln!("{id} ({name}) is {phase}; it boots again after `meshd node release {id}`");
+        Ok(())
+    }
+
+    pub(super) async fn remove(self, client: &Client) -> Result<(), Failure> {
+        self.ask(client, "is cut off at once and forgotten with all that was said of it. Remove it?").await?;
+        let node = self.order.give(client, "remove").await?;
+        eprintln!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase);
+        Ok(())
+    }
+
+    async fn ask(&self, client: &Client, what: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        let node = named(client, &self.order.node).await?;
+        confirm(&format!("{} {what}", of(&node)))
+    }
+}
+
+impl Replace {
+    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+        if !self.yes {
+            let (old, new) = (named(client, &self.old).await?, named(client, &self.new).await?);
+            let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
+            confirm(&format!("{} is removed, and {} {taken}", of(&old), of(&new)))?;
+        }
+        let order = Body { new: self.new };
+        let done: Replaced = client.post_because(&path(&self.old, "/replace"), &order, self.reason.as_deref()).await?;
+        let node = done.node;
+        eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+        for left in done.left {
+            eprintln!("the site file speaks of a network card that is gone: {left}; give it the new card's address");
+        }
+        Ok(())
+    }
+}
+
+async fn named(client: &Client, node: &str) -> Result<NodeView, Failure> {
+    client.get::<NodeDetail>(&path(node, "")).await.map(|detail| detail.node)
+}
+
+fn of(node: &NodeView) -> String {
+    format!("{} ({}, {})", node.id, node.name, node.phase)
+}

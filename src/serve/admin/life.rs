@@ -1,0 +1,92 @@
+//! Routes by which an operator speaks of a node's life.
+
+use super::{
+    Plane,
+    error::Refused,
+    order::order,
+    orders::{Body, body},
+    routes::{Answer, shown},
+    view::{NodeView, Replace, Replaced},
+};
+use crate::config::Whom;
+use crate::fleet::{By, Verb};
+use crate::serve::central::Shared;
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+};
+
+pub(super) fn routes() -> Router<Plane> {
+    Router::new()
+        .route("/nodes/{node}/reject", order(Verb::Reject, reject))
+        .route("/nodes/{node}/quarantine", order(Verb::Quarantine, quarantine))
+        .route("/nodes/{node}/drain", order(Verb::Drain, drain))
+        .route("/nodes/{node}/maintenance", order(Verb::Maintenance, maintenance))
+        .route("/nodes/{node}/resume", order(Verb::Resume, resume))
+        .route("/nodes/{node}/remove", order(Verb::Remove, remove))
+        .route("/nodes/{node}/replace", order(Verb::Replace, replace))
+}
+
+async fn reject(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.reject(id, &by).await?;
+    shown(&central, id)
+}
+
+async fn quarantine(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.quarantine(id, &by).await?;
+    shown(&central, id)
+}
+
+async fn drain(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.drain(id, &by).await?;
+    shown(&central, id)
+}
+
+async fn maintenance(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.maintain(id, &by).await?;
+    shown(&central, id)
+}
+
+async fn resume(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.resume(id, &by).await?;
+    shown(&central, id)
+}
+
+async fn remove(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.remove(id, &by).await?;
+    shown(&central, id)
+}
+
+/// The node of the path is the old one.
+async fn replace(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: By,
+    order: Body<Replace>,
+) -> Answer<Replaced> {
+    let order = body(order)?;
+    let (old, new) = (central.resolve(&node)?, central.resolve(&order.new)?);
+    // Before it is gone.
+    let left = left_behind(&central, old)?;
+    central.replace(old, new, &by).await?;
+    let Json(node) = shown(&central, new)?;
+    Ok(Json(Replaced { node, left }))
+}
+
+/// What the site file says of the old hardware that nothing takes over: addresses by its network cards.
+fn left_behind(central: &Shared, old: crate::id::NodeId) -> Result<Vec<String>, Refused> {
+    let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
+    let macs = macs.unwrap_or_default();
+    let site = central.site();
+    let by_card = site.reservations.iter().filter_map(|reservation| match reservation.whom {
+        Whom::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),
+        _ => None,
+    });
+    Ok(by_card.collect())
+}

@@ -1,0 +1,164 @@
+//! Who is who: two machines that show the same, one machine that shows something else than before, cards that move.
+
+use crate::boots::rig::{Machine, Rig, ordered};
+use crate::world::World;
+use meshd::{
+    fleet::{ConditionKind, Phase, Stage, Verb},
+    id::MacAddr,
+};
+use std::time::Duration;
+
+/// Another machine with this one's UUID.
+fn twin<'a>(rig: &'a Rig, number: u8, of: &Machine<'_>) -> Machine<'a> {
+    Machine { uuid: of.uuid, ..Machine::new(rig, number) }
+}
+
+#[tokio::test]
+async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut first = Machine::new(&rig, 1);
+    first.answers = true;
+    first.boot(Stage::Online).await;
+    let id = first.id();
+    let before = rig.node(id);
+    let mut second = twin(&rig, 2, &first);
+    second.boot(Stage::Script).await;
+    assert!(second.script.contains("# refusal id_collision"), "{}", second.script);
+    assert!(second.script.contains("SN-1") && second.script.contains("SN-2"), "both sides: {}", second.script);
+    for _ in 0..20 {
+        rig.clock.turn(Duration::from_secs(30));
+        assert!(first.heartbeat(0).await);
+        second.step(Stage::IpxeDhcp).await;
+        second.step(Stage::Script).await;
+    }
+    let node = rig.node(id);
+    assert_eq!((node.phase, node.mac, &node.certificates), (Phase::Online, first.mac, &before.certificates));
+    assert_eq!(node.fingerprint, before.fingerprint, "nothing of the second one is in it");
+    let [rival] = node.rivals.as_slice() else { panic!("one rival: {node:?}") };
+    assert_eq!((rival.mac, rival.fingerprint.serial.as_str()), (second.mac, "SN-2"));
+    assert!(rival.last > rival.since, "it asks all the while");
+    let weak = rig.condition(id, ConditionKind::WeakIdentity).expect("the UUID is known to be shared");
+    assert!(weak.contains("deny_uuids") && weak.contains("SN-2"), "{weak}");
+    assert_eq!((rig.events("id_collision").len(), rig.events("weak_identity").len()), (1, 1), "told once");
+
+    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    let node = rig.node(id);
+    assert!(
+        node.rivals.is_empty() && rig.condition(id, ConditionKind::IdCollision).is_none(),
+        "an operator has seen it"
+    );
+}
+
+#[tokio::test]
+async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the_first_stays_what_it_was() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mut first = Machine::new(&rig, 1);
+    first.boot_approved(Stage::Online).await;
+    let old = first.id();
+    rig.central.assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    let mut second = twin(&rig, 2, &first);
+    second.boot(Stage::Script).await;
+    assert!(second.script.contains("id_collision"), "{}", second.script);
+
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", first.uuid);
+    std::fs::write(world.path("site.toml"), site + &list).unwrap();
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert_eq!(rig.node(old).phase, Phase::Online, "what runs goes on");
+    second.step(Stage::IpxeDhcp).await;
+    second.step(Stage::Script).await;
+    assert!(second.script.contains("/overlay/"), "it goes on by itself: {}", second.script);
+    assert_ne!(second.id(), old);
+    assert_eq!(rig.node(second.id()).phase, Phase::Discovered, "and is a stranger like any other");
+    assert!(rig.node(old).rivals.is_empty());
+
+    first.power_off().await;
+    first.boot(Stage::Online).await;
+    let (new, node) = (first.id(), rig.node(first.id()));
+    assert_ne!(new, old);
+    assert_eq!((node.phase, node.basis.to_string()), (Phase::Online, "serial:qemu|world|sn-1".to_owned()));
+    assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
+    assert_eq!((node.former.as_slice(), rig.node(old).phase), ([old].as_slice(), Phase::Removed));
+    assert_eq!(rig.events("replaced").len(), 1);
+    assert_ne!(second.id(), new);
+}
+
+#[tokio::test]
+async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.facts.system.board_serial = "B-1".to_owned();
+    machine.boot(Stage::Online).await;
+    let (id, old) = (machine.id(), machine.mac);
+    rig.central.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    machine.power_off().await;
+    machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
+    machine.boot(Stage::Script).await;
+    assert!(machine.script.contains("id_collision"), "it was there a moment ago: {}", machine.script);
+    rig.pass(Duration::from_secs(30)).await;
+    machine.step(Stage::IpxeDhcp).await;
+    for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
+        machine.step(stage).await;
+    }
+    let node = rig.node(id);
+    assert_eq!((machine.id(), node.phase), (id, Phase::Online));
+    assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
+    assert_eq!(node.fingerprint.macs.len(), 2);
+    assert_eq!(rig.central.node_of_mac(old), Some(id), "the old card is still its own");
+    assert!(rig.condition(id, ConditionKind::HardwareChanged).is_some());
+    assert_eq!((rig.condition(id, ConditionKind::IdCollision), node.rivals.len()), (None, 0), "that is resolved");
+    assert_eq!(node.fingerprint.board_serial, "B-1");
+
+    machine.power_off().await;
+    machine.facts.system.board_serial = "B-2".to_owned();
+    machine.boot(Stage::Online).await;
+    assert!(
+        rig.events("hardware_changed").iter().any(|event| event.detail.contains("B-1") && event.detail.contains("B-2"))
+    );
+    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    assert_eq!(rig.condition(id, ConditionKind::HardwareChanged), None);
+}
+
+#[tokio::test]
+async fn a_card_that_moves_to_another_machine_is_of_that_machine_alone() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let (mut one, mut two) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    two.answers = true;
+    one.boot(Stage::Online).await;
+    two.boot(Stage::Online).await;
+    let (first, second) = (one.id(), two.id());
+    one.power_off().await;
+    one.mac = two.mac;
+    one.address = two.address;
+    one.boot(Stage::Script).await;
+    assert!(one.script.contains("id_collision"), "two machines with one card: {}", one.script);
+    assert_eq!(rig.node(second).phase, Phase::Online);
+    two.power_off().await;
+    rig.pass(Duration::from_secs(30)).await;
+    one.boot(Stage::Online).await;
+    assert_eq!(rig.node(first).phase, Phase::Online);
+    assert_eq!(rig.central.node_of_mac(two.mac), Some(first));
+    assert!(!rig.node(second).fingerprint.macs.contains(&two.mac), "never of two nodes");
+    assert!(rig.condition(second, ConditionKind::HardwareChanged).is_some());
+}
+
+#[tokio::test]
+async fn a_power_cycled_node_is_not_held_up_by_its_old_link_and_a_live_one_is() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    assert!(rig.central.link_state(id).since.is_some(), "the link looks alive: nobody has said goodbye");
+    machine.boot(Stage::Script).await;
+    assert!(machine.script.contains("/overlay/"), "{}", machine.script);
+    machine.answers = true;
+    machine.boot(Stage::Online).await;
+    machine.boot(Stage::Script).await;
+    assert!(machine.script.contains("# refusal no_session"), "somebody else speaks for it: {}", machine.script);
+    assert_eq!(rig.node(id).phase, Phase::Online);
+}

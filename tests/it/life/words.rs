@@ -1,0 +1,78 @@
+//! The words of the command line, with the real daemon and the real agent.
+
+use crate::world::{World, eventually, node::PxeNode};
+use serde_json::Value;
+use std::fs;
+
+/// A verb that has to succeed.
+fn tell(world: &World, args: &[&str]) -> String {
+    let output = world.meshd(args);
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {talk}");
+    talk
+}
+
+fn shown(world: &World, id: &str) -> Value {
+    world.json(&["node", "show", id, "-o", "json"])
+}
+
+#[test]
+fn a_machine_waits_with_its_facts_shown_and_goes_on_when_a_rule_comes_that_it_fits() {
+    let world = World::new("approve");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let _agent = machine.start_agent(&overlay);
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let waiting = eventually("it tells of itself", || {
+        let shown = shown(&world, &id);
+        if shown["facts"].is_null() { Err(shown.to_string()) } else { Ok(shown) }
+    });
+    assert_eq!(waiting["phase"], "discovered");
+    assert_eq!(waiting["fingerprint"]["serial"], "SN-1");
+    let site = fs::read_to_string(world.path("site.toml")).unwrap();
+    let rule = "[[enroll.rule]]\nname = \"bought\"\nserials = [\"SN-1\"]\n";
+    fs::write(world.path("site.toml"), site + rule).unwrap();
+    tell(&world, &["reload"]);
+    world.wait_for_phase("online");
+    let approved = world.events("phase").into_iter().find(|event| event["to"] == "approved").expect("an event");
+    assert_eq!(approved["by"]["who"], "rule:bought", "{approved}");
+    assert_eq!(machine.world.events("boot_started").len(), 1, "without a reboot");
+}
+
+#[test]
+fn an_operator_drains_resumes_and_removes_a_running_node_and_it_is_cut_off() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let agent = machine.start_agent(&overlay);
+    let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
+
+    tell(&world, &["node", "drain", &id, "--reason", "new memory"]);
+    world.wait_for_phase("maintenance");
+    let drained = world.events("phase").into_iter().find(|event| event["by"]["verb"] == "drain").expect("an event");
+    assert_eq!(drained["by"]["reason"], "new memory", "{drained}");
+    tell(&world, &["node", "resume", &id]);
+    world.wait_for_phase("online");
+
+    let asked = world.meshd(&["node", "remove", &id]);
+    assert_eq!(asked.status.code(), Some(1), "nobody at a terminal to ask");
+    assert_eq!(world.node()["phase"], "online");
+    let talk = tell(&world, &["node", "remove", &id, "--yes", "--reason", "sold"]);
+    assert!(talk.contains("removed"), "{talk}");
+    // Before the answer came: there is no link, and nobody that it counts for.
+    assert!(shown(&world, &id)["link_since"].is_null());
+    assert_eq!(world.json(&["node", "list", "-o", "json"]).as_array().map(Vec::len), Some(0));
+    let gone = world.json(&["node", "list", "--removed", "-o", "json"]);
+    assert_eq!((gone[0]["id"].as_str(), gone[0]["phase"].as_str()), (Some(id.as_str()), Some("removed")));
+    eventually("its agent is told, and comes back in vain", || {
+        let log = agent.log();
+        if log.contains("removed this node") && log.contains("refused") { Ok(()) } else { Err(log) }
+    });
+    assert_eq!(world.events("boot_impersonated").len(), 0, "it is no stranger");
+    drop(agent);
+
+    machine.boot();
+    let back = world.wait_for_phase("booting");
+    assert_eq!(back["id"].as_str(), Some(id.as_str()), "under auto it is let in again, with the same ID");
+    assert_eq!(world.events("discovered").len(), 2);
+}
