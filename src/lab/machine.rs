@@ -13,7 +13,7 @@ pub const MANUFACTURER: &str = "meshd";
 pub const PRODUCT: &str = "Rack in a Box";
 
 /// What a machine tells of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// SMBIOS system UUID.
     pub uuid: SystemUuid,

@@ -116,6 +116,12 @@ impl Rack {
         self.at(place).identity()
     }
 
+    /// Gives the node at this place other parts: a network card, a board. It tells of them when it is powered on next.
+    pub fn refit(&mut self, place: u8, identity: super::Identity) -> Result<(), LabError> {
+        self.record.nodes[usize::from(place) - 1].identity = Some(identity);
+        self.record.save(&self.layout.dir)
+    }
+
     /// How the node at this place starts.
     pub fn firmware(&self, place: u8) -> Firmware {
         self.at(place).firmware

@@ -228,6 +228,7 @@ fn record(options: &Options, accel: Accel) -> Record {
         place,
         firmware: options.firmware.at(place),
         extras: extras(place).unwrap_or_default(),
+        identity: None,
         process: None,
     };
     Record {

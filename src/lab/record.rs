@@ -39,6 +39,9 @@ pub struct NodeRecord {
     /// What it has besides.
     #[serde(default)]
     pub extras: Vec<Extra>,
+    /// Who it says it is, where that is not what its place gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     /// Its QEMU, while it is powered.
     pub process: Option<ProcessId>,
 }
@@ -56,7 +59,7 @@ impl NodeRecord {
 
     /// Who it says it is.
     pub fn identity(&self) -> Identity {
-        Identity::at(self.place)
+        self.identity.clone().unwrap_or_else(|| Identity::at(self.place))
     }
 
     /// True while its QEMU runs.
@@ -109,7 +112,7 @@ mod tests {
 
     fn record() -> Record {
         let process = Some(ProcessId { pid: 7, started: 9 });
-        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], process };
+        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
         Record { host_boot, program, accel, shape, console: false, central: process, nodes }

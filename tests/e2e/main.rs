@@ -13,6 +13,7 @@ mod bundles;
 mod fails_closed;
 mod first_light;
 mod images;
+mod life;
 mod let_in;
 mod neighbours;
 mod other_networks;

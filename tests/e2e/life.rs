@@ -1,0 +1,118 @@
+//! A machine and its twin, a power cycle, another network card, the end of a node and its return: two machines, four boots.
+
+use crate::racks::{BOOT, OrEnd, SOON, STAGE, TestRack, events, kernel_starts, until_phase, up};
+use meshd::{
+    id::MacAddr,
+    lab::{Identity, Power, Rack, Wait},
+};
+use serde_json::Value;
+
+const NODE: u8 = 1;
+const TWIN: u8 = 2;
+
+fn shown(rack: &Rack, id: &str) -> Value {
+    rack.ask(&["node", "show", id]).or_end()
+}
+
+/// Waits until something of a node is as wanted, and gives all that is known of it then.
+fn until(rack: &Rack, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    rack.wait(BOOT, what, |rack| {
+        let Ok(shown) = rack.ask(&["node", "show", id]) else { return Ok(Wait::NotYet("it is not known".into())) };
+        let seen = format!("phase {}, {}", shown["phase"], shown["conditions"]);
+        Ok(Wait::some(wanted(&shown).then_some(shown), &seen))
+    })
+    .or_end()
+}
+
+#[test]
+fn a_machine_stays_what_it_is_through_a_twin_a_power_cycle_and_another_card_and_is_forgotten_when_told() {
+    let mut test: TestRack = up(|mut options, _| {
+        (options.nodes, options.powered) = (2, false);
+        options.set("enroll.policy", "approve")
+    });
+    let rack = &mut test.rack;
+    let id = rack.id(NODE).to_string();
+    rack.power(NODE, Power::On).or_end();
+    until(rack, &id, "node1 to tell of itself", |shown| !shown["facts"].is_null());
+    rack.tell(&["node", "approve", &id]).or_end();
+    rack.tell(&["node", "assign-profile", &id, "compute"]).or_end();
+    let first = until_phase(rack, NODE, "online", SOON * 2);
+
+    the_twin_waits_in_ipxe(rack, &id);
+    assert_eq!(kernel_starts(rack, NODE), 1, "the first one never noticed");
+
+    // The plug is pulled: nobody says goodbye, and its link looks alive.
+    let refusals = refused(rack, &id);
+    rack.power(NODE, Power::Off).or_end();
+    rack.power(NODE, Power::On).or_end();
+    let again = |shown: &Value| shown["phase"] == "online" && shown["boot"]["session"] != first["boot"]["session"];
+    let second = until(rack, &id, "node1 to be online after a power cycle", again);
+    assert_eq!(refused(rack, &id), refusals, "it was not refused");
+    assert_eq!(second["profile"], "compute");
+
+    another_card_is_the_same_node(rack, &id, &second);
+    the_node_is_removed_and_comes_back(rack, &id);
+}
+
+/// Another machine with node1's UUID: it is told why it does not boot, and goes nowhere.
+fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
+    let own = Identity::at(TWIN);
+    rack.refit(TWIN, Identity { uuid: rack.identity(NODE).uuid, ..own.clone() }).or_end();
+    rack.power(TWIN, Power::On).or_end();
+    rack.wait(STAGE, "the twin to be refused", |rack| {
+        Ok(Wait::on(rack.serial(TWIN).contains("id_collision"), "nothing on its screen"))
+    })
+    .or_end();
+    let screen = rack.serial(TWIN);
+    assert!(screen.contains(&own.serial) || screen.contains(&own.mac.to_string()), "it says who: {screen}");
+    assert_eq!(kernel_starts(rack, TWIN), 0, "it waits in iPXE");
+    let shown = shown(rack, id);
+    assert_eq!(shown["phase"], "online");
+    assert_eq!(shown["rivals"][0]["mac"], own.mac.to_string(), "both are shown: {shown}");
+    let collision = events(rack).into_iter().find(|event| event["kind"] == "id_collision").expect("an event");
+    let detail = collision["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("LAB-0001") && detail.contains(&own.serial), "with both sides: {detail}");
+    rack.power(TWIN, Power::Off).or_end();
+}
+
+/// The machine gets another network card while it is off.
+fn another_card_is_the_same_node(rack: &mut Rack, id: &str, before: &Value) {
+    rack.power(NODE, Power::Off).or_end();
+    let card = MacAddr([0x52, 0x54, 0x00, 0x6d, 0x68, 0x77]);
+    rack.refit(NODE, Identity { mac: card, ..rack.identity(NODE) }).or_end();
+    rack.power(NODE, Power::On).or_end();
+    let mac = card.to_string();
+    let booted = |shown: &Value| shown["phase"] == "online" && shown["mac"] == mac.as_str();
+    let swapped = until(rack, id, "node1 to be online with its new card", booted);
+    for kept in ["id", "name", "profile"] {
+        assert_eq!(swapped[kept], before[kept], "{kept}");
+    }
+    let conditions = swapped["conditions"].to_string();
+    assert!(conditions.contains("hardware_changed") && !conditions.contains("id_collision"), "{conditions}");
+    assert_eq!(swapped["fingerprint"]["macs"].as_array().map(Vec::len), Some(2), "both are its cards");
+}
+
+/// Cut off at once; a stranger when it boots; the same node when it is let in.
+fn the_node_is_removed_and_comes_back(rack: &mut Rack, id: &str) {
+    rack.tell(&["node", "remove", id, "--yes"]).or_end();
+    // By the time the word comes back there is no link: no second passes.
+    let gone = shown(rack, id);
+    assert_eq!((&gone["phase"], &gone["link_since"]), (&"removed".into(), &Value::Null));
+    assert!(rack.nodes().or_end().iter().all(|node| node["id"] != id), "it is listed no more");
+    assert!(events(rack).iter().any(|event| event["kind"] == "credentials_revoked" && event["node"] == id));
+
+    rack.power(NODE, Power::Off).or_end();
+    rack.power(NODE, Power::On).or_end();
+    let back = until(rack, id, "node1 to wait for an operator", |shown| {
+        shown["phase"] == "discovered" && !shown["facts"].is_null()
+    });
+    assert_eq!(back["profile"], "discovery", "what was said of it is forgotten");
+    rack.tell(&["node", "approve", id]).or_end();
+    let online = until_phase(rack, NODE, "online", SOON * 2);
+    assert_eq!(online["id"], id, "with the same ID");
+}
+
+/// How often a machine was refused as this node.
+fn refused(rack: &Rack, id: &str) -> usize {
+    events(rack).iter().filter(|event| event["kind"] == "boot_refused" && event["node"] == id).count()
+}
