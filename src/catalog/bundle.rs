@@ -123,6 +123,20 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
     Ok(Bundle { manifest, layer })
 }
 
+/// Reads a layer by its digest, which names a version of a bundle, and compares it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
+    let path = super::image::blob_path(blobs_dir, digest);
+    let bytes =
+        read_bounded(&path, MAX_LAYER).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    if Digest::of(&bytes) != *digest {
+        return Err(format!("{} is damaged", path.display()));
+    }
+    Ok(bytes.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +171,13 @@ mod tests {
         let catalog = Catalog::new(Vec::new(), Overlays::default()).with_bundles(dir.path(), &names);
         assert_eq!(catalog.bundle(&manifest.name).unwrap().manifest, manifest);
         assert_eq!(catalog.blob(&manifest.layer.digest).unwrap(), &b"hsqs..."[..]);
-        let told = &catalog.unusable_bundles()[&"qemu".parse().unwrap()];
+        let older = b"hsqs of before";
+        let digest = Digest::of(older);
+        assert!(catalog.layer(&digest).is_none() && load_layer(dir.path(), &digest).is_err());
+        fs::write(blob_path(dir.path(), &digest), older).unwrap();
+        let kept = catalog.with_kept(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
+        assert_eq!(kept.blob(&digest).unwrap(), &older[..]);
+        let told = &kept.unusable_bundles()[&"qemu".parse().unwrap()];
         assert!(told.contains("meshd bundle build qemu"), "{told}");
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Bundle, Image, Overlays, Secrets,
-    bundle::load_bundle,
+    bundle::{load_bundle, load_layer},
     image::{load_image, load_version},
     read_overlays,
     versions::Shelf,
@@ -23,6 +23,8 @@ pub struct Catalog {
     previous: BTreeMap<ImageName, Image>,
     /// Versions beside those, for nodes that are kept on one.
     kept: Vec<Image>,
+    /// Layers of bundles beside the current ones, for the same nodes and for those that are half-way through their boot.
+    layers: BTreeMap<Digest, Bytes>,
     unusable: BTreeMap<ImageName, String>,
     bundles: BTreeMap<BundleName, Bundle>,
     unusable_bundles: BTreeMap<BundleName, String>,
@@ -40,6 +42,7 @@ impl Catalog {
             images,
             previous: BTreeMap::new(),
             kept: Vec::new(),
+            layers: BTreeMap::new(),
             unusable: BTreeMap::new(),
             bundles: BTreeMap::new(),
             unusable_bundles: BTreeMap::new(),
@@ -91,7 +94,10 @@ impl Catalog {
     pub fn with_bundles(mut self, blobs_dir: &Path, names: &BTreeSet<BundleName>) -> Self {
         for name in names {
             match load_bundle(blobs_dir, name) {
-                Ok(bundle) => drop(self.bundles.insert(name.clone(), bundle)),
+                Ok(bundle) => {
+                    self.layers.extend(load_previous_layer(blobs_dir, name));
+                    self.bundles.insert(name.clone(), bundle);
+                }
                 Err(error) => drop(self.unusable_bundles.insert(name.clone(), explain(&error))),
             }
         }
@@ -128,20 +134,22 @@ impl Catalog {
         &self.overlays
     }
 
-    /// One digest over all overlays.
-    pub fn overlays_digest(&self) -> Digest {
-        self.overlays_digest
-    }
-
     /// The version of an image that was served before the one that is served now: a machine that is half-way through its boot
     /// still fetches parts of it.
     pub fn previous(&self, name: &ImageName) -> Option<&Image> {
         self.previous.get(name)
     }
 
-    /// The same with more versions of images, for nodes that are kept on one.
-    pub fn with_kept(self, kept: Vec<Image>) -> Self {
+    /// The same with more versions of images and layers of bundles, for nodes that are kept on one.
+    pub fn with_kept(mut self, kept: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
+        self.layers.extend(layers);
         Catalog { kept, ..self }
+    }
+
+    /// The layer of a bundle, if it can be fetched: the current one, or one that somebody still needs.
+    pub fn layer(&self, digest: &Digest) -> Option<&Bytes> {
+        let mut current = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
+        current.next().map(|bundle| &bundle.layer).or_else(|| self.layers.get(digest))
     }
 
     /// Versions beside the current and previous ones.
@@ -161,11 +169,7 @@ impl Catalog {
 
     /// The bytes of a part of any image, or of a bundle's layer, by its digest.
     pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
-        let layers = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
-        self.served()
-            .find_map(|image| image.part(digest))
-            .or_else(|| layers.map(|bundle| &bundle.layer).next())
-            .cloned()
+        self.served().find_map(|image| image.part(digest)).or_else(|| self.layer(digest)).cloned()
     }
 
     /// True if a machine could not tell the two apart.
@@ -202,6 +206,12 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
         }
     }
     Some(previous)
+}
+
+/// The layer that a bundle had before this one, for the same reason.
+fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, Bytes)> {
+    let previous = Shelf::bundle(blobs_dir, name).pointer().ok()?.previous?;
+    Some((previous, load_layer(blobs_dir, &previous).ok()?))
 }
 
 fn explain(error: &dyn std::error::Error) -> String {

@@ -4,10 +4,13 @@ use super::{
     Context, Failure,
     print::{Output, bytes, table, write},
     progress::Drawing,
+    versions::Prune,
 };
 use crate::config::{Site, suggest};
 use crate::id::{BundleName, ProfileName};
-use crate::image::{BuildError, BundleRequest, ImageState, ListedBundle, build_bundle, list_bundles, recipes_dir};
+use crate::image::{
+    BuildError, BundleRequest, ImageState, ListedBundle, Things, build_bundle, list_bundles, recipes_dir,
+};
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -24,6 +27,10 @@ pub(super) enum Bundle {
         #[arg(default_value = "all")]
         name: String,
     },
+    /// Throw away old layers, and blobs that nothing needs
+    ///
+    /// What is current, was so before, or is in use stays. In use is what the lists in blobs_dir/in-use/ name.
+    Prune(Prune),
 }
 
 impl Bundle {
@@ -32,6 +39,7 @@ impl Bundle {
         match self {
             Bundle::List { output } => output.print(&views(&site)?, |views| list(views)),
             Bundle::Build { name } => build(&site, &name),
+            Bundle::Prune(prune) => prune.run(&site, Things::Bundles),
         }
     }
 }
@@ -81,17 +89,21 @@ fn list(views: &[BundleView]) -> String {
     table(["name", "version", "state", "size", "programs", "built at", "profiles"], rows)
 }
 
-fn build(site: &Site, name: &str) -> Result<(), Failure> {
+/// One bundle by the name that somebody typed.
+pub(super) fn find(site: &Site, name: &str) -> Result<BundleName, Failure> {
     let known = views(site)?;
+    let found = known.iter().find(|view| view.bundle.name.as_str() == name);
+    let hint = || suggest(name, known.iter().map(|view| view.bundle.name.as_str()));
+    let place = recipes_dir(&site.images_dir);
+    let absent = || Failure::new(format!("there is no bundle `{name}` in {}", place.display()), hint());
+    Ok(found.ok_or_else(absent)?.bundle.name.clone())
+}
+
+fn build(site: &Site, name: &str) -> Result<(), Failure> {
+    let used = |view: &BundleView| !view.profiles.is_empty();
     let names: Vec<BundleName> = match name {
-        "all" => known.into_iter().filter(|view| !view.profiles.is_empty()).map(|view| view.bundle.name).collect(),
-        name => {
-            let found = known.iter().find(|view| view.bundle.name.as_str() == name);
-            let hint = || suggest(name, known.iter().map(|view| view.bundle.name.as_str()));
-            let place = recipes_dir(&site.images_dir);
-            let absent = || Failure::new(format!("there is no bundle `{name}` in {}", place.display()), hint());
-            vec![found.ok_or_else(absent)?.bundle.name.clone()]
-        }
+        "all" => views(site)?.into_iter().filter(used).map(|view| view.bundle.name).collect(),
+        name => vec![find(site, name)?],
     };
     for name in names {
         let request = BundleRequest {

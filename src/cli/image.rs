@@ -10,7 +10,7 @@ use crate::catalog::{ImageError, ImageManifest};
 use crate::config::{Site, suggest};
 use crate::id::{ImageName, ProfileName};
 use crate::image::{
-    self, BuildError, BuildRequest, ImageState, ImportRequest, Listed, Version,
+    self, BuildError, BuildRequest, ImageState, ImportRequest, Listed, Things, Version,
     import::recipe::{is_import, is_url},
 };
 use clap::Subcommand;
@@ -82,7 +82,7 @@ impl Image {
             Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
-            Image::Prune(prune) => prune.run(&site),
+            Image::Prune(prune) => prune.run(&site, Things::Images),
             Image::Verify { name } => verify(&site, &name),
         }
     }

@@ -1,4 +1,4 @@
-//! `meshd image promote|rollback|prune`: which version of an image nodes get. Files only; a running meshd sees it by itself.
+//! `meshd image promote|rollback|prune` and `meshd bundle prune`: which versions there are, and which one nodes get. Files only; a running meshd sees it by itself.
 
 use super::{
     Failure,
@@ -7,15 +7,15 @@ use super::{
 use crate::catalog::{ImageManifest, versions::read_list};
 use crate::config::Site;
 use crate::id::ImageName;
-use crate::image::{self, KEEP, Pruned};
+use crate::image::{self, KEEP, Pruned, Things};
 use clap::Args;
 use std::{collections::BTreeSet, path::PathBuf};
 
 #[derive(Debug, Args)]
 pub(super) struct Prune {
-    /// Name of an image [default: all]
+    /// Only of this one [default: all]
     name: Option<String>,
-    /// How many of each image stay because they were built last
+    /// How many of each stay because they were built last
     #[arg(long, value_name = "N", default_value_t = KEEP)]
     keep: usize,
     /// One more list of what is in use, a digest a line
@@ -48,14 +48,18 @@ fn tell(manifest: &ImageManifest) -> Result<(), Failure> {
 }
 
 impl Prune {
-    pub(super) fn run(self, site: &Site) -> Result<(), Failure> {
-        let name = self.name.as_deref().map(|name| super::image::find(site, name)).transpose()?;
+    pub(super) fn run(self, site: &Site, what: Things) -> Result<(), Failure> {
+        let find = |name: &str| match what {
+            Things::Images => super::image::find(site, name).map(|name| name.to_string()),
+            Things::Bundles => super::bundle::find(site, name).map(|name| name.to_string()),
+        };
+        let name = self.name.as_deref().map(find).transpose()?;
         let mut in_use = BTreeSet::new();
         for list in &self.in_use {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
         }
         let go = |dry_run| {
-            let what = image::Prune { name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
+            let what = image::Prune { what, name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
             image::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
         };
         let mut pruned = go(true)?;
@@ -71,7 +75,7 @@ impl Prune {
 }
 
 fn shown(pruned: &Pruned) -> String {
-    let rows = pruned.versions.iter().map(|gone| [gone.name.to_string(), gone.version.short()]);
+    let rows = pruned.versions.iter().map(|gone| [gone.name.clone(), gone.version.short()]);
     let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
     let count = pruned.versions.len();
     format!("{versions}{count} versions, {} blobs, {}\n", pruned.blobs, bytes(pruned.bytes))

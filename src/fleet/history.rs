@@ -20,6 +20,9 @@ pub struct Given {
     pub image: ImageName,
     /// The version of the image.
     pub version: Digest,
+    /// The layers of its bundles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Digest>,
     /// When the node first fetched its overlay.
     pub given_at: Timestamp,
     /// When its agent first said that it runs it.
@@ -38,7 +41,10 @@ impl History {
     /// The node fetched the overlay of a generation. `stays` are those that must not go to make room.
     pub fn give(&mut self, given: Given, stays: &[Generation]) {
         let earlier = self.find(given.generation).map(|at| self.0.remove(at));
-        let earlier = earlier.map_or(given.clone(), |earlier| Given { last_at: given.last_at, ..earlier });
+        let earlier = earlier.map_or(given.clone(), |earlier| {
+            // What an earlier release wrote down has no layers.
+            Given { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
+        });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
             let goes =
@@ -81,8 +87,8 @@ mod tests {
     fn given(number: u8, at: i64) -> Given {
         let at = Timestamp::from_millis(at);
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
-        let version = Digest([number; 32]);
-        Given { generation: generation(number), profile, image, version, given_at: at, booted_at: None, last_at: at }
+        let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
+        Given { generation, profile, image, version, layers, given_at: at, booted_at: None, last_at: at }
     }
 
     #[test]

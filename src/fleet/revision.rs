@@ -1,7 +1,7 @@
 //! Revisions of a profile: what it was at one time, for all nodes alike. A node's own values make a generation of it.
 
 use super::Generation;
-use crate::id::{Digest, ImageName, OverlayName, Timestamp};
+use crate::id::{BundleName, Digest, ImageName, OverlayName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ pub struct Revision<P> {
     pub overlays: BTreeMap<OverlayName, Digest>,
     /// The version of its image.
     pub version: Digest,
+    /// The layers of its bundles. One without them is as an earlier release wrote it down: its digest stays what it was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bundles: BTreeMap<BundleName, Digest>,
 }
 
 /// A revision in the list of a profile.

@@ -38,7 +38,7 @@ pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{Progress, Quiet, Step};
 pub use versions::{
-    Dropped, KEEP, Prune, Pruned, Version, VersionError, declare_in_use, promote, prune, rollback, versions,
+    Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, promote, prune, rollback, versions,
 };
 
 #[cfg(test)]

@@ -6,14 +6,19 @@ use super::{
 };
 use crate::{
     catalog::{
-        ImageError, ImageManifest,
+        BundleManifest, ImageError, ImageManifest,
+        bundle::load_bundle_manifest,
         image::{blob_path, load_manifest, load_version},
         versions::{BUNDLES, IMAGES, IN_USE, InUseError, Shelf, in_use, shelves},
     },
-    id::{Digest, ImageName},
+    id::{BundleName, Digest, ImageName, Timestamp},
 };
 use serde::Serialize;
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Versions of each image that are kept whatever happens: those built last.
 pub const KEEP: usize = 3;
@@ -141,7 +146,7 @@ fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageM
 /// What [`prune`] threw away, or would.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Pruned {
-    /// Versions of images.
+    /// Versions.
     pub versions: Vec<Dropped>,
     /// Blobs that nothing needs any more.
     pub blobs: usize,
@@ -152,18 +157,29 @@ pub struct Pruned {
 /// A version that goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dropped {
-    /// The image.
-    pub name: ImageName,
+    /// The image or bundle.
+    pub name: String,
     /// Which version of it.
     pub version: Digest,
+}
+
+/// What has versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Things {
+    /// Images.
+    Images,
+    /// Bundles.
+    Bundles,
 }
 
 /// What [`prune`] shall do.
 #[derive(Clone, Debug)]
 pub struct Prune {
-    /// Of this image only; `None` for all.
-    pub name: Option<ImageName>,
-    /// How many of each image stay because they were built last.
+    /// Versions of images or of bundles.
+    pub what: Things,
+    /// Of this one only; `None` for all.
+    pub name: Option<String>,
+    /// How many of each stay because they were built last.
     pub keep: usize,
     /// Versions that stay beside those of the lists under `blobs_dir`.
     pub in_use: BTreeSet<Digest>,
@@ -171,42 +187,96 @@ pub struct Prune {
     pub dry_run: bool,
 }
 
-/// Throws away old versions, then the blobs that no version needs. What is current, was so before, is in use, or belongs to the
+/// Throws away old versions of images or bundles, then the blobs that no version of either needs. What is current, was so before, is in use, or belongs to the
 /// last built ones stays. Whenever this dies, each version that is left is whole.
 ///
 /// # Errors
 /// It is not known what is in use, or a file could not be read or removed.
 pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
     let _lock = lock(blobs_dir)?;
-    let names = shelves(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
-    let names: Vec<ImageName> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    let mut pruned = Pruned::default();
-    let mut live = BTreeSet::new();
-    for name in names {
-        adopt(blobs_dir, &name)?;
-        let wanted = what.name.as_ref().is_none_or(|one| *one == name);
-        let all = versions(blobs_dir, &name)?;
-        live.extend(unreadable(blobs_dir, &name, &all)?);
-        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|one| one.version).collect();
-        for one in all {
-            let used = one.current || one.previous || one.in_use || what.in_use.contains(&one.version);
-            if used || last.contains(&one.version) || !wanted {
-                live.extend(one.manifest.parts.each().map(|(_, blob)| blob.digest));
-            } else {
-                pruned.versions.push(Dropped { name: name.clone(), version: one.version });
-            }
-        }
-    }
+    let mut found = Found::default();
+    images(blobs_dir, what, &mut found)?;
+    bundles(blobs_dir, what, &mut found)?;
+    let Found { gone, live, files } = found;
+    let mut pruned = Pruned { versions: gone, ..Pruned::default() };
     if !what.dry_run {
-        for Dropped { name, version } in &pruned.versions {
-            let path = Shelf::image(blobs_dir, name).version_path(version);
+        for path in files {
             fs::remove_file(&path).map_err(io_error("remove", path))?;
         }
         sweep(blobs_dir);
     }
-    live.extend(bundles(blobs_dir)?);
     drop_blobs(blobs_dir, &live, what.dry_run, &mut pruned)?;
     Ok(pruned)
+}
+
+/// What goes, and what stays.
+#[derive(Default)]
+struct Found {
+    gone: Vec<Dropped>,
+    /// The manifests of what goes.
+    files: Vec<PathBuf>,
+    /// Blobs of what stays.
+    live: BTreeSet<Digest>,
+}
+
+impl Prune {
+    fn is_about(&self, things: Things, name: &str) -> bool {
+        self.what == things && self.name.as_ref().is_none_or(|one| one == name)
+    }
+}
+
+fn images(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+    let names = shelves(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
+    for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
+        adopt(blobs_dir, &name)?;
+        let wanted = what.is_about(Things::Images, name.as_str());
+        let all = versions(blobs_dir, &name)?;
+        found.live.extend(unreadable(blobs_dir, &name, &all)?);
+        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|one| one.version).collect();
+        for one in all {
+            let used = one.current || one.previous || one.in_use || what.in_use.contains(&one.version);
+            if used || last.contains(&one.version) || !wanted {
+                found.live.extend(one.manifest.parts.each().map(|(_, blob)| blob.digest));
+            } else {
+                found.gone.push(Dropped { name: name.to_string(), version: one.version });
+                found.files.push(Shelf::image(blobs_dir, &name).version_path(&one.version));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A version of a bundle is named by its one blob.
+fn bundles(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+    let root = blobs_dir.join(BUNDLES);
+    let names = shelves(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
+    let used = in_use(blobs_dir)?;
+    for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
+        let shelf = Shelf::bundle(blobs_dir, &name);
+        let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+        // Where a plain file stands in place of a pointer, it says what is current.
+        let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
+        found.live.extend(plain);
+        let built = |version: &Digest| {
+            let text = fs::read(shelf.version_path(version)).ok()?;
+            serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
+        };
+        let mut all: Vec<(Option<Timestamp>, Digest)> =
+            known(&shelf)?.into_iter().map(|version| (built(&version), version)).collect();
+        all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
+        for (at, (built_at, version)) in all.into_iter().enumerate() {
+            let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
+            let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
+            // One that cannot be read here, as of a later release, stays.
+            if needed || built_at.is_none() || at < what.keep || !what.is_about(Things::Bundles, name.as_str()) {
+                found.live.insert(version);
+            } else {
+                found.gone.push(Dropped { name: name.to_string(), version });
+                found.files.push(shelf.version_path(&version));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Blobs of manifests that cannot be read here, as those of a later release: they stay.
@@ -219,18 +289,6 @@ fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Resul
         found.extend(text.split(|c: char| !c.is_ascii_hexdigit()).filter_map(|word| word.parse::<Digest>().ok()));
     }
     Ok(found)
-}
-
-/// Blobs of bundles: a version of a bundle is named by its blob.
-fn bundles(blobs_dir: &Path) -> Result<BTreeSet<Digest>, BuildError> {
-    let root = blobs_dir.join(BUNDLES);
-    let mut live = BTreeSet::new();
-    for name in shelves(blobs_dir, BUNDLES).map_err(io_error("read", &root))? {
-        if let Ok(name) = name.parse() {
-            live.extend(known(&Shelf::bundle(blobs_dir, &name))?);
-        }
-    }
-    Ok(live)
 }
 
 fn drop_blobs(blobs_dir: &Path, live: &BTreeSet<Digest>, dry_run: bool, pruned: &mut Pruned) -> Result<(), BuildError> {
@@ -255,17 +313,21 @@ fn drop_blobs(blobs_dir: &Path, live: &BTreeSet<Digest>, dry_run: bool, pruned: 
     Ok(())
 }
 
-/// Says which versions `who` (a site) needs, in place of what it said before. [`prune`] keeps them.
+/// Says which versions of images and bundles `who` (a site) needs, in place of what it said before. [`prune`] keeps them.
 ///
 /// # Errors
 /// The list cannot be written.
 pub fn declare_in_use(blobs_dir: &Path, who: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
-    // A name of a site may hold anything; a file name may not.
-    let plain: String = who.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    // A name of a site may hold anything; a file name may not, and two sites are never one.
+    let mut plain: String =
+        who.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    if plain != who {
+        plain = format!("{plain}-{}", Digest::of(who.as_bytes()).short());
+    }
     let path = blobs_dir.join(IN_USE).join(plain);
     let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
     let text = format!(
-        "# Versions that nodes of {} run. Written by meshd; `image prune` keeps them.\n{lines}",
+        "# What nodes of {} run or are kept at. Written by meshd; `image prune` and `bundle prune` keep it.\n{lines}",
         who.escape_debug()
     );
     write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))

@@ -3,15 +3,15 @@
 //! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. An
 //! overlay that is named again moves to the later place.
 
-use super::RenderInput;
+use super::{GroupContext, NodeContext, RenderInput};
 use crate::{
-    catalog::overlay::{Entry, Overlay, Place, Runlevel, Source, is_plain_name},
-    config::{Fault, suggest},
-    id::{OverlayName, SafePath},
+    catalog::overlay::{Entry, Overlay, Overlays, Place, Runlevel, Source, is_plain_name},
+    config::{Fault, Profile, suggest},
+    id::{Digest, OverlayName, SafePath},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
+    fmt::{self, Display},
 };
 
 /// What all layers declare together.
@@ -71,18 +71,57 @@ pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Mer
     merged
 }
 
-fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overlay> {
-    let mut names: Vec<(&OverlayName, String)> = Vec::new();
-    let profile = input.profile.overlays.iter().map(|name| (name, format!("profile {}", input.profile.name)));
-    let groups = input.node.groups.iter();
-    let groups =
-        groups.flat_map(|group| group.overlays.iter().map(move |name| (name, format!("group {}", group.name))));
-    for (name, who) in profile.chain(groups) {
+/// Who names an overlay.
+enum Who<'a> {
+    Profile(&'a Profile),
+    Group(&'a GroupContext),
+}
+
+impl Display for Who<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Profile(profile) => write!(f, "profile {}", profile.name),
+            Who::Group(group) => write!(f, "group {}", group.name),
+        }
+    }
+}
+
+/// The overlays that profile and groups name, in the order in which they are laid; one that is named again moves to the later place.
+fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, Who<'a>)> {
+    let mut names: Vec<(&OverlayName, Who<'a>)> = Vec::new();
+    let of_profile = profile.overlays.iter().map(|name| (name, Who::Profile(profile)));
+    let of_groups =
+        node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, Who::Group(group))));
+    for (name, who) in of_profile.chain(of_groups) {
         names.retain(|(earlier, _)| *earlier != name);
         names.push((name, who));
     }
+    names
+}
+
+/// Over all that overlays can change in what a node is given: those that it takes, in their order, its own, and the marks of the
+/// secrets that they declare. An edit of any other overlay leaves it as it is.
+pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -> Digest {
+    let taken = named(profile, node);
+    let own = overlays.nodes.get(&node.id);
+    let mut fields: Vec<&[u8]> = Vec::new();
+    let mut marks = BTreeMap::new();
+    let layers = taken.iter().map(|(name, _)| (name.as_str(), overlays.named.get(*name)));
+    for (name, overlay) in layers.chain(own.map(|own| ("", Some(own)))) {
+        // One that is missing is a fault of the rendering, and another input all the same.
+        fields.extend([name.as_bytes(), overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice())]);
+        let declared = overlay.iter().flat_map(|overlay| &overlay.variables);
+        let secrets = declared.filter(|(_, variable)| variable.secret).map(|(name, _)| name);
+        marks.extend(secrets.filter_map(|name| Some((name, overlays.secret_marks.get(name)?))));
+    }
+    fields.push(b"secrets");
+    fields.extend(marks.iter().flat_map(|(name, mark)| [name.as_str().as_bytes(), mark.0.as_slice()]));
+    Digest::of_fields(fields)
+}
+
+fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overlay> {
     let mut layers = Vec::new();
-    for (name, who) in names {
+    for (name, who) in named(input.profile, input.node) {
         match input.overlays.named.get(name) {
             Some(overlay) => layers.push(overlay),
             None => {

@@ -210,3 +210,44 @@ fn a_template_knows_the_members_of_the_node_s_groups() {
     let found = from(root.path(), &["two"]).render().expect_err("no such group").to_string();
     assert!(found.contains("two/rootfs/x.j2:1: `groups.other"), "{found}");
 }
+
+#[test]
+fn the_digest_of_what_a_node_uses_changes_with_that_and_with_nothing_else() {
+    let secret = "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n";
+    let files = [ONE, TWO, ("other/overlay.toml", secret), ("nodes/0123abcd/overlay.toml", "description = \"x\"\n")];
+    let root = folder(&files);
+    let digest = |names: &[&str], groups: &[&str]| {
+        let mut sample = from(root.path(), names);
+        sample.node.groups[0].overlays = groups.iter().map(|name| name.parse().expect("plain")).collect();
+        used_digest(&sample.profile, &sample.node, &sample.overlays)
+    };
+    let edit = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    let first = digest(&["one"], &[]);
+    assert_eq!(digest(&["one"], &[]), first);
+    edit("two/rootfs/etc/x", "x");
+    edit("nodes/1123abcd/overlay.toml", "description = \"x\"\n");
+    assert_eq!(digest(&["one"], &[]), first, "overlays of others");
+    let all =
+        [digest(&["two"], &[]), digest(&["one", "two"], &[]), digest(&["two", "one"], &[]), digest(&["one"], &["two"])];
+    assert!(all.iter().all(|one| *one != first) && all[1] != all[2], "{all:?}");
+    assert_eq!(all[1], all[3], "whoever names it");
+    edit("nodes/0123abcd/rootfs/etc/own", "x");
+    assert_ne!(digest(&["one"], &[]), first, "its own overlay");
+
+    let mut sample = from(root.path(), &["one"]);
+    let with_mark = |sample: &mut sample::Sample, mark: &[u8]| {
+        sample.overlays.secret_marks.insert("key".parse().expect("a name"), Digest::of(mark));
+        used_digest(&sample.profile, &sample.node, &sample.overlays)
+    };
+    assert_eq!(
+        with_mark(&mut sample, b"old"),
+        with_mark(&mut sample, b"new"),
+        "a secret of an overlay that it has not"
+    );
+    let mut sample = from(root.path(), &["one", "other"]);
+    assert_ne!(with_mark(&mut sample, b"old"), with_mark(&mut sample, b"new"));
+}

@@ -39,6 +39,8 @@ mod tests;
 
 pub use events::EventFilter;
 pub use kept::{Kept, KeptError};
+#[cfg(test)]
+pub(crate) use model::LOOKED_AT;
 pub use model::Model;
 pub use revisions::KeptRevisions;
 pub use tx::Tx;

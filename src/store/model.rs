@@ -12,6 +12,12 @@ use std::{
     net::Ipv4Addr,
 };
 
+#[cfg(test)]
+thread_local! {
+    /// Nodes that somebody on this thread looked at.
+    pub(crate) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Everything but the events.
 #[derive(Default)]
 pub struct Model {
@@ -44,11 +50,16 @@ pub struct Model {
 impl Model {
     /// All nodes, by ID.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values()
+        let nodes = self.nodes.values();
+        #[cfg(test)]
+        let nodes = nodes.inspect(|_| LOOKED_AT.with(|count| count.set(count.get() + 1)));
+        nodes
     }
 
     /// One node.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
+        #[cfg(test)]
+        LOOKED_AT.with(|count| count.set(count.get() + 1));
         self.nodes.get(&id)
     }
 

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    catalog::image::{Blob, Contents, FORMAT, Parts, load_image, manifest_path},
+    catalog::{
+        bundle,
+        image::{Blob, Contents, FORMAT, Parts, load_image, manifest_path},
+    },
     id::{Arch, Timestamp},
     image::store,
 };
@@ -59,7 +62,7 @@ impl Shop {
     }
 
     fn prune(&self, keep: usize) -> Result<Pruned, VersionError> {
-        prune(self.blobs(), &Prune { name: None, keep, in_use: BTreeSet::new(), dry_run: false })
+        prune(self.blobs(), &Prune { what: Things::Images, name: None, keep, in_use: BTreeSet::new(), dry_run: false })
     }
 
     fn blob(&self, version: &Digest) -> PathBuf {
@@ -119,7 +122,7 @@ fn prune_keeps_current_previous_last_built_and_what_is_in_use() {
     // Now 1 is current and 6 was so before.
     declare_in_use(shop.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
     let gone = [shop.blob(&made[2]), shop.blob(&made[4])];
-    let what = Prune { name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
+    let what = Prune { what: Things::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
     let told = prune(shop.blobs(), &what).unwrap();
     assert!(gone.iter().all(|path| path.exists()), "a dry run only tells");
     let pruned = prune(shop.blobs(), &Prune { dry_run: false, ..what }).unwrap();
@@ -157,7 +160,13 @@ fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
     let later = shop.manifest("from the future", 9).parts.kernel;
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
     fs::write(manifest_path(shop.blobs(), &"later".parse().unwrap()), manifest).unwrap();
-    let what = Prune { name: Some(shop.name.clone()), keep: 0, in_use: BTreeSet::new(), dry_run: false };
+    let what = Prune {
+        what: Things::Images,
+        name: Some(shop.name.to_string()),
+        keep: 0,
+        in_use: BTreeSet::new(),
+        dry_run: false,
+    };
     assert_eq!(prune(shop.blobs(), &what).unwrap().versions.len(), 2);
     assert!(blob_path(shop.blobs(), &later.digest).exists());
     let other: ImageName = "other".parse().unwrap();
@@ -223,4 +232,51 @@ fn a_version_whose_manifest_was_edited_is_not_that_version() {
     manifest.parts.kernel = Blob { ..manifest.parts.modloop };
     fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     assert!(matches!(rollback(shop.blobs(), &shop.name), Err(VersionError::Image(_))));
+}
+
+#[test]
+fn prune_of_bundles_keeps_layers_that_are_current_previous_last_built_or_in_use() {
+    let shop = Shop::new();
+    let name: BundleName = "mpi".parse().unwrap();
+    let shelf = Shelf::bundle(shop.blobs(), &name);
+    let add = |at: i64| {
+        let file = shop.blobs().join("in");
+        fs::write(&file, format!("layer {at}")).unwrap();
+        let layer = store::put_blob(shop.blobs(), &file).unwrap();
+        let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
+        let (format, arch, recipe) = (bundle::FORMAT, Arch::X86_64, Digest::of(b"recipe"));
+        let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
+        store::put_version(&shelf, &layer.digest, &manifest).unwrap();
+        store::point(&shelf, &layer.digest).unwrap();
+        layer.digest
+    };
+    let image = shop.add("kernel", 1);
+    let made: Vec<Digest> = (0..6).map(add).collect();
+    declare_in_use(shop.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
+    let prune = |what, keep| {
+        let what = Prune { what, name: None, keep, in_use: BTreeSet::new(), dry_run: false };
+        prune(shop.blobs(), &what).unwrap().versions.into_iter().map(|one| one.version).collect::<Vec<_>>()
+    };
+    assert_eq!(prune(Things::Images, 0), [], "one of images leaves bundles alone");
+    let gone: BTreeSet<Digest> = prune(Things::Bundles, 3).into_iter().collect();
+    assert_eq!(gone, BTreeSet::from([made[0], made[2]]), "5, 4 and 3 were built last, 1 is in use");
+    assert_eq!(prune(Things::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
+    for (at, version) in made.iter().enumerate() {
+        assert_eq!(bundle::load_layer(shop.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
+    }
+    assert_eq!(
+        (bundle::load_bundle(shop.blobs(), &name).unwrap().manifest.layer.digest, shop.current()),
+        (made[5], image)
+    );
+}
+
+#[test]
+fn what_a_site_says_is_in_use_lies_in_one_folder_and_is_never_another_site_s() {
+    let shop = Shop::new();
+    let digests = ["a b", "a_b", "../a", "a/b", "ä"].map(|site| (site, Digest::of(site.as_bytes())));
+    for (site, digest) in digests {
+        declare_in_use(shop.blobs(), site, &BTreeSet::from([digest])).unwrap();
+    }
+    assert_eq!(in_use(shop.blobs()).unwrap(), digests.map(|(_, digest)| digest).into());
+    assert_eq!(fs::read_dir(shop.blobs().join(IN_USE)).unwrap().count(), digests.len());
 }

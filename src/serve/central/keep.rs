@@ -2,11 +2,13 @@
 
 use super::{Central, Live, RenderError, Rendered, Shared, context::Contexts, lock, render::image_parts};
 use crate::boot::What;
-use crate::catalog::{Image, image::load_version};
+use crate::catalog::{Image, bundle::load_layer, image::load_version};
 use crate::fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node};
 use crate::id::Digest;
+use crate::image::declare_in_use;
 use crate::overlay::{self, ImageFacts, PublicOverlay};
 use crate::store::{KeptError, Model};
+use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -20,9 +22,16 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Generations that wait to be kept, at most: a rack that powers on at once.
 const MAX_WAITING: usize = 16_384;
 
+/// How often it is said what is in use, at most: a rack that powers on at once changes that a thousand times.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
 /// Generations that wait to be kept.
 #[derive(Default)]
-pub(super) struct Waiting(Mutex<Vec<Rendered>>);
+pub(super) struct Waiting {
+    generations: Mutex<Vec<Rendered>>,
+    /// Something else is in use since it was said last, and when that was.
+    unsaid: Mutex<(bool, Option<Duration>)>,
+}
 
 /// A generation as it is kept.
 pub(super) fn kept(rendered: &Rendered) -> KeptGeneration {
@@ -42,7 +51,7 @@ pub(super) fn kept(rendered: &Rendered) -> KeptGeneration {
 impl Central {
     /// A node was given this: it is kept soon. If it cannot be, the node boots all the same, and cannot be pinned to it.
     pub(super) fn keep(&self, rendered: Rendered) {
-        let mut waiting = lock(&self.to_keep.0);
+        let mut waiting = lock(&self.to_keep.generations);
         if waiting.len() < MAX_WAITING {
             waiting.push(rendered);
         } else {
@@ -54,7 +63,7 @@ impl Central {
 
     /// Keeps everything that waits for it.
     pub(super) async fn keep_waiting(self: &Shared) {
-        let waiting = std::mem::take(&mut *lock(&self.to_keep.0));
+        let waiting = std::mem::take(&mut *lock(&self.to_keep.generations));
         if waiting.is_empty() {
             return;
         }
@@ -67,6 +76,21 @@ impl Central {
             }
         };
         drop(tokio::task::spawn_blocking(work).await);
+        lock(&self.to_keep.unsaid).0 = true;
+    }
+
+    /// Says what is in use, if that has changed and was not said a moment ago.
+    pub(super) async fn say_in_use(self: &Shared) {
+        let now = self.clock.monotonic();
+        {
+            let mut unsaid = lock(&self.to_keep.unsaid);
+            if !unsaid.0 || unsaid.1.is_some_and(|last| now.saturating_sub(last) < SAY_EVERY) {
+                return;
+            }
+            *unsaid = (false, Some(now));
+        }
+        let central = self.clone();
+        drop(tokio::task::spawn_blocking(move || central.write_in_use()).await);
     }
 
     fn put_kept(&self, rendered: &Rendered) -> Result<(), KeptError> {
@@ -119,8 +143,18 @@ impl Central {
             let what = "it does not have the digest that it is named by".to_owned();
             return Err(refused(KeptError::Damaged { generation: generation.0.short(), what }));
         }
+        let layers = self.layers_of(node, generation);
+        if let Some(layer) = layers.iter().find(|layer| live.catalog.layer(layer).is_none()) {
+            return Err(RenderError::LayerGone { layer: layer.short(), node: node.id });
+        }
         let what = What { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
-        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version })
+        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version, layers })
+    }
+
+    /// The layers of the bundles that a node was given with a generation.
+    fn layers_of(&self, node: &Node, generation: Generation) -> Vec<Digest> {
+        let given = |model: &Model| model.history(node.id)?.get(generation).map(|given| given.layers.clone());
+        self.store.read(given).unwrap_or_default()
     }
 
     /// What the node would be given if it were not pinned. Blocks.
@@ -147,11 +181,12 @@ impl Central {
         let refused = |source| RenderError::NotKept { node: node.id, source };
         let kept = self.kept.get(generation).map_err(refused)?;
         let live = self.live();
+        let mut served = live.catalog.kept().to_vec();
         if live.catalog.version(&kept.version).is_none() {
-            let image = load_kept(&live, &kept).map_err(|source| RenderError::Image { node: node.id, source })?;
-            let served = live.catalog.kept().iter().cloned().chain([image]).collect();
-            self.replace_live(live.with_kept(served));
+            served.push(load_kept(&live, &kept).map_err(|source| RenderError::Image { node: node.id, source })?);
         }
+        let layers = self.missing_layers(&live, self.layers_of(node, generation));
+        self.replace_live(live.with_kept(served, layers));
         self.bring_back(&self.live(), node, generation)?;
         self.kept.sync(generation, &kept).map_err(refused)
     }
@@ -171,6 +206,27 @@ impl Central {
             }
         }
         images.into_values().collect()
+    }
+
+    /// Layers of bundles that pinned nodes mount and held profiles name and that are not current any more. Blocks.
+    pub(super) fn kept_layers(&self, live: &Live) -> BTreeMap<Digest, Bytes> {
+        let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
+        let pinned = self.store.read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
+        let held = live.all_held().values().flatten().flat_map(|held| held.bundles.values().copied());
+        self.missing_layers(live, pinned.into_iter().flatten().chain(held))
+    }
+
+    fn missing_layers(&self, live: &Live, wanted: impl IntoIterator<Item = Digest>) -> BTreeMap<Digest, Bytes> {
+        let wanted: BTreeSet<Digest> = wanted.into_iter().collect();
+        let absent = wanted.into_iter().filter(|layer| live.catalog.layer(layer).is_none());
+        let load = |layer: Digest| match load_layer(&live.site.blobs_dir, &layer) {
+            Ok(bytes) => Some((layer, bytes)),
+            Err(error) => {
+                tracing::error!(error, "a layer that is kept for nodes is gone");
+                None
+            }
+        };
+        absent.filter_map(load).collect()
     }
 
     /// Throws away what nobody needs any more, when it is time, and says which images are needed.
@@ -196,32 +252,25 @@ impl Central {
         }
     }
 
-    /// Names the image versions that nodes run or are pinned to and that profiles are rolled back to, where `meshd image prune`
-    /// looks. Blocks.
+    /// Names the versions of images and bundles that nodes run, boot or are pinned to and that profiles are rolled back to, where
+    /// `meshd image prune` looks. Blocks.
     pub(super) fn write_in_use(&self) {
         let live = self.live();
-        let (site, held) = (&live.site, live.all_held().values().flatten().map(|held| held.version));
+        let site = &live.site;
+        let held = live.all_held().values().flatten();
+        let held = held.flat_map(|held| held.bundles.values().copied().chain([held.version]));
         let mut versions = self.store.read(|model| {
             let of = |node: &Node| {
                 let history = model.history(node.id);
-                let needed = [node.booted, node.pinned].into_iter().flatten();
-                needed.filter_map(move |generation| Some(history?.get(generation)?.version)).collect::<Vec<Digest>>()
+                let needed = [node.booted, node.generation, node.pinned].into_iter().flatten();
+                let given = needed.filter_map(move |generation| history?.get(generation));
+                given.flat_map(|given| given.layers.iter().copied().chain([given.version])).collect::<Vec<Digest>>()
             };
             model.nodes().flat_map(of).collect::<BTreeSet<_>>()
         });
         versions.extend(held);
-        let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
-        let text = format!(
-            "# what nodes of site {} run, and what they or their profiles are kept at; written by meshd\n{lines}",
-            site.name
-        );
-        let folder = site.blobs_dir.join(crate::catalog::versions::IN_USE);
-        let (path, fresh) = (folder.join(&site.name), folder.join(format!(".{}.new", site.name)));
-        let written = std::fs::create_dir_all(&folder)
-            .and_then(|()| std::fs::write(&fresh, text))
-            .and_then(|()| std::fs::rename(&fresh, &path));
-        if let Err(error) = written {
-            tracing::warn!(%error, path = %path.display(), "cannot say which images are in use");
+        if let Err(error) = declare_in_use(&site.blobs_dir, &site.name, &versions) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot say which images are in use");
         }
     }
 }

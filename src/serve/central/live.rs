@@ -9,6 +9,7 @@ use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Segment, Site, Whom};
 use crate::fleet::{Node, admitting};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName};
+use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
@@ -63,9 +64,10 @@ impl Live {
         Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site, filed, held, held_overlays }
     }
 
-    /// The same with other versions of images beside the current ones. What boots are decided from does not change by it.
-    pub(super) fn with_kept(&self, kept: Vec<Image>) -> Self {
-        Live { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept)), ..self.clone() }
+    /// The same with other versions of images and layers of bundles beside the current ones. What boots are decided from does not
+    /// change by it.
+    pub(super) fn with_kept(&self, kept: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
+        Live { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept, layers)), ..self.clone() }
     }
 
     /// The same with other profiles held.

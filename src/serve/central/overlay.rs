@@ -221,7 +221,8 @@ fn given(promise: &Promise, now: Timestamp) -> Given {
     let What { profile, image, .. } = &*promise.what;
     let (profile, image) = (profile.clone(), image.clone());
     let (generation, version) = (promise.generation, promise.version);
-    Given { generation, profile, image, version, given_at: now, booted_at: None, last_at: now }
+    let layers = promise.layers.clone();
+    Given { generation, profile, image, version, layers, given_at: now, booted_at: None, last_at: now }
 }
 
 impl OverlayTransfer {

@@ -9,7 +9,10 @@ use crate::id::{Digest, NodeId, ProfileName};
 use crate::store::{Model, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::available_parallelism,
 };
 use tokio::sync::Notify;
@@ -25,6 +28,8 @@ pub(super) struct Stale {
     nodes: Mutex<BTreeSet<NodeId>>,
     wake: Notify,
     known: Mutex<BTreeMap<Digest, Generation>>,
+    /// How many were found out by rendering.
+    rendered: AtomicU64,
 }
 
 /// How to find out what a node would boot.
@@ -60,6 +65,7 @@ impl Central {
     pub async fn chores(self: &Shared) {
         self.reconsider_stale().await;
         self.keep_waiting().await;
+        self.say_in_use().await;
         self.sweep().await;
     }
 
@@ -143,6 +149,11 @@ impl Central {
         })
     }
 
+    /// What nodes would boot, found out by rendering since the start: what was known already does not count.
+    pub fn outlooks_rendered(&self) -> u64 {
+        self.stale.rendered.load(Ordering::Relaxed)
+    }
+
     async fn answer(self: &Shared, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, Outlook)> {
         let workers = available_parallelism().map_or(1, usize::from);
         let mut shares: Vec<Vec<(NodeId, Box<Job>, ProfileName)>> = (0..workers).map(|_| Vec::new()).collect();
@@ -161,6 +172,7 @@ impl Central {
             if known.len() + rendered.len() > MAX_KNOWN {
                 known.clear();
             }
+            self.stale.rendered.fetch_add(rendered.len() as u64, Ordering::Relaxed);
             for (id, key, outlook) in rendered {
                 if let Outlook::Boots(generation, _) = &outlook {
                     known.insert(key, *generation);

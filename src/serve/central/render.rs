@@ -57,6 +57,8 @@ pub struct Rendered {
     pub what: Arc<What>,
     /// The version of the image.
     pub version: Digest,
+    /// The layers of the bundles.
+    pub layers: Vec<Digest>,
 }
 
 /// What a script promised; the overlay of its session must keep it.
@@ -113,6 +115,14 @@ pub enum RenderError {
     NoBundle {
         /// Which.
         bundle: BundleName,
+    },
+    /// A layer of what the node is pinned to is gone.
+    #[error("layer {layer} of a bundle is gone; let the node go with `meshd node pin {node} --off`")]
+    LayerGone {
+        /// Which layer, for people.
+        layer: String,
+        /// Which node.
+        node: NodeId,
     },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
@@ -184,13 +194,16 @@ impl Central {
             None => live.catalog.image(&profile.image),
         };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
-        let facts = ImageFacts { bundles: bundles(&live.catalog, &profile)?, ..ImageFacts::of(&image.manifest) };
+        let bundles = bundles(&live.catalog, &profile, held.as_deref())?;
+        let facts = ImageFacts { bundles, ..ImageFacts::of(&image.manifest) };
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
         let Context { node, digest } = contexts.of(model, node, &profile);
+        let overlays = held.as_ref().and_then(|held| live.overlays_of(&held.profile.name).cloned());
+        let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(live.catalog.overlays()));
         let key = Digest::of_fields([
             live.common.0.as_slice(),
-            live.catalog.overlays_digest().0.as_slice(),
+            used.0.as_slice(),
             held.as_ref().map_or(&[][..], |held| held.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
             layers.0.as_slice(),
@@ -199,7 +212,6 @@ impl Central {
             endpoint.address.octets().as_slice(),
         ]);
         let (parts, profile) = (image_parts(image), profile.into_owned());
-        let overlays = held.and_then(|held| live.overlays_of(&held.profile.name).cloned());
         Ok(Job { central: self.clone(), live: live.clone(), node, profile, overlays, facts, parts, endpoint, key })
     }
 
@@ -209,9 +221,18 @@ impl Central {
     }
 }
 
-/// The layers of a profile's bundles.
-fn bundles(catalog: &Catalog, profile: &Profile) -> Result<Vec<(BundleName, Digest)>, RenderError> {
+/// The layers of a profile's bundles: where it is held, those that it had then.
+fn bundles(
+    catalog: &Catalog,
+    profile: &Profile,
+    held: Option<&Held>,
+) -> Result<Vec<(BundleName, Digest)>, RenderError> {
     let layer = |name: &BundleName| {
+        if let Some(layer) = held.and_then(|held| held.bundles.get(name)) {
+            let why = || format!("layer {} of bundle {name} is gone", layer.short());
+            catalog.layer(layer).ok_or_else(|| RenderError::HeldGone { profile: profile.name.clone(), why: why() })?;
+            return Ok((name.clone(), *layer));
+        }
         let bundle = catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
         Ok((name.clone(), bundle.manifest.layer.digest))
     };
@@ -243,7 +264,9 @@ impl Job {
         let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
         let what = self.what();
         let generation = self.generation_of(public.digest, &what);
-        Ok(Rendered { overlay: Arc::new(public), generation, what: Arc::new(what), version: self.facts.manifest })
+        let layers = self.facts.bundles.iter().map(|(_, layer)| *layer).collect();
+        let (overlay, what) = (Arc::new(public), Arc::new(what));
+        Ok(Rendered { overlay, generation, what, version: self.facts.manifest, layers })
     }
 
     /// The generation that [`Central::render`] would give, without packing anything.
@@ -357,3 +380,7 @@ impl Cache {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "render_tests.rs"]
+mod tests;

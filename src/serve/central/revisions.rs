@@ -1,10 +1,10 @@
 //! Profiles are kept as they were, and rolled back: all nodes of a profile boot an earlier revision of it until it is let go.
 
 use super::{Central, Live, OperateError, RenderError, Shared};
-use crate::catalog::{Image, Overlay, image::load_version, read_overlays};
+use crate::catalog::{Image, Overlay, bundle::load_layer, image::load_version, read_overlays};
 use crate::config::Profile;
 use crate::fleet::{By, Event, EventKind, Generation, Revised, Revision, Revisions};
-use crate::id::{Digest, OverlayName, ProfileName};
+use crate::id::{BundleName, Digest, OverlayName, ProfileName};
 use crate::store::{KeptError, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +17,8 @@ pub(super) struct Held {
     pub(super) profile: Profile,
     pub(super) overlays: BTreeMap<OverlayName, Overlay>,
     pub(super) version: Digest,
+    /// The layers of its bundles; those of an old record are what they are now.
+    pub(super) bundles: BTreeMap<BundleName, Digest>,
     pub(super) generation: Generation,
 }
 
@@ -65,7 +67,9 @@ impl Live {
         let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().named.get(name)?.digest));
         let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
         let version = self.catalog.image(&profile.image)?.manifest.version();
-        Some(Revision { profile: profile.clone(), overlays, version })
+        let layer = |name: &BundleName| Some((name.clone(), self.catalog.bundle(name)?.manifest.layer.digest));
+        let bundles = profile.bundles.iter().map(layer).collect::<Option<_>>()?;
+        Some(Revision { profile: profile.clone(), overlays, version, bundles })
     }
 }
 
@@ -156,7 +160,8 @@ impl Central {
             let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
             overlays.insert(name.clone(), overlay);
         }
-        Ok(Held { profile: kept.profile, overlays, version: kept.version, generation })
+        let Kept { profile, version, bundles, .. } = kept;
+        Ok(Held { profile, overlays, version, bundles, generation })
     }
 
     /// Images that held profiles name and that are not current any more. Blocks.
@@ -212,6 +217,9 @@ impl Central {
                     load_version(blobs, image, &held.version).and_then(|manifest| Image::load(blobs, manifest));
                 loaded.map_err(|error| error.to_string())?;
             }
+            for (name, layer) in held.bundles.iter().filter(|(_, layer)| live.catalog.layer(layer).is_none()) {
+                load_layer(&live.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
+            }
             Ok::<_, String>(())
         };
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
@@ -262,9 +270,9 @@ impl Central {
         Ok(())
     }
 
-    /// The same with every version of an image that pinned nodes and held profiles need. Blocks.
+    /// The same with every version of an image and every layer that pinned nodes and held profiles need. Blocks.
     pub(super) fn with_all_kept(&self, live: Live) -> Live {
-        let images = [self.kept_images(&live), self.held_images(&live)].concat();
-        if images.is_empty() { live } else { live.with_kept(images) }
+        let (images, layers) = ([self.kept_images(&live), self.held_images(&live)].concat(), self.kept_layers(&live));
+        if images.is_empty() && layers.is_empty() { live } else { live.with_kept(images, layers) }
     }
 }

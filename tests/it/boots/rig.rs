@@ -24,7 +24,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+pub const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 /// What an operator orders.
 pub fn ordered(verb: Verb) -> By {
     By::new(Who::Operator(0), verb, CorrelationId([0; 8]))
