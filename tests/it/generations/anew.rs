@@ -1,9 +1,9 @@
 //! What an edit renders anew: the nodes that have what was edited, and nobody else.
 
 use super::reload::{edit, put, world};
-use crate::boots::rig::{ENDPOINT, Machine, Rig};
+use crate::boots::rig::{ENDPOINT, Machine, Rig, ordered};
 use meshd::{
-    fleet::Stage,
+    fleet::{Stage, Verb},
     id::{Basis, NodeId},
 };
 
@@ -24,7 +24,7 @@ async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else()
     let nodes = [plain.uuid, grouped.uuid].map(|uuid| Basis::Uuid(uuid).node_id());
     let group = format!("[groups.pair]\nnodes = [\"{}\"]\noverlays = [\"motd\"]\n[profiles.compute]", nodes[1]);
     edit(&world, "[profiles.compute]", &group);
-    assert!(rig.central.reload().await.changed);
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
     plain.boot(Stage::Overlay).await;
     grouped.boot(Stage::Overlay).await;
     assert_eq!([plain.id(), grouped.id()], nodes);
@@ -37,7 +37,7 @@ async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else()
         ("overlays/base/rootfs/etc/related", "y", 2),
     ] {
         put(&world, path, text);
-        let reload = rig.central.reload().await;
+        let reload = rig.central.reload(&ordered(Verb::Reload)).await;
         assert!(reload.changed && reload.faults.is_empty(), "{path}: {reload:?}");
         let now = counted(&rig, &nodes).await;
         assert_eq!(now, before.map(|count| count + anew), "{path}: renderings for boots, and to know");
@@ -47,10 +47,10 @@ async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else()
     std::fs::create_dir_all(own.join("rootfs/etc")).unwrap();
     std::fs::write(own.join("rootfs/etc/own"), "x").unwrap();
     std::fs::write(own.join("overlay.toml"), "description = \"x\"\n").unwrap();
-    assert!(rig.central.reload().await.changed);
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
     assert_eq!(counted(&rig, &nodes).await, before.map(|count| count + 1), "an overlay of one node");
     // And what was known before is not rendered again.
     std::fs::remove_dir_all(own).unwrap();
-    assert!(rig.central.reload().await.changed);
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
     assert_eq!(counted(&rig, &nodes).await, before.map(|count| count + 1));
 }
