@@ -1,12 +1,19 @@
 //! `meshd id`: the node ID of a machine, from what its label, its firmware or an inventory says.
 
 use super::{Context, Failure, print};
-use crate::id::{DenyList, Hardware, MacAddr, SystemUuid};
+use crate::id::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 use clap::Args;
 
 /// First line the ID alone, second line what it was derived from.
 #[derive(Debug, Args)]
 pub(super) struct Id {
+    #[command(flatten)]
+    machine: Machine,
+}
+
+/// What identifies a machine.
+#[derive(Debug, Args)]
+pub(super) struct Machine {
     /// SMBIOS system UUID, as Linux prints it in product_uuid
     #[arg(long, value_name = "U")]
     uuid: Option<SystemUuid>,
@@ -24,21 +31,28 @@ pub(super) struct Id {
     macs: Vec<MacAddr>,
 }
 
+impl Machine {
+    /// What its ID is derived from.
+    pub(super) fn basis(self, deny: &DenyList) -> Result<Basis, Failure> {
+        let Machine { uuid, manufacturer, product, serial, macs } = self;
+        let hardware = Hardware { uuid, manufacturer, product, serial, macs };
+        hardware.basis(deny).ok_or_else(|| {
+            Failure::new(
+                "nothing trustworthy is known of this machine: placeholders do not count",
+                "give a real --uuid, or --manufacturer, --product and --serial, or a --mac",
+            )
+        })
+    }
+}
+
 impl Id {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        let Id { uuid, manufacturer, product, serial, macs } = self;
-        let hardware = Hardware { uuid, manufacturer, product, serial, macs };
         // Without a site only the placeholders that are known to everyone do not count.
         let deny = match &context.site {
             Some(_) => context.site()?.identity.deny,
             None => DenyList::new(),
         };
-        let basis = hardware.basis(&deny).ok_or_else(|| {
-            Failure::new(
-                "nothing trustworthy is known of this machine: placeholders do not count",
-                "give a real --uuid, or --manufacturer, --product and --serial, or a --mac",
-            )
-        })?;
+        let basis = self.machine.basis(&deny)?;
         print::write(&format!("{}\n{basis}\n", basis.node_id()))
     }
 }

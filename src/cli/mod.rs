@@ -4,6 +4,7 @@
 //! the central node talk to its admin socket; the others work without it and never open its store.
 
 mod bundle;
+mod ca;
 mod check;
 mod client;
 mod completions;
@@ -25,6 +26,7 @@ mod reload;
 mod render;
 mod serve;
 mod timeline;
+mod token;
 mod units;
 mod versions;
 
@@ -87,6 +89,12 @@ enum Verb {
     /// Bundles: software as layers that nodes mount: build, list
     #[command(subcommand)]
     Bundle(bundle::Bundle),
+    /// Tokens for machines that are not netbooted: create, list, revoke
+    #[command(subcommand)]
+    Token(token::Token),
+    /// The certificate authority: show, rotate, revoke
+    #[command(subcommand)]
+    Ca(ca::Ca),
     /// What happened, and with --follow what happens
     Events(events::Events),
     /// Look for what keeps machines from booting, and say what to do
@@ -139,6 +147,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),
         Verb::Bundle(bundle) => bundle.run(&context),
+        Verb::Token(token) => token.run(&context),
+        Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(&context),

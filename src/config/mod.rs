@@ -25,6 +25,7 @@ pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use parse::parse;
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
+pub use reader::parse_duration;
 pub use site::{
     Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, Link,
     MacPrefix, MetricsListener, Pool, Reservation, Segment, Site, Transport, Whom,

@@ -157,6 +157,11 @@ impl Model {
         self.tokens.get(hash)
     }
 
+    /// All tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
+        self.tokens.values()
+    }
+
     /// All tokens of a node.
     pub fn tokens_of(&self, node: NodeId) -> impl Iterator<Item = &TokenRecord> {
         self.by_node.get(&node).into_iter().flatten().filter_map(|hash| self.tokens.get(hash))

@@ -1,9 +1,11 @@
-//! Boot tokens: a secret in one overlay that buys one certificate, for one node in one boot session.
+//! Tokens: a secret that buys one certificate, for one node in one boot session. Each overlay has one; an operator makes others for
+//! machines that are not netbooted.
 //!
 //! Only the hash is stored. Whoever reads the store cannot enrol with what they find.
 
-use crate::id::{BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
+use crate::id::{Basis, BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use subtle::ConstantTimeEq as _;
 
 /// Makes a token from 32 random bytes: the text that travels, and the hash that stays.
@@ -32,6 +34,12 @@ pub struct TokenRecord {
     /// When it was used, and for which key. A token is used once; the same key may ask again, because the answer to its
     /// first request can be lost, and gains nothing by it.
     pub used: Option<Use>,
+    /// What the node's ID was derived from, if an operator made the token: it lets a machine in that may be unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
+    /// When it was made; the time of an overlay's is that of the overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_at: Option<Timestamp>,
 }
 
 /// How a token was used.
@@ -41,6 +49,9 @@ pub struct Use {
     pub at: Timestamp,
     /// Digest of the public key that was certified.
     pub key: Digest,
+    /// From where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
 }
 
 /// Why a token buys nothing. The node is never told which of these it was (EN-4).
@@ -60,7 +71,18 @@ pub enum TokenRefused {
 impl TokenRecord {
     /// A fresh record.
     pub fn new(hash: Digest, node: NodeId, session: BootSessionId, expires_at: Timestamp) -> Self {
-        TokenRecord { hash, node, session, expires_at, used: None }
+        TokenRecord { hash, node, session, expires_at, used: None, basis: None, made_at: None }
+    }
+
+    /// A fresh record of a token that an operator makes.
+    pub fn manual(hash: Digest, basis: Basis, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
+        let (node, made_at) = (basis.node_id(), Some(now));
+        TokenRecord { basis: Some(basis), made_at, ..Self::new(hash, node, session, expires_at) }
+    }
+
+    /// True if an operator made it.
+    pub fn is_manual(&self) -> bool {
+        self.basis.is_some()
     }
 
     /// True if the text is this token. Takes the same time whatever the text.
@@ -88,7 +110,7 @@ impl TokenRecord {
         if now > self.expires_at {
             return Err(TokenRefused::Expired);
         }
-        self.used.get_or_insert(Use { at: now, key });
+        self.used.get_or_insert(Use { at: now, key, from: None });
         Ok(())
     }
 }
@@ -123,7 +145,7 @@ mod tests {
         assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "a stranger has not used it up");
         assert_eq!(record.redeem(ours, session, Digest([9; 32]), at(1000)), Err(TokenRefused::Used));
         assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "the answer to the first may have been lost");
-        assert_eq!(record.used, Some(Use { at: at(1000), key: KEY }));
+        assert_eq!(record.used, Some(Use { at: at(1000), key: KEY, from: None }));
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn a_certificate_is_renewed_over_the_link_at_half_its_life() {
     }
     assert_eq!(asked, [120, 180], "at the first heartbeat past half, and once more when nothing came");
     let got = machine.on(at(199), 0, Event::Heard(FromCentral::Certificate(certificate(200))));
-    assert_eq!(got, [Action::Keep(certificate(200))]);
+    assert_eq!(got, [Action::Keep(certificate(200)), Action::Say(FromAgent::Renewed)]);
     assert!(!machine.on(at(210), 0, Event::Timer).contains(&Action::AskRenewal));
 }
 

@@ -11,6 +11,8 @@
 //! | `POST reload` | site, overlays and images are read anew; all faults if they are refused |
 //! | `POST nodes/{node}/vars`, `boot-once`, `pin` | everything of the node afterwards |
 //! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
+//! | `GET tokens`, `POST tokens`, `POST tokens/{token}/revoke` | tokens for machines that are not netbooted |
+//! | `GET ca`, `POST ca/rotate`, `POST nodes/{node}/revoke` | the certificate authority; what a node holds of it |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
@@ -30,6 +32,7 @@ mod orders;
 mod routes;
 mod socket;
 mod timeline;
+mod trust;
 pub mod view;
 
 pub use order::REASON_HEADER;

@@ -6,7 +6,7 @@ use super::{
     error::Refused,
     events, generations, life,
     order::{named, order},
-    orders,
+    orders, trust,
     view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
 };
 use crate::fleet::{By, Phase, Verb};
@@ -53,6 +53,11 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/nodes/{node}/timeline", get(timeline))
         .route("/overlay/{node}", get(overlay))
         .route("/profiles", get(profiles))
+        .route("/tokens", get(trust::tokens).merge(order(Verb::TokenCreate, trust::create_token)))
+        .route("/tokens/{token}/revoke", order(Verb::TokenRevoke, trust::revoke_token))
+        .route("/ca", get(trust::ca))
+        .route("/ca/rotate", order(Verb::CaRotate, trust::rotate_ca))
+        .route("/nodes/{node}/revoke", order(Verb::CertificateRevoke, trust::revoke_node))
         .route("/events", get(events::events))
         .route("/doctor", get(doctor))
         .merge(life::routes());

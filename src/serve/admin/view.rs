@@ -5,6 +5,7 @@ pub use super::bodies::{
     Rollback,
 };
 pub use super::timeline::{BootSummary, StageView, TimelineView};
+pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,

@@ -1,6 +1,6 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
-use super::{script::phase_event, stages::reach, stalls};
+use super::{script::phase_event, stages::reach, stalls, tokens::NO_MAC};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
 use crate::id::{Basis, Hardware, NodeId, Timestamp};
 use crate::store::Tx;
@@ -30,7 +30,9 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used: the old one is over.
         node.certificates = vec![peer.serial.clone()];
-        node.clear(ConditionKind::StaleCa);
+        if let (NO_MAC, Some(first)) = (node.mac, macs.iter().find(|mac| !foreign.contains(mac))) {
+            node.mac = *first;
+        }
         let own = macs.iter().filter(|mac| !foreign.contains(mac)).copied();
         other_parts = node.recognise(&hello.facts, own);
         if let Some(detail) = &other_parts {
@@ -52,6 +54,7 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
     if let Some(detail) = other_parts {
         tx.event(raised(ConditionKind::HardwareChanged, detail));
     }
+    stalls::clear(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);
     match drift {
         None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
         Some(detail) if drifted => {

@@ -4,7 +4,7 @@
 //! Whoever comes after that is told so, and shown: `stale_ca`.
 
 use super::{Central, LinkCommand, alarm::Alarm, lock};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind};
+use crate::fleet::{Actor, By, ConditionKind, Event, EventKind};
 use crate::id::{NodeId, Timestamp};
 use crate::trust::{CertificateAuthority, RootState, TrustError, signed_under};
 use crate::wire::FromCentral;
@@ -69,7 +69,7 @@ impl Central {
     ///
     /// # Errors
     /// [`RotateError`]; the old authority goes on.
-    pub async fn rotate_authority(&self, grace: Duration, actor: Actor) -> Result<Vec<AuthorityState>, RotateError> {
+    pub async fn rotate_authority(&self, grace: Duration, by: &By) -> Result<Vec<AuthorityState>, RotateError> {
         if grace > MAX_GRACE {
             return Err(RotateError::Grace);
         }
@@ -82,7 +82,7 @@ impl Central {
             0 => format!("root {old} is replaced by {}, and trusted no more", self.authority().active()),
             s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
         };
-        self.record(Event::new(now, actor, EventKind::AuthorityChanged, detail)).await;
+        self.record(Event::new(now, by, EventKind::AuthorityChanged, detail)).await;
         self.tell_roots();
         if grace.is_zero() {
             let linked: Vec<NodeId> = lock(&self.links.0).live.keys().copied().collect();
@@ -137,8 +137,11 @@ impl Central {
     /// authority. An address is no proof of who it is, so nothing more than a condition comes of it.
     pub async fn distrusted(&self, from: IpAddr) {
         let node = self.store.read(|model| {
-            let mut here = model.nodes().filter(|node| node.address == Some(from) && node.phase.is_admitted());
-            here.next().map(|node| node.id)
+            let boots = match from {
+                IpAddr::V4(from) => model.session_at(from).and_then(|session| session.node),
+                IpAddr::V6(_) => None,
+            };
+            boots.or_else(|| model.nodes().find(|node| node.address == Some(from)).map(|node| node.id))
         });
         let Some(node) = node else { return };
         self.stale(node, from, "does not trust this central node's authority").await;

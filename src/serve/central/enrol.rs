@@ -1,10 +1,10 @@
 //! An agent asked for a certificate, by the token of its overlay or by the certificate that it has.
 
-use super::{Central, lock, script::phase_event, stages::reach};
+use super::{Central, alarm::Alarm, lock, script::phase_event, stages::reach, tokens};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
-use crate::id::{BootSessionId, NodeId, Timestamp};
+use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
-use crate::trust::{Issued, Peer, TrustError, token};
+use crate::trust::{Issued, Peer, TokenRecord, TokenRefused, TrustError, token, token::Use};
 use crate::wire::{EnrolRequest, EnrolResponse, RenewRequest, VERSION};
 use std::net::IpAddr;
 
@@ -62,22 +62,34 @@ impl Central {
         // Used here and nowhere else: only its hash is compared.
         let hash = token::hash(request.token.expose());
         // A stranger without a token costs a look-up, not a signature.
-        if self.store.read(|model| model.token(&hash).is_none()) {
-            return Err(self.enrol_refused(&request, from, "no such token").await);
+        let Some(known) = self.store.read(|model| model.token(&hash).cloned()) else {
+            return Err(self.enrol_refused(&request, from, None, Why::NoToken).await);
+        };
+        // Whoever holds an operator's token must not take the place of a node that is there.
+        if known.is_manual() && known.used.is_none() && self.probe(known.node).await {
+            return Err(self.enrol_refused(&request, from, None, Why::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         let redeemed = self.store.commit(|tx| {
-            let mut token = tx.token(&hash).cloned().ok_or_else(|| Refused::because("no such token"))?;
+            // Found by a hash that nobody can steer, and then compared in constant time.
+            let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
+            let mut token = found.ok_or(Why::NoToken)?;
             let earlier = token.used;
-            token.redeem(request.node, request.session, issued.key, now).map_err(Refused::because)?;
-            let node = tx.node(request.node).ok_or_else(|| Refused::because("no such node"))?;
+            let redeemed = token.redeem(request.node, request.session, issued.key, now);
+            redeemed.map_err(|refused| Why::Token(refused, Box::new(token.clone())))?;
+            token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
+            if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
+                tokens::let_in(tx, &token, &basis, now);
+            }
+            let node = tx.node(request.node).ok_or(Why::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
-                return Err(Refused::because("the node is not admitted, or has booted again"));
+                return Err(Why::NotAdmitted.into());
             }
             if earlier.is_some()
                 && tx.session(request.session).is_some_and(|session| session.reached(Stage::Link).is_some())
             {
-                return Err(Refused::because("the token was used, and its certificate too"));
+                let used = Why::Token(TokenRefused::Used, Box::new(token.clone()));
+                return Err(used.into());
             }
             tx.put_token(token);
             certify(tx, request.node, request.session, &issued, now);
@@ -86,9 +98,10 @@ impl Central {
         match redeemed.await {
             Ok(()) => {
                 self.touch(request.node);
+                self.close_link(request.node, "the node has enrolled anew");
                 Ok(issued.response(now))
             }
-            Err(Refused::Because(why)) => Err(self.enrol_refused(&request, from, &why).await),
+            Err(Refused::Because(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
             Err(Refused::Store(error)) => Err(error.into()),
         }
     }
@@ -141,9 +154,16 @@ impl Central {
         if honours(&node, serial) { Ok(node) } else { Err(PlaneError::Unauthorized) }
     }
 
-    async fn enrol_refused(&self, request: &EnrolRequest, from: IpAddr, why: &str) -> PlaneError {
-        if self.alarms.allow(self.clock.monotonic(), &format!("enrol from {from}")) {
-            tracing::warn!(node = %request.node, %from, why, "enrolment refused");
+    /// The answer is the same whatever the reason. A token in the wrong hands is shown with both sides.
+    async fn enrol_refused(&self, request: &EnrolRequest, from: IpAddr, key: Option<Digest>, why: Why) -> PlaneError {
+        let cause = format!("enrol from {from}");
+        if let Why::Token(refused @ (TokenRefused::Used | TokenRefused::Foreign), token) = &why {
+            let known = self.store.read(|model| model.node(token.node).is_some());
+            let detail = replay(*refused, token, request, from, key);
+            let (node, session) = (known.then_some(token.node), Some(token.session));
+            self.alarm(Alarm { kind: ConditionKind::CapabilityReplayed, node, session, cause, detail }).await;
+        } else if self.alarms.allow(self.clock.monotonic(), &cause) {
+            tracing::warn!(node = %request.node, %from, %why, "enrolment refused");
             let detail = format!("token from {from} refused: {why}");
             let known = self.store.read(|model| model.node(request.node).is_some());
             let event = Event::new(self.now(), Actor::Stranger, EventKind::EnrolRefused, detail);
@@ -153,20 +173,60 @@ impl Central {
     }
 }
 
+/// Who had a token, and who tries it now.
+fn replay(
+    refused: TokenRefused,
+    token: &TokenRecord,
+    request: &EnrolRequest,
+    from: IpAddr,
+    key: Option<Digest>,
+) -> String {
+    let shown = |key: Option<Digest>| key.map_or_else(|| "?".to_owned(), |key| key.short());
+    let before = match token.used {
+        Some(used) => {
+            let by =
+                used.from.map_or_else(|| "an address that was not written down".to_owned(), |from| from.to_string());
+            format!("used by {by} with key {} at {}", shown(Some(used.key)), used.at)
+        }
+        None => "not used yet".to_owned(),
+    };
+    let (of, session) = (token.node, token.session);
+    format!(
+        "{refused}: of {of} in boot {session}, {before}; now shown by {from} as {} with key {}",
+        request.node,
+        shown(key)
+    )
+}
+
 /// True if this certificate of the node counts.
 pub(super) fn honours(node: &Node, serial: &str) -> bool {
     node.phase.is_admitted() && node.certificates.iter().any(|known| known == serial)
 }
 
+/// Why a token buys nothing.
+#[derive(Debug, thiserror::Error)]
+enum Why {
+    #[error("no such token")]
+    NoToken,
+    #[error("no such node")]
+    NoNode,
+    #[error("the node is not admitted, or has booted again")]
+    NotAdmitted,
+    #[error("the link of the node answers")]
+    LinkAnswers,
+    #[error("{0}")]
+    Token(TokenRefused, Box<TokenRecord>),
+}
+
 /// Inside the transaction of an enrolment.
 enum Refused {
-    Because(String),
+    Because(Why),
     Store(StoreError),
 }
 
-impl Refused {
-    fn because(why: impl std::fmt::Display) -> Self {
-        Refused::Because(why.to_string())
+impl From<Why> for Refused {
+    fn from(why: Why) -> Self {
+        Refused::Because(why)
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link`, `arrive` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `tokens` | an operator lets in a machine that is not netbooted |
 //! | `authority` | one certificate authority takes the place of another |
 //! | `revoke` | a node loses its certificates, tokens and link at once |
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
@@ -52,6 +53,7 @@ mod seams;
 mod segments;
 mod stages;
 mod stalls;
+mod tokens;
 mod watch;
 
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
@@ -70,6 +72,7 @@ pub use render::{RenderError, Rendered};
 pub use revisions::RollbackError;
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
+pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 pub use watch::WATCH_INTERVAL;
 
 use crate::boot::Line;

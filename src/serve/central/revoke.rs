@@ -4,19 +4,19 @@
 //! and every request is held against it. What is not named there is refused, also after a restart.
 
 use super::{Central, OperateError, lock};
-use crate::fleet::{Actor, Cause, Event, EventKind, Node};
+use crate::fleet::{By, Cause, Event, EventKind, Node};
 use crate::id::{Digest, NodeId, Timestamp};
 use crate::store::Tx;
 
 impl Central {
     /// Takes back every credential of a node and cuts its link. The boot that it is in is over: it gets new ones when it
     /// boots again, as far as its phase allows.
-    pub async fn revoke(&self, id: NodeId, actor: Actor, why: &str) -> Result<Node, OperateError> {
-        let now = self.now();
+    pub async fn revoke(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+        let (now, why) = (self.now(), by.reason.as_deref().unwrap_or("an operator took them back"));
         let node = self
             .store
             .commit(|tx| {
-                disown(tx, id, actor, why, now);
+                disown(tx, id, by, why, now);
                 tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
             })
             .await?;

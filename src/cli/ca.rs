@@ -1,0 +1,92 @@
+//! `meshd ca show|rotate|revoke`: the certificate authority, and what nodes hold of it.
+
+use super::{
+    Context, Failure,
+    node::path,
+    print::{Output, confirm, table},
+    wait,
+};
+use crate::config::parse_duration;
+use crate::serve::admin::view::{NodeDetail, RootView, RotateCa};
+use clap::Subcommand;
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Ca {
+    /// The roots that nodes trust, and how many stand on each
+    Show {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Put a new root in the place of the old one, which is trusted for a grace time more
+    Rotate {
+        /// How long: 14d unless it is given; 0s cuts every node off now, until it boots again
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        grace: Option<Duration>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a node's certificates and tokens back: its link ends now, and it gets new ones when it boots again
+    Revoke {
+        /// ID or name
+        node: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// `15m`, `14d`; for a token or a grace time.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 14d".to_owned())
+}
+
+impl Ca {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            Ca::Show { output } => {
+                let roots: Vec<RootView> = wait(client.get("/v1/ca"))?;
+                output.print(&roots, |roots| shown(roots))
+            }
+            Ca::Rotate { grace, yes, output } => {
+                let none = grace.is_some_and(|grace| grace.is_zero());
+                if none && !yes {
+                    confirm("Every link ends now, and every node has to boot again.")?;
+                }
+                let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()) };
+                let roots: Vec<RootView> = wait(client.post("/v1/ca/rotate", &order))?;
+                if !none {
+                    eprintln!("nodes that are linked follow by themselves: `meshd ca show` counts them");
+                }
+                output.print(&roots, |roots| shown(roots))
+            }
+            Ca::Revoke { node, yes } => {
+                if !yes {
+                    confirm(&format!("{node} is cut off now, until it boots again."))?;
+                }
+                let detail: NodeDetail = wait(client.post(&path(&node, "/revoke"), &()))?;
+                eprintln!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn shown(roots: &[RootView]) -> String {
+    let rows = roots.iter().map(|view| {
+        let until = view.until.map_or_else(|| "replaced".to_owned(), |until| until.to_string());
+        let is = if view.active { "active" } else { "trusted still" };
+        [
+            view.root.clone(),
+            is.to_owned(),
+            until,
+            view.nodes.to_string(),
+            if view.has_key { "here" } else { "away" }.into(),
+        ]
+    });
+    table(["root", "is", "until", "nodes", "key"], rows)
+}

@@ -1,0 +1,102 @@
+//! `meshd token create|list|revoke`: how a machine that is not netbooted is let in.
+
+use super::{
+    Context, Failure,
+    ca::duration,
+    client::segment,
+    id::Machine,
+    print::{self, Output, ago, now, table},
+    shown, wait,
+};
+use crate::serve::admin::view::{CreateToken, CreatedToken, TokenView};
+use clap::Subcommand;
+use std::{
+    fs::OpenOptions,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Token {
+    /// Make a ticket for one machine: its agent takes it with `mesh-agent run --token-file`. It is shown this once
+    Create {
+        /// ID or name of a node that is known; any other machine is named by what its ID is derived from
+        #[arg(conflicts_with_all = ["uuid", "serial", "macs"], required_unless_present_any = ["uuid", "serial", "macs"])]
+        node: Option<String>,
+        #[command(flatten)]
+        machine: Machine,
+        /// How long it may be used: 1h unless it is given, 7d at most
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        ttl: Option<Duration>,
+        /// Write it there, for its owner alone, instead of to standard output
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Tokens that were made, without their text
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a token back
+    Revoke {
+        /// The beginning of what `token list` shows
+        token: String,
+    },
+}
+
+impl Token {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            Token::Create { node, machine, ttl, out } => {
+                let basis = if node.is_none() { Some(machine.basis(&context.site()?.identity.deny)?) } else { None };
+                let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
+                // Opened first: a ticket that cannot be written down is lost.
+                let file = out.as_deref().map(create).transpose()?;
+                let made: CreatedToken = wait(client.post("/v1/tokens", &order))?;
+                let text = serde_json::to_string_pretty(&made.ticket).map_err(|error| Failure::of(&error))? + "\n";
+                match (file, &out) {
+                    (Some(mut file), Some(path)) => file.write_all(text.as_bytes()).map_err(|error| {
+                        Failure::new(format!("cannot write {}: {error}", shown(path)), "make another token")
+                    })?,
+                    _ => print::write(&text)?,
+                }
+                let TokenView { hash, node, expires_at, .. } = made.token;
+                eprintln!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
+                Ok(())
+            }
+            Token::List { output } => {
+                let all: Vec<TokenView> = wait(client.get("/v1/tokens"))?;
+                output.print(&all, |all| list(all))
+            }
+            Token::Revoke { token } => {
+                let path = format!("/v1/tokens/{}/revoke", segment(&token));
+                let gone: TokenView = wait(client.post(&path, &()))?;
+                eprintln!("token {} of {} lets nobody in any more", gone.hash.short(), gone.node);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<std::fs::File, Failure> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(|error| {
+        Failure::new(format!("cannot make {}: {error}", shown(path)), "name a file that is not there yet")
+    })
+}
+
+fn list(all: &[TokenView]) -> String {
+    let rows = all.iter().map(|view| {
+        let used = match (view.used_at, view.used_from) {
+            (Some(at), Some(from)) => format!("{} by {from}", ago(at, now())),
+            (Some(at), None) => ago(at, now()),
+            (None, _) if view.expires_at < now() => "never: it is over".to_owned(),
+            (None, _) => String::new(),
+        };
+        [view.hash.short(), view.node.to_string(), view.expires_at.to_string(), used]
+    });
+    table(["token", "node", "until", "used"], rows)
+}
