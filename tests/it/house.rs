@@ -223,3 +223,34 @@ fn each_metric_says_what_it_is() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn each_claim_of_the_security_document_names_a_test_and_each_attack_is_named() {
+    let mut found = BTreeMap::new();
+    walk(Path::new("tests"), &mut found);
+    let tests = |under: &str| {
+        let files = found.iter().filter(|(path, _)| path.starts_with(under));
+        let lines =
+            files.flat_map(|(_, text)| text.split("#[test]\n").skip(1).chain(text.split("#[tokio::test]\n").skip(1)));
+        let names = lines.filter_map(|rest| rest.split("fn ").nth(1)?.split('(').next());
+        names.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (all, attacks) = (tests("tests"), tests("tests/attack"));
+    let text = fs::read_to_string("docs/security.md").unwrap();
+    let mut faults = Vec::new();
+    let mut claims = 0;
+    let tables = text.split("shown by |\n").skip(1).map(|table| table.split("\n\n").next().unwrap_or(table));
+    for row in tables.flat_map(|table| table.lines().skip(1)) {
+        let shown = row.trim_end_matches(" |").rsplit("| ").next().unwrap_or_default();
+        let named: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        claims += 1;
+        if named.is_empty() || named.iter().any(|name| !all.contains(*name)) {
+            faults.push(format!("no such test: {row}"));
+        }
+    }
+    assert!(claims > 20, "the tables were found");
+    faults.extend(
+        attacks.iter().filter(|name| !text.contains(&format!("`{name}`"))).map(|name| format!("not claimed: {name}")),
+    );
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod agent_plane;
+#[path = "../attack/mod.rs"]
+mod attack;
 mod authoring;
 mod boots;
 mod captures;
@@ -19,6 +21,6 @@ mod images;
 mod life;
 mod secrets;
 mod storm;
-mod stranger;
+mod trust;
 mod vfio;
 mod world;

@@ -169,6 +169,9 @@ impl AgentPlane for Central {
     async fn link_message(&self, _: u64, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
         let reply = match &message {
             FromAgent::TaskDone { task, .. } => Some(FromCentral::Acknowledged { task: *task }),
+            FromAgent::Renew { csr_pem } => {
+                Some(FromCentral::Certificate(self.issue(csr_pem, NODE.parse().expect("an ID"))?))
+            }
             _ => None,
         };
         self.see(Seen::Message(message));
@@ -193,15 +196,16 @@ pub struct Fake {
 
 impl Fake {
     pub async fn start() -> Self {
-        Self::start_with(OFFLINE_AFTER).await
+        Self::start_with(OFFLINE_AFTER, meshd::trust::NODE_CERT_LIFE).await
     }
 
-    /// One that gives up a link after this silence.
-    pub async fn start_with(offline_after: Duration) -> Self {
+    /// One that gives up a link after this silence, and whose certificates live so long.
+    pub async fn start_with(offline_after: Duration, life: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = Timestamp::from_millis(since.as_millis() as i64);
-        let authority = Arc::new(CertificateAuthority::load_or_create(dir.path(), "test", now).expect("an authority"));
+        let authority = CertificateAuthority::load_or_create(dir.path(), "test", now).expect("an authority");
+        let authority = Arc::new(authority.with_node_life(life));
         let central = Arc::new(Central {
             authority: Arc::clone(&authority),
             clock: Mutex::new(now),

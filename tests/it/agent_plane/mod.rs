@@ -160,7 +160,7 @@ async fn an_expired_certificate_may_renew_and_nothing_else() {
 
 #[tokio::test]
 async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once() {
-    let fake = Fake::start_with(Duration::from_secs(3)).await;
+    let fake = Fake::start_with(Duration::from_secs(3), meshd::trust::NODE_CERT_LIFE).await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     for bad in [r#"{"kind":"nonsense"}"#, r#"{"kind":"heartbeat"}"#, "{"] {

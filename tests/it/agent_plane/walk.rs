@@ -220,3 +220,46 @@ async fn an_agent_does_not_talk_to_a_central_node_of_another_authority() {
     ours.stop().await;
     theirs.stop().await;
 }
+
+#[tokio::test]
+async fn an_agent_renews_at_half_its_life_over_its_link_which_goes_on() {
+    // The clock of the central node stands still, so that the link itself is not over for it.
+    let fake = Fake::start_with(Duration::from_secs(60), Duration::from_secs(4)).await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    let first = fs::read_to_string(machine.path("run/meshd/certificate.json")).expect("there");
+    for renewals in 1..=2 {
+        let kept = |seen: &[Seen]| seen.iter().filter(|seen| **seen == Seen::Message(FromAgent::Renewed)).count();
+        fake.wait(|seen| kept(seen) >= renewals).await;
+    }
+    assert_ne!(fs::read_to_string(machine.path("run/meshd/certificate.json")).expect("there"), first);
+    let seen = fake.seen();
+    assert_eq!(seen.iter().filter(|seen| is_up(seen)).count(), 1, "one link all the while");
+    assert!(!seen.contains(&Seen::Down));
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_restarted_does_no_task_twice_and_tells_its_outcome_again() {
+    let fake = Fake::start().await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    send(&fake, 7, fake.node(), Duration::from_secs(60)).await;
+    fake.wait(|seen| outcome(seen, 7) == Some(TaskOutcome::Done)).await;
+    machine.has("rebooted").await;
+    machine.stop().await;
+    fs::remove_file(machine.path("rebooted")).expect("there");
+    fake.wait(|seen| seen.contains(&Seen::Down)).await;
+    fake.forget_seen();
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    send(&fake, 7, fake.node(), Duration::from_secs(60)).await;
+    // Told after the welcome, and once more because it was sent again; two heartbeats later it would have been done.
+    fake.wait(|seen| outcome(seen, 7) == Some(TaskOutcome::Done) && heartbeats(seen) >= 2).await;
+    assert!(!machine.path("rebooted").exists());
+    machine.stop().await;
+    fake.stop().await;
+}

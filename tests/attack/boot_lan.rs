@@ -110,7 +110,9 @@ fn planes_do_not_reach_each_other() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
-    for path in ["v1/nodes", "v1/enrol", "v1/link", "v1/events", "../state/ca/ca.key", "blob/../../etc/passwd/kernel"] {
+    for path in
+        ["v1/nodes", "v1/enrol", "v1/link", "v1/events", "../state/ca/authority.json", "blob/../../etc/passwd/kernel"]
+    {
         assert_eq!(machine.get(&format!("http://10.77.0.1:8080/{path}")).unwrap().status, 404, "{path}");
     }
 }

@@ -1,0 +1,106 @@
+//! Somebody has a certificate: of a node of their own, of one that was revoked, or one that they made with a stolen authority.
+
+use super::client::{Attacker, Identity, ticket};
+use crate::world::{World, node::PxeNode};
+use meshd::{
+    id::Timestamp,
+    trust::CertificateAuthority,
+    wire::{FromCentral, RENEW_PATH, VERSION},
+};
+use serde_json::json;
+use std::{fs, path::Path};
+
+#[test]
+fn a_nodes_certificate_is_worth_nothing_in_another_nodes_name() {
+    let world = World::new("approve");
+    let (attacker, own, other) = (Attacker::new(&world), ticket(&world, 1), ticket(&world, 2));
+    let (who, victim) = (attacker.enrol(&own), attacker.enrol(&other));
+    attacker.run(async {
+        let mut link = attacker.hello(&who, other.boot.node, other.boot.session).await;
+        let said = link.hear().await;
+        assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "{said:?}");
+        let mut link = attacker.hello(&who, own.boot.node, other.boot.session).await;
+        let said = link.hear().await;
+        assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "another node's boot: {said:?}");
+    });
+    let renewal = json!({ "version": VERSION, "node": other.boot.node, "csr_pem": victim.csr() });
+    let (status, _) = attacker.run(attacker.post(&who, RENEW_PATH, &renewal)).expect("an answer");
+    assert_eq!(status, 200, "it may renew, and is no other node by it");
+    attacker.run(async {
+        let mut link = attacker.hello(&victim, other.boot.node, other.boot.session).await;
+        assert!(matches!(link.hear().await, Some(FromCentral::Welcome(_))), "the other node is untouched");
+    });
+}
+
+#[test]
+fn a_revoked_certificate_is_cut_off_at_once_and_refused_after_a_restart_too() {
+    let mut world = World::new("approve");
+    let own = ticket(&world, 1);
+    let node = own.boot.node.to_string();
+    let who = {
+        let attacker = Attacker::new(&world);
+        let who = attacker.enrol(&own);
+        attacker.run(async {
+            let mut link = attacker.hello(&who, own.boot.node, own.boot.session).await;
+            assert!(matches!(link.hear().await, Some(FromCentral::Welcome(_))));
+            let revoked = world.meshd(&["ca", "revoke", &node, "--yes"]);
+            assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+            let mut last = None;
+            while let Some(message) = link.hear().await {
+                last = Some(message);
+            }
+            assert!(matches!(last, Some(FromCentral::Goodbye { .. })), "the link is over: {last:?}");
+        });
+        assert_eq!(attacker.is_let_in(&who).0, 401);
+        who
+    };
+    world.kill();
+    world.start();
+    assert_eq!(Attacker::new(&world).is_let_in(&who).0, 401, "also after a restart");
+    assert_eq!(world.events("credentials_revoked").len(), 1);
+}
+
+/// A copy of the folder, as a thief has it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() { copy(&entry.path(), &target) } else { drop(fs::copy(entry.path(), target).unwrap()) }
+    }
+}
+
+#[test]
+fn with_a_stolen_authority_nobody_is_a_node_and_a_rotation_without_grace_ends_the_rest() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let agent = machine.start_agent(&machine.boot());
+    let node = world.wait_for_phase("online");
+    let id = node["id"].as_str().unwrap();
+    let loot = tempfile::tempdir().unwrap();
+    copy(&world.path("state/ca"), &loot.path().join("ca"));
+    let stolen =
+        CertificateAuthority::load_or_create(&loot.path().join("ca"), "world", Timestamp::from_millis(0)).unwrap();
+    let mut forged = Identity::new();
+    let now = Timestamp::from_millis(4_000_000_000_000);
+    forged.certificate_pem = Some(stolen.issue_node(&forged.csr(), id.parse().unwrap(), now).unwrap().certificate_pem);
+    // It is signed as it should be, and stands in no record.
+    assert_eq!(Attacker::new(&world).is_let_in(&forged).0, 401);
+
+    let rotated = world.meshd(&["ca", "rotate", "--grace", "0s", "--yes"]);
+    assert!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
+    let (status, body) = Attacker::new(&world).is_let_in(&forged);
+    assert!(status == 401 && body.contains("stale_ca"), "{status} {body}");
+    assert_eq!(
+        world.node()["conditions"].as_array().unwrap().iter().filter(|one| one["kind"] == "stale_ca").count(),
+        1
+    );
+    // Who was there before has to boot again, and then knows the new root alone.
+    drop(agent);
+    let overlay = machine.boot();
+    let boot = String::from_utf8_lossy(&overlay["etc/meshd/boot.json"].1).into_owned();
+    assert_eq!(boot.matches("BEGIN CERTIFICATE").count(), 1);
+    assert!(!stolen.roots_pem().lines().skip(1).any(|line| line.len() > 40 && boot.contains(line)), "another root");
+    let _agent = machine.start_agent(&overlay);
+    let after = world.wait_for_phase("online");
+    assert!(!after["conditions"].to_string().contains("stale_ca"), "{after}");
+}

@@ -1,0 +1,195 @@
+//! What an attacker has: a place on the wire, an address, TLS, a key of their own, and whatever they found.
+
+use crate::world::{CENTRAL, DEADLINE, World};
+use futures_util::{SinkExt as _, StreamExt as _};
+use meshd::{
+    id::{BootSessionId, NodeId},
+    wire::{self, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION},
+};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, pem::PemObject as _},
+};
+use serde_json::{Value, json};
+use std::{fs, future::Future, net::Ipv4Addr, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpSocket,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
+
+/// Where attackers are.
+pub const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
+/// A session that nobody opened.
+const NO_SESSION: [u8; 12] = [9; 12];
+
+pub type Tls = TlsStream<tokio::net::TcpStream>;
+
+/// A key, and a certificate for it if there is one.
+pub struct Identity {
+    pub key: KeyPair,
+    pub certificate_pem: Option<String>,
+}
+
+impl Identity {
+    pub fn new() -> Self {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        Identity { key, certificate_pem: None }
+    }
+
+    pub fn csr(&self) -> String {
+        CertificateParams::default().serialize_request(&self.key).unwrap().pem().unwrap()
+    }
+}
+
+/// A ticket that an operator made for the machine of this number.
+pub fn ticket(world: &World, number: u8) -> Ticket {
+    let uuid = format!("4c010203-0405-0607-0809-0a0b0c0d0e{number:02x}");
+    serde_json::from_value(world.json(&["token", "create", "--uuid", &uuid])).unwrap()
+}
+
+/// What an agent sends for a ticket.
+pub fn enrolment(ticket: &Ticket, csr_pem: &str) -> Value {
+    let (node, session) = (ticket.boot.node, ticket.boot.session);
+    // Exposed to whoever stole it.
+    let token = ticket.boot.token.as_ref().expect("a token").expose();
+    json!({ "version": VERSION, "node": node, "session": session, "token": token, "csr_pem": csr_pem })
+}
+
+/// Somebody on the wire.
+pub struct Attacker<'a> {
+    world: &'a World,
+    roots_pem: String,
+}
+
+impl<'a> Attacker<'a> {
+    /// With [`STRANGER`] beside the addresses that are there, trusting the site's authority.
+    pub fn new(world: &'a World) -> Self {
+        world.nodes.ip(&["address", "replace", &format!("{STRANGER}/24"), "dev", "eth0"]).unwrap();
+        Attacker { world, roots_pem: fs::read_to_string(world.path("state/ca/ca.pem")).unwrap() }
+    }
+
+    /// Runs something where the attacker is.
+    pub fn run<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
+        self.world
+            .nodes
+            .inside(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("it takes too long") })
+            })
+            .unwrap()
+    }
+
+    pub async fn dial(&self, who: &Identity) -> std::io::Result<Tls> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((STRANGER, 0).into())?;
+        let central: Ipv4Addr = CENTRAL.parse().unwrap();
+        let stream = socket.connect((central, 8443).into()).await?;
+        let name = ServerName::try_from(SERVER_NAME).unwrap();
+        TlsConnector::from(Arc::new(self.tls(who))).connect(name, stream).await
+    }
+
+    fn tls(&self, who: &Identity) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(self.roots_pem.as_bytes()) {
+            roots.add(root.unwrap()).unwrap();
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
+        match &who.certificate_pem {
+            None => config.with_no_client_auth(),
+            Some(pem) => {
+                let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|one| one.unwrap()).collect();
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(who.key.serialize_der()));
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        }
+    }
+
+    /// Status and body of a raw request; nothing if the connection was refused before an answer.
+    pub async fn exchange(&self, who: &Identity, request: &str) -> Option<(u16, String)> {
+        let mut stream = self.dial(who).await.ok()?;
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        // Without a TLS close-notify the end is an error; what came before it counts.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1)?.parse().ok()?;
+        Some((status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
+    }
+
+    pub async fn post(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
+        let body = body.to_string();
+        let length = body.len();
+        self.exchange(who, &format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")).await
+    }
+
+    pub async fn get(&self, who: &Identity, path: &str) -> Option<(u16, String)> {
+        self.exchange(who, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await
+    }
+
+    /// Enrols with a ticket as its rightful owner would.
+    pub fn enrol(&self, ticket: &Ticket) -> Identity {
+        let mut identity = Identity::new();
+        let answer = self.run(self.post(&identity, wire::ENROL_PATH, &enrolment(ticket, &identity.csr())));
+        let (status, body) = answer.expect("an answer");
+        assert_eq!(status, 200, "{body}");
+        let response: EnrolResponse = serde_json::from_str(&body).unwrap();
+        identity.certificate_pem = Some(response.certificate_pem);
+        identity
+    }
+
+    /// What the link route and renewal answer to an identity, before anything else is said.
+    pub fn is_let_in(&self, who: &Identity) -> (u16, String) {
+        let renewal = json!({ "version": VERSION, "csr_pem": who.csr() });
+        self.run(async {
+            let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                           sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+            let link = self.exchange(who, &format!("GET {LINK_PATH} HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n")).await;
+            let (status, body) = link.unwrap_or_default();
+            assert_ne!(status, 101, "it may have a link");
+            let renewed = self.post(who, RENEW_PATH, &renewal).await;
+            assert_eq!(renewed.map(|(status, _)| status).unwrap_or_default(), status, "renewal and link agree");
+            (status, body)
+        })
+    }
+
+    /// Opens a link and says hello in a node's name.
+    pub async fn hello(&self, who: &Identity, node: NodeId, session: BootSessionId) -> Link {
+        let stream = self.dial(who).await.unwrap();
+        let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.unwrap();
+        let mut link = Link(socket);
+        let hello = Hello { version: VERSION, node, session, facts: Default::default() };
+        link.say(&FromAgent::Hello(Box::new(hello))).await;
+        link
+    }
+}
+
+/// A session ID that is no node's.
+pub fn no_session() -> BootSessionId {
+    BootSessionId(NO_SESSION)
+}
+
+/// A link that is spoken by hand.
+pub struct Link(WebSocketStream<Tls>);
+
+impl Link {
+    pub async fn say(&mut self, message: &FromAgent) {
+        self.0.send(Message::Text(serde_json::to_string(message).unwrap().into())).await.unwrap();
+    }
+
+    /// The next message, or `None` at the end.
+    pub async fn hear(&mut self) -> Option<FromCentral> {
+        loop {
+            match self.0.next().await? {
+                Ok(Message::Text(text)) => return serde_json::from_str(&text).ok(),
+                Ok(Message::Close(_)) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What docs/security.md claims, tried as an attacker would: from an address of their own, over real sockets, with what they found.
+//! Each line of that document names its test, and `house` holds it to that.
+
+mod boot_lan;
+mod certificates;
+mod client;
+mod tokens;

@@ -1,0 +1,44 @@
+//! What a link stands on: a certificate that is renewed over it, and one that is revoked.
+
+use super::rig::{Machine, Rig};
+use crate::world::World;
+use meshd::{
+    fleet::{By, Stage, Verb, Who},
+    serve::central::PlaneError,
+    wire::{FromAgent, FromCentral, Heartbeat},
+};
+use rcgen::{CertificateParams, KeyPair};
+
+fn renewal() -> FromAgent {
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    FromAgent::Renew { csr_pem: CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap() }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_is_over() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let (id, link) = (machine.id(), machine.link.expect("a link"));
+    let old = rig.node(id).certificates.last().cloned().expect("a certificate");
+    let told = rig.central.link_message(link, renewal()).await;
+    assert!(matches!(told, Ok(Some(FromCentral::Certificate(_)))), "{told:?}");
+    let both = rig.node(id).certificates;
+    assert_eq!(both.len(), 2, "its answer may be lost: the old one counts until the new one is kept");
+    assert!(rig.central.honoured(id, &old).is_ok());
+    assert!(matches!(rig.central.link_message(link, FromAgent::Renewed).await, Ok(None)));
+    assert_eq!(rig.node(id).certificates, both[1..]);
+    assert!(matches!(rig.central.honoured(id, &old), Err(PlaneError::Unauthorized)));
+    let heartbeat = || FromAgent::Heartbeat(Heartbeat::default());
+    assert!(matches!(rig.central.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
+    assert!(matches!(rig.central.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
+
+    let by = By::new(Who::Meshd, Verb::CertificateRevoke, rig.central.new_correlation());
+    assert_eq!(rig.central.revoke(id, &by).await.expect("revoked").certificates, Vec::<String>::new());
+    assert!(rig.central.link_state(id).since.is_none(), "gone before it returns");
+    for message in [heartbeat(), renewal(), FromAgent::Renewed] {
+        let refused = rig.central.link_message(link, message).await;
+        assert!(matches!(refused, Err(PlaneError::Unauthorized)), "{refused:?}");
+    }
+}

@@ -1,0 +1,125 @@
+//! The certificate authority and tickets in use: a rotation under way, a node that was away, a machine that is not netbooted.
+
+use crate::world::{World, eventually, node::PxeNode};
+use serde_json::Value;
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// The root that is active, and how many nodes stand on it.
+fn active(world: &World) -> (String, u64) {
+    let roots = world.json(&["ca", "show", "-o", "json"]);
+    let active = roots.as_array().unwrap().iter().find(|root| root["active"] == true).unwrap().clone();
+    (active["root"].as_str().unwrap().to_owned(), active["nodes"].as_u64().unwrap())
+}
+
+fn rotate(world: &World, grace: &str) {
+    let rotated = world.meshd(&["ca", "rotate", "--grace", grace, "--yes"]);
+    assert!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
+}
+
+#[test]
+fn a_rotation_is_followed_by_an_agent_that_runs_and_no_link_ends() {
+    let mut world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let agent = machine.start_agent(&machine.boot());
+    world.wait_for_phase("online");
+    let (old, nodes) = active(&world);
+    assert_eq!(nodes, 1);
+    let phases = world.events("phase").len();
+    rotate(&world, "1h");
+    let (new, _) = active(&world);
+    assert_ne!(old, new);
+    eventually("the node stands on the new root", || {
+        let nodes = active(&world).1;
+        if nodes == 1 { Ok(()) } else { Err(format!("{nodes} nodes\n{}", agent.log())) }
+    });
+    eventually("the agent keeps both roots", || {
+        let learned = fs::read_to_string(agent.file("state/roots.json")).map_err(|error| error.to_string())?;
+        if learned.matches("BEGIN CERTIFICATE").count() == 2 { Ok(()) } else { Err(learned) }
+    });
+    assert_eq!(world.events("phase").len(), phases, "it was online all the while");
+    assert_eq!(world.node()["conditions"], serde_json::json!([]), "another authority is no other generation");
+    drop(agent);
+    // Whoever was off while the roots changed, and boots with neither, gets both.
+    world.kill();
+    world.start();
+    let overlay = machine.boot();
+    let boot = String::from_utf8_lossy(&overlay["etc/meshd/boot.json"].1).into_owned();
+    assert_eq!(boot.matches("BEGIN CERTIFICATE").count(), 2);
+    let _agent = machine.start_agent(&overlay);
+    world.wait_for_phase("online");
+}
+
+#[test]
+fn a_node_that_was_away_while_its_root_was_replaced_says_stale_ca_and_comes_back_by_a_boot() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    rotate(&world, "0s");
+    // It has fetched its overlay before: it knows the old root alone, and its token is good.
+    let agent = machine.start_agent(&overlay);
+    eventually("the agent says so", || {
+        let log = agent.log();
+        if log.contains("stale_ca") && log.contains("boot this node again") { Ok(()) } else { Err(log) }
+    });
+    eventually("the central node shows it", || {
+        let node = world.node();
+        if node["conditions"].to_string().contains("stale_ca") { Ok(()) } else { Err(node.to_string()) }
+    });
+    let token: Value = serde_json::from_slice(&fs::read(agent.file("boot.json")).unwrap()).unwrap();
+    assert!(token["token"].is_string(), "nothing was sent to whoever that is");
+    drop(agent);
+    let _agent = machine.start_agent(&machine.boot());
+    let node = world.wait_for_phase("online");
+    assert!(!node["conditions"].to_string().contains("stale_ca"), "{node}");
+}
+
+/// An agent on a machine that is not netbooted.
+fn run_agent(world: &World, folder: &Path) -> Child {
+    fs::create_dir_all(folder.join("root")).unwrap();
+    let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+    command.arg("run").arg("--token-file").arg(folder.join("ticket")).arg("--state-dir").arg(folder.join("state"));
+    command.arg("--root").arg(folder.join("root")).args(["--reboot", "/bin/true"]);
+    world.nodes.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)).unwrap()
+}
+
+#[test]
+fn a_machine_that_is_not_netbooted_joins_with_a_ticket_and_goes_on_without_it() {
+    let world = World::new("approve");
+    let dir = tempfile::tempdir().unwrap();
+    world.nodes.ip(&["address", "replace", "10.77.0.50/24", "dev", "eth0"]).unwrap();
+    let (ticket, uuid) = (dir.path().join("ticket"), "4c010203-0405-0607-0809-0a0b0c0d0eff");
+    let made = world.meshd(&["token", "create", "--uuid", uuid, "--out", ticket.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(fs::metadata(&ticket).unwrap().permissions().mode() & 0o777, 0o600);
+    let text: Value = serde_json::from_slice(&fs::read(&ticket).unwrap()).unwrap();
+    let token = text["boot"]["token"].as_str().unwrap().to_owned();
+    for run in 0..2 {
+        let mut agent = run_agent(&world, dir.path());
+        let node = eventually(&format!("run {run}: online"), || {
+            let nodes = world.json(&["node", "list", "-o", "json"]);
+            let node = nodes[0].clone();
+            let log = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+            if node["phase"] == "online" { Ok(node) } else { Err(format!("{nodes}\n{log}\n{}", world.log_text())) }
+        });
+        assert_eq!(node["address"], "10.77.0.50", "{node}");
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        assert!(!ticket.exists(), "it was taken in");
+        let kept = fs::read_to_string(dir.path().join("state/boot.json")).unwrap();
+        assert!(!kept.contains(&token), "and the token is gone once it was used");
+        if run == 0 {
+            eventually("it is offline", || {
+                let phase = world.node()["phase"].clone();
+                if phase == "offline" { Ok(()) } else { Err(phase.to_string()) }
+            });
+        }
+    }
+    let used = world.json(&["token", "list", "-o", "json"]);
+    assert_eq!(used[0]["used_from"], "10.77.0.50", "{used}");
+}
