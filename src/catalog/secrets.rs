@@ -4,11 +4,12 @@ use crate::{
     config::{Fault, Faults},
     id::{MAX_VAR_TEXT, Secret, VarName},
 };
+use rustix::fs::OFlags;
 use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -32,7 +33,9 @@ pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Fault
 
 fn read(path: &Path) -> Result<String, (String, String)> {
     let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
-    let file = File::open(path).map_err(unreadable)?;
+    // A pipe would be waited for, and with it every reload.
+    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2) is an int");
+    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(("is not a file".into(), "name a file that holds the secret and nothing else".into()));
@@ -80,6 +83,11 @@ mod tests {
             (("g".parse().expect("a name"), dir.path().join("absent")), "secret `g` cannot be read: No such file"),
             (("h".parse().expect("a name"), dir.path().to_owned()), "is not a file"),
         ];
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status();
+        assert!(made.expect("mkfifo is there").success());
+        let pipe = BTreeMap::from([("p".parse().expect("a name"), pipe)]);
+        assert!(read_secrets(&pipe).expect_err("nobody waits for it").to_string().contains("is not a file"));
         let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect()).expect_err("all of them");
         for (_, wanted) in &bad {
             assert!(faults.to_string().contains(wanted), "{wanted}\nnot in\n{faults}");

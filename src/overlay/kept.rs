@@ -3,7 +3,7 @@
 use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
 use crate::{
     fleet::{KeptFile, KeptKind},
-    id::Digest,
+    id::{Digest, SafePath},
 };
 use bytes::Bytes;
 
@@ -72,7 +72,11 @@ impl PublicOverlay {
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
-        let secrets = now.map(|now| now.secrets.clone()).unwrap_or_default();
+        // Of the secrets that the node would be given now, those alone that it was given then.
+        let was_given =
+            |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
+        let now = now.iter().flat_map(|now| &now.secrets);
+        let secrets = now.filter(|secret| was_given(secret.path())).cloned().collect();
         Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets })
     }
 }

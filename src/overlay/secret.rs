@@ -28,6 +28,13 @@ enum Part {
     Template { templates: Templates, file: String, values: Value },
 }
 
+/// The place of a fault. What a template says of a value may hold the value, and faults go to the log.
+fn without_value(fault: Fault) -> Fault {
+    let message = "cannot be rendered with the value that one of its secrets has".to_owned();
+    let hint = "what it says is not told, for it may tell the secret; try it with a value of your own".to_owned();
+    Fault { message, hint, ..fault }
+}
+
 /// A file with secrets as one node gets it, once.
 #[derive(Debug)]
 pub struct Delivered {
@@ -57,6 +64,11 @@ impl SecretFile {
         SecretFile { path: path.clone(), pieces, uses }
     }
 
+    /// Where on the node.
+    pub(super) fn path(&self) -> &SafePath {
+        &self.path
+    }
+
     /// Over what may be shown of it, and the marks of its secrets.
     pub(super) fn digest(&self, shown: Digest, marks: &BTreeMap<VarName, Digest>) -> Digest {
         let marks = self.uses.iter().filter_map(|name| marks.get(name));
@@ -66,7 +78,7 @@ impl SecretFile {
     /// The file itself.
     ///
     /// # Errors
-    /// A template that only fails with the real value in it: a fault with file and line.
+    /// A template that only fails with the real value in it: a fault with file and line, which does not say what the template said.
     pub fn make(&self, secrets: &Secrets) -> Result<Delivered, Fault> {
         let mut whole = Bytes::new();
         for piece in &self.pieces {
@@ -74,7 +86,7 @@ impl SecretFile {
                 Part::Text(bytes) => bytes.clone(),
                 Part::Template { templates, file, values } => {
                     let used = secrets.iter().filter(|(name, _)| self.uses.contains(name));
-                    Bytes::from(templates.render(file, &with_secrets(values, used))?)
+                    Bytes::from(templates.render(file, &with_secrets(values, used)).map_err(without_value)?)
                 }
             };
             whole = joined(&whole, &text);

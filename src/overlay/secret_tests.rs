@@ -92,3 +92,40 @@ fn a_secret_that_is_missing_shown_or_readable_by_others_is_a_fault() {
         "{found}"
     );
 }
+
+#[test]
+fn what_was_kept_is_made_again_with_the_secrets_that_it_had_and_no_others() {
+    let root = overlays();
+    let sample = from(root.path(), &["one"]);
+    let then = sample.render().expect("renders");
+    let more = root.path().join("two");
+    std::fs::create_dir_all(more.join("rootfs/etc")).expect("made");
+    let manifest = "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n[files.\"/etc/more\"]\nmode = \"0600\"\n";
+    std::fs::write(more.join("overlay.toml"), manifest).expect("written");
+    std::fs::write(more.join("rootfs/etc/more.j2"), "{{ vars.key }}\n").expect("written");
+    let now = from(root.path(), &["one", "two"]).render().expect("renders");
+    assert_eq!((then.secrets.len(), now.secrets.len()), (1, 2));
+    let contents: std::collections::BTreeMap<Digest, Vec<u8>> =
+        then.contents().map(|(digest, bytes)| (digest, bytes.to_vec())).collect();
+    let content = |digest: &Digest| contents.get(digest).cloned().map(bytes::Bytes::from).ok_or(*digest);
+    let again = PublicOverlay::restore(&then.listing(), &sample.agent, Some(&now), content).expect("all is there");
+    assert_eq!(again.digest, then.digest);
+    let made = again.secrets.iter().map(|file| file.make(&secrets()).expect("renders").path.to_string());
+    assert_eq!(made.collect::<Vec<_>>(), ["/etc/key"]);
+}
+
+#[test]
+fn a_template_that_fails_by_the_value_of_a_secret_does_not_tell_it() {
+    let root = folder(&[
+        (
+            "one/overlay.toml",
+            "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n[files.\"/etc/key\"]\nmode = \"0600\"\n",
+        ),
+        // It takes what stands for the secret, and fails at the secret itself.
+        ("one/rootfs/etc/key.j2", "\n{% if vars.key[0] != '[' %}{{ {}[vars.key].gone }}{% endif %}\n"),
+    ]);
+    let public = from(root.path(), &["one"]).render().unwrap_or_else(|faults| panic!("{faults}"));
+    let fault = public.secrets[0].make(&secrets()).expect_err("it fails").to_string();
+    assert!(fault.contains("one/rootfs/etc/key.j2:2: cannot be rendered with the value"), "{fault}");
+    assert!(!fault.contains(VALUE), "{fault}");
+}

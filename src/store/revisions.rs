@@ -18,6 +18,8 @@ use std::{
 const MAX_REVISION: u64 = 4 << 20;
 /// Files and folders of one overlay that are copied, at most.
 const MAX_COPIED: usize = 8192;
+/// What of an overlay's folder is for people and tests.
+const GOLDEN: &str = "golden";
 
 /// The folder of revisions. One writer at a time: a reload.
 pub struct KeptRevisions {
@@ -51,7 +53,7 @@ impl KeptRevisions {
         let fresh = self.dir.join(".new");
         let copied = remove(&fresh)
             .and_then(|()| fs::create_dir_all(fresh.join(name.as_str())))
-            .and_then(|()| copy(folder, &fresh.join(name.as_str()), &mut 0))
+            .and_then(|()| copy(folder, &fresh.join(name.as_str()), &mut 0, Some(GOLDEN)))
             .and_then(|()| fs::create_dir_all(self.dir.join("overlays")))
             .and_then(|()| fs::rename(&fresh, &place));
         copied.map_err(|source| KeptError::Io { path: place, source })
@@ -107,8 +109,9 @@ fn remove(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Files with their modes, links as links, and no goldens: all that reading an overlay looks at.
-fn copy(from: &Path, to: &Path, count: &mut usize) -> io::Result<()> {
+/// Files with their modes and links as links: all that reading an overlay looks at. Its goldens are not; a folder of that name
+/// elsewhere in it is.
+fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         *count += 1;
@@ -119,9 +122,9 @@ fn copy(from: &Path, to: &Path, count: &mut usize) -> io::Result<()> {
         if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
         } else if kind.is_dir() {
-            if entry.file_name() != "golden" {
+            if without.is_none_or(|name| entry.file_name() != name) {
                 fs::create_dir(&target)?;
-                copy(&path, &target, count)?;
+                copy(&path, &target, count, None)?;
             }
         } else if kind.is_file() {
             fs::copy(&path, &target)?;
@@ -139,7 +142,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let (folder, store) = (dir.path().join("motd"), KeptRevisions::new(dir.path()));
-        fs::create_dir_all(folder.join("rootfs/etc")).unwrap();
+        fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
         fs::create_dir_all(folder.join("golden")).unwrap();
         fs::write(folder.join("rootfs/etc/run"), "x").unwrap();
         fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -149,7 +152,7 @@ mod tests {
         let copy = store.overlay_dir(&digest).join("motd");
         assert_eq!(fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777, 0o755);
         assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
-        assert!(!copy.join("golden").exists());
+        assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
         let generation = Generation(Digest([2; 32]));
         store.put(generation, b"{}").unwrap();
         store.sweep(&[generation].into(), &[digest].into());

@@ -134,7 +134,8 @@ impl Central {
             let input = RenderInput {
                 site,
                 profile,
-                overlays: live.catalog.overlays(),
+                // A profile that is held has the overlays that it had then.
+                overlays: live.overlays_of(name).map_or(live.catalog.overlays(), |held| held),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
                 agent: &self.agent,

@@ -27,8 +27,9 @@ pub(super) type AllHeld = BTreeMap<ProfileName, Result<Arc<Held>, String>>;
 
 type Kept = Revision<Profile>;
 
-fn digest(kept: &Kept) -> Generation {
-    Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), &text(kept)]))
+/// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
+fn digest(text: &[u8]) -> Generation {
+    Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
 }
 
 fn text(kept: &Kept) -> Vec<u8> {
@@ -82,7 +83,7 @@ impl Central {
             let mut revised = Vec::new();
             for (name, profile) in live.filed() {
                 let Some(kept) = live.revision(profile) else { continue };
-                let generation = digest(&kept);
+                let generation = digest(&text(&kept));
                 let last = central.store.read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
                 if last.is_some_and(|last| last.generation == generation) {
                     continue;
@@ -149,10 +150,10 @@ impl Central {
 
     fn held(&self, generation: Generation) -> Result<Held, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
-        if digest(&kept) != generation {
+        if digest(&bytes) != generation {
             return Err("its record does not have the digest that it is named by".to_owned());
         }
+        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
         let mut overlays = BTreeMap::new();
         for (name, digest) in &kept.overlays {
             let gone = || format!("overlay {name} as it was then is gone");
