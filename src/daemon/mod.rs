@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Chores are done when there are some, and at least so often.
-const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs the central node until SIGINT or SIGTERM.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {

@@ -1,6 +1,7 @@
 //! What a node boots, and what it runs: orders for one boot, variables, groups, reloads, generations. With the real `meshd serve`.
 
 mod anew;
+mod kept;
 mod orders;
 mod reload;
 mod running;
