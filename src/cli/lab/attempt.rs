@@ -2,7 +2,7 @@
 
 use super::Hardware;
 use crate::cli::{Context, Failure};
-use crate::lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_shell};
+use crate::lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_login};
 use anyhow::Context as _;
 use clap::Args;
 use std::{
@@ -21,8 +21,9 @@ const LOG_LINES: usize = 20;
 
 /// How it is used, after the options.
 pub(super) const HELP: &str = "\
-At a terminal the node's console is yours, with a root shell once it has booted; Ctrl-] leaves it. Otherwise what the node \
-writes is printed, until it is ended by Ctrl-C or is in the phase of --until.";
+At a terminal the node's console is yours, and root logs in without a password once it has booted; Ctrl-] leaves it. Otherwise \
+what the node writes is printed, until it is ended by Ctrl-C or is in the phase of --until. Images are taken from .lab/blobs \
+where --blobs names no other folder.";
 
 #[derive(Debug, Args)]
 pub(super) struct Try {
@@ -35,7 +36,7 @@ pub(super) struct Try {
     /// End once the node is in this phase, such as `online`.
     #[arg(long, value_name = "PHASE")]
     until: Option<String>,
-    /// The profile and nothing else: no root shell on the console.
+    /// The profile and nothing else: nobody can log in.
     #[arg(long)]
     bare: bool,
     #[command(flatten)]
@@ -71,7 +72,7 @@ impl Try {
         let mut options = options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
         (options.nodes, options.powered, options.console, options.blobs) = (1, false, true, blobs);
         options.firmware = Mix::of([self.firmware]);
-        let options = if self.bare { options } else { with_shell(options)? };
+        let options = if self.bare { options } else { with_login(options)? };
         let mut rack = Rack::up(&options, &mut |word| eprintln!("{word}"))?;
         let tried = attend(&mut rack, self.until.as_deref(), interrupt);
         if tried.is_err() {

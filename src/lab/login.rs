@@ -1,29 +1,30 @@
-//! A way into a node that is tried: nobody has a password on a node, so one that is alone in a box gets a root shell at its serial
-//! port, by an overlay that only the lab knows.
+//! A way into a node that is tried: nobody can log in on a node, so one that is alone in a box has a root without a password, by an
+//! overlay that only the lab knows. Alpine starts a login at the serial port by itself.
 
 use super::{Identity, LabError, Options};
 use crate::config::load;
 use std::{fs, path::Path};
 
 /// The overlay, and the group of one node that has it.
-const NAME: &str = "lab-shell";
-const MANIFEST: &str = r#"description = "a root shell at the serial port of a node in a box"
+const NAME: &str = "lab-login";
+const MANIFEST: &str = r#"description = "root logs in without a password at the serial port of a node in a box"
 [services]
-default = ["lab-shell"]
-[files."/etc/init.d/lab-shell"]
+default = ["lab-login"]
+[files."/etc/init.d/lab-login"]
 mode = "0755"
 "#;
 const SERVICE: &str = r#"#!/sbin/openrc-run
-description="a root shell at the serial port"
+description="root logs in without a password"
 
-supervisor=supervise-daemon
-command=/sbin/getty
-command_args="-n -l /bin/sh 115200 ttyS0 vt100"
-respawn_delay=1
+start() {
+	ebegin "Taking away the password of root"
+	passwd -d root >/dev/null
+	eend $?
+}
 "#;
 
-/// The same rack, whose first node has a root shell at its serial port. The overlays are copied into the rack's folder.
-pub fn with_shell(options: Options) -> Result<Options, LabError> {
+/// The same rack, on whose first node root logs in without a password. The overlays are copied into the rack's folder.
+pub fn with_login(options: Options) -> Result<Options, LabError> {
     let site = load(&options.site).map_err(|faults| LabError::Site(faults.to_string()))?;
     let overlays = options.dir.join("overlays");
     copy(&site.overlays_dir, &overlays)?;
