@@ -27,7 +27,7 @@ pub struct TestRack {
     _turn: MutexGuard<'static, ()>,
 }
 
-fn repository() -> &'static Path {
+pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -38,19 +38,29 @@ pub fn from_env(name: &str, default: &str) -> PathBuf {
 }
 
 /// The static agent that nodes can run.
-fn agent() -> PathBuf {
+pub fn agent() -> PathBuf {
     let agent = from_env("MESHD_E2E_AGENT", "target/release/mesh-agent");
     assert!(agent.is_file(), "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT", agent.display());
     agent
 }
 
+/// The folder of built images.
+pub fn blobs() -> PathBuf {
+    from_env("MESHD_E2E_BLOBS", ".lab/blobs")
+}
+
+/// To be held while a rack is up.
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The committed site with what a test changes; `change` is given the rack's folder.
 pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
-    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = one_at_a_time();
     let dir = tempfile::Builder::new().prefix("meshd-e2e").tempdir().expect("a folder");
     let site = repository().join("site.toml");
     let mut options = Options::new(dir.path().join("lab"), site, env!("CARGO_BIN_EXE_meshd"));
-    options.blobs = Some(from_env("MESHD_E2E_BLOBS", ".lab/blobs"));
+    options.blobs = Some(blobs());
     options = options.set("agent.binary", &agent().display().to_string());
     Rack::prepare(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
     let options = change(options, dir.path());
