@@ -2,13 +2,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image demo test unit e2e lint fuzz bench bench-boot doc clean
+.PHONY: help setup build image demo test test-crash unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
 NODES ?= 1000
+KILLS ?= 500
+SEED ?=
 SECONDS := 60
 FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
@@ -34,6 +36,11 @@ demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions 
 
 test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 	@echo "test: everything passed"
+
+test-crash: build ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks for what it lost; 15 minutes
+	@.ci/setup test
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_CRASH_KILLS=$(KILLS) $(if $(SEED),MESHD_CRASH_SEED=$(SEED)) \
+	  cargo test --quiet --locked --test integration crash:: -- --nocapture
 
 unit: build ## Unit, property and integration tests: a minute once built
 	@.ci/setup test

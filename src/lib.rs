@@ -3,7 +3,9 @@
 //! A module uses only what stands above it; `tests/house.rs` holds that rule. The agent, which travels in every overlay,
 //! knows nothing but the vocabulary and the wire.
 
-// 0  the words, and what agent and central node say to each other
+// 0  the words, and what agent and central node say to each other; and where a test may end the program
+#[cfg(feature = "server")]
+pub mod fail;
 pub mod id;
 pub mod wire;
 // 1  site.toml as written -> Site as valid

@@ -1,68 +1,100 @@
 //! Group commit: many writers, one flush.
 
+use super::journal::{Flushed, Journal};
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, MutexGuard, watch},
+    sync::{Mutex, OwnedMutexGuard, watch},
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 
-/// Shortest time from the beginning of one flush to that of the next. A flush costs the same for one writer as for a hundred
-/// (sled wakes all of its threads for it), so under load it is worth while to let a hundred gather; a writer that is alone never
-/// waits for this.
+/// Shortest time from the beginning of one flush to that of the next. A flush costs the same for one writer as for a hundred, so under
+/// load it is worth while to let a hundred gather; a writer that is alone never waits for this.
 const PACE: Duration = Duration::from_millis(4);
 
-/// Hands out tickets in write order and flushes until a ticket is on the disk.
+/// Flushes until a change is on the disk.
 pub(super) struct Flusher {
-    db: sled::Db,
-    issued: AtomicU64,
+    journal: Arc<Journal>,
     /// Whoever holds it flushes for all; inside is when the last flush began.
-    turn: Mutex<Option<Instant>>,
-    /// Everything up to this ticket is on the disk.
+    turn: Arc<Mutex<Option<Instant>>>,
+    /// Everything up to this change is on the disk.
     flushed: watch::Sender<u64>,
+    /// The last flush failed: changes are left that nobody was told of.
+    failed: AtomicBool,
 }
 
 impl Flusher {
-    pub(super) fn new(db: sled::Db) -> Self {
-        Flusher { db, issued: AtomicU64::new(0), turn: Mutex::default(), flushed: watch::Sender::new(0) }
+    pub(super) fn new(journal: Arc<Journal>) -> Self {
+        let flushed = watch::Sender::new(journal.seq());
+        Flusher { journal, turn: Arc::default(), flushed, failed: AtomicBool::new(false) }
     }
 
-    /// A ticket for what was written before this call.
-    pub(super) fn ticket(&self) -> u64 {
-        self.issued.fetch_add(1, Ordering::SeqCst) + 1
-    }
-
-    /// Returns when everything up to the ticket is on the disk: this writer flushes for everybody, or somebody else for it.
-    pub(super) async fn wait(&self, ticket: u64) -> Result<(), sled::Error> {
+    /// Returns when everything up to a change is on the disk: this writer flushes for everybody, or somebody else for it.
+    pub(super) async fn wait(&self, change: u64) -> io::Result<()> {
         let mut flushed = self.flushed.subscribe();
         // The sender is in `self`, so waiting for it cannot fail.
-        let done = async { drop(flushed.wait_for(|done| *done >= ticket).await) };
+        let done = async { drop(flushed.wait_for(|done| *done >= change).await) };
         let turn = tokio::select! {
             biased;
             () = done => return Ok(()),
-            turn = self.turn.lock() => turn,
+            turn = self.turn.clone().lock_owned() => turn,
         };
-        self.flush(turn, ticket).await
+        self.flush(turn, change).await
     }
 
-    async fn flush(&self, mut begun: MutexGuard<'_, Option<Instant>>, ticket: u64) -> Result<(), sled::Error> {
+    /// While the last flush failed, tries it again: a disk that was full may have room now. No change is taken before it succeeds, so
+    /// that those that nobody was told of do not pile up.
+    pub(super) async fn recover(&self) -> io::Result<()> {
+        if self.failed.load(Ordering::SeqCst) { self.wait(self.journal.seq()).await } else { Ok(()) }
+    }
+
+    async fn flush(&self, mut begun: OwnedMutexGuard<Option<Instant>>, change: u64) -> io::Result<()> {
         let done = *self.flushed.borrow();
-        if done >= ticket {
+        if done >= change {
             return Ok(());
         }
-        let alone = self.issued.load(Ordering::SeqCst) == done + 1;
+        let alone = self.journal.seq() == done + 1;
         if let Some(last) = begun.filter(|_| !alone) {
             sleep_until(last + PACE).await;
         }
         *begun = Some(Instant::now());
-        let target = self.issued.load(Ordering::SeqCst);
-        let db = self.db.clone();
-        let flush = spawn_blocking(move || db.flush());
-        flush.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-        self.flushed.send_replace(target);
+        let journal = Arc::clone(&self.journal);
+        let flushed = blocking(move || journal.flush()).await;
+        self.failed.store(flushed.is_err(), Ordering::SeqCst);
+        let Flushed { seq, is_long } = flushed?;
+        self.flushed.send_replace(seq);
+        if is_long {
+            self.renew(begun);
+        }
         Ok(())
     }
+
+    /// The one whose change made the journal long need not wait for this; those who come later do.
+    fn renew(&self, turn: OwnedMutexGuard<Option<Instant>>) {
+        let journal = Arc::clone(&self.journal);
+        tokio::spawn(async move {
+            if let Err(error) = blocking(move || journal.renew()).await {
+                tracing::warn!(%error, "the store cannot be written anew, and grows meanwhile; check the disk (full?)");
+            }
+            drop(turn);
+        });
+    }
+
+    /// Flushes what is left; called once, at the end.
+    pub(super) async fn close(&self) -> io::Result<()> {
+        let _turn = self.turn.lock().await;
+        let journal = Arc::clone(&self.journal);
+        blocking(move || journal.close()).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }

@@ -1,10 +1,10 @@
-//! Step 3, store: the only owner of durable state, on sled.
+//! Step 3, store: the only owner of durable state.
 //!
-//! **Trees and keys.** One sled tree, so that one batch changes everything that belongs together or nothing of it:
+//! **Keys.** One [`Journal`](journal), so that one batch changes everything that belongs together or nothing of it. docs/adr/0017 says
+//! why it is not sled.
 //!
 //! | key | value (JSON) |
 //! | --- | --- |
-//! | `version` | [`VERSION`] as text |
 //! | `node/<node ID>` | [`Node`](crate::fleet::Node) |
 //! | `session/<boot session ID>` | [`BootSession`](crate::fleet::BootSession) |
 //! | `lease/<address>` | [`Lease`](crate::fleet::Lease) |
@@ -15,19 +15,23 @@
 //!
 //! **Memory.** All but the events is held in a [`Model`] too; reads never touch the disk.
 //!
-//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is written as one sled batch, then shown
+//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is given to the journal as one batch, then shown
 //! to readers, then flushed. It returns after the flush: what was acknowledged is on the disk. Writers that arrive while a
 //! flush runs share the next one.
 //!
-//! **Crash cases.** Killed before the batch: nothing happened. Between batch and flush: sled recovers a prefix of its log, so
-//! the batch is there whole or not at all, and nobody was told. After the flush: it is there. A value that cannot be read
-//! back stops the start with its key; it is never skipped.
+//! **Crash cases.** Killed before or within the write: the batch is there whole or not at all, and nobody was told. After the flush: it
+//! is there. The journal's header says what of a damaged file is refused. A value that cannot be read back stops the start with its
+//! key; it is never skipped.
+//!
+//! **A full or broken disk.** Whoever waited for a flush that failed is told so. Further changes are refused as long as the flush cannot
+//! be done again, and taken as soon as it can: nothing has to be restarted.
 //!
 //! **Beside the tree** lie [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
 mod events;
 mod flush;
+mod journal;
 mod kept;
 mod model;
 mod open;
@@ -42,20 +46,25 @@ pub use kept::{Kept, KeptError};
 #[cfg(test)]
 pub(crate) use model::LOOKED_AT;
 pub use model::Model;
+pub use open::FOLDER;
 pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
 use crate::fleet::{Event, EventSeq};
 use flush::Flusher;
+use journal::Journal;
 use std::{
     collections::VecDeque,
-    sync::{Mutex, PoisonError, RwLock},
+    fs::File,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Instant,
 };
 use tokio::sync::broadcast;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 /// Events kept; the oldest go first.
 pub const MAX_EVENTS: u64 = 200_000;
 /// Boot sessions kept of one MAC address.
@@ -71,21 +80,31 @@ const SUBSCRIBER_BACKLOG: usize = 4096;
 /// What can go wrong with durable state.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The folder cannot be used.
-    #[error("cannot use the state folder {path}; it must be a folder that meshd may write")]
-    Folder {
+    /// Another meshd has it open.
+    #[error("another meshd runs on the store {}; stop it first, or give this one a state_dir of its own", path.display())]
+    Held {
         /// Which.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
+        path: PathBuf,
     },
-    /// sled would not open it.
-    #[error("cannot open the store {path}; is another meshd running on it? Else restore the last backup")]
+    /// It cannot be read or written.
+    #[error("cannot use the store {}; it must be a folder that meshd may write, on a disk with room", path.display())]
     Open {
-        /// Which.
-        path: std::path::PathBuf,
+        /// Which file or folder.
+        path: PathBuf,
         /// Why.
-        source: sled::Error,
+        source: io::Error,
+    },
+    /// Its bytes are not those that were written.
+    #[error(
+        "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with          `meshd backup restore`", path.display()
+    )]
+    Broken {
+        /// Which file.
+        path: PathBuf,
+        /// Where.
+        at: usize,
+        /// What is wrong.
+        what: &'static str,
     },
     /// Written by another version of meshd.
     #[error("the store has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it")]
@@ -109,7 +128,10 @@ pub enum StoreError {
     },
     /// A write or flush failed: the disk is full, read-only or broken.
     #[error("cannot write the store; check the disk (full? read-only?)")]
-    Write(#[source] sled::Error),
+    Write(#[source] io::Error),
+    /// A record on the disk cannot be read.
+    #[error("cannot read the store; check the disk")]
+    Read(#[source] io::Error),
     /// A value cannot be written as JSON.
     #[error("cannot encode a record for the store")]
     Encode(#[source] serde_json::Error),
@@ -117,11 +139,11 @@ pub enum StoreError {
 
 /// The open store. Shared by reference; all methods may be called from any task.
 pub struct Store {
-    tree: sled::Tree,
+    journal: Arc<Journal>,
     model: RwLock<Model>,
     flusher: Flusher,
     subscribers: broadcast::Sender<(EventSeq, Event)>,
-    /// Events whose flush is under way, with their tickets.
+    /// Events whose flush is under way, each with its change.
     unsent: Mutex<VecDeque<(u64, (EventSeq, Event))>>,
 }
 
@@ -137,11 +159,12 @@ impl Store {
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let begun = Instant::now();
-        let (result, ticket) = self.apply(change)?;
-        if let Some(ticket) = ticket {
-            self.flusher.wait(ticket).await.map_err(StoreError::Write)?;
+        self.flusher.recover().await.map_err(StoreError::Write)?;
+        let (result, number) = self.apply(change)?;
+        if let Some(number) = number {
+            self.flusher.wait(number).await.map_err(StoreError::Write)?;
             metrics::histogram!("meshd_store_commit_seconds").record(begun.elapsed().as_secs_f64());
-            self.publish(ticket);
+            self.publish(number);
         }
         Ok(result)
     }
@@ -160,20 +183,18 @@ impl Store {
             return Ok((result, None));
         }
         let events = staged.numbered_events(model.next_event);
-        let batch = staged.to_batch(&model, &events)?;
-        self.tree.apply_batch(batch).map_err(StoreError::Write)?;
+        let number = self.journal.append(staged.to_batch(&events)?);
         model.apply(staged);
-        let ticket = self.flusher.ticket();
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        unsent.extend(events.into_iter().map(|event| (ticket, event)));
-        Ok((result, Some(ticket)))
+        unsent.extend(events.into_iter().map(|event| (number, event)));
+        Ok((result, Some(number)))
     }
 
-    /// Tells subscribers of everything up to a ticket that is on the disk, in the order in which it happened: whoever of
+    /// Tells subscribers of everything up to a change that is on the disk, in the order in which it happened: whoever of
     /// several writers wakes first speaks for all, and for those who no longer wait.
-    fn publish(&self, ticket: u64) {
+    fn publish(&self, number: u64) {
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        while unsent.front().is_some_and(|(other, _)| *other <= ticket) {
+        while unsent.front().is_some_and(|(other, _)| *other <= number) {
             if let Some((_, event)) = unsent.pop_front() {
                 // Nobody listening is no error.
                 let _ = self.subscribers.send(event);
@@ -188,6 +209,12 @@ impl Store {
 
     /// Flushes what is left; called once, at the end.
     pub async fn close(&self) -> Result<(), StoreError> {
-        self.flusher.wait(self.flusher.ticket()).await.map_err(StoreError::Write)
+        self.flusher.close().await.map_err(StoreError::Write)
+    }
+
+    /// All that was committed before this call, as files that make the same store in another folder: name, content, and how many bytes
+    /// of it. They can be read at leisure. Blocks.
+    pub fn snapshot(&self) -> Result<Vec<(String, File, u64)>, StoreError> {
+        self.journal.snapshot().map_err(StoreError::Write)
     }
 }

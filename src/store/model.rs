@@ -44,7 +44,6 @@ pub struct Model {
     /// Derived: the newest session at an address.
     by_address: BTreeMap<Ipv4Addr, BootSessionId>,
     pub(super) next_event: EventSeq,
-    pub(super) oldest_event: EventSeq,
 }
 
 impl Model {

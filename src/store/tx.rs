@@ -1,6 +1,9 @@
 //! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
 
-use super::{Model, StoreError, events};
+use super::{
+    Model, StoreError,
+    journal::{Batch, EVENTS},
+};
 use crate::fleet::{BootSession, Event, EventSeq, History, Lease, Node, Revisions};
 use crate::id::{BootSessionId, Digest, NodeId, ProfileName};
 use crate::trust::TokenRecord;
@@ -200,9 +203,9 @@ impl Staged {
         (next.0..).map(EventSeq).zip(self.events.iter().cloned()).collect()
     }
 
-    /// One sled batch: all of it happens, or nothing.
-    pub(super) fn to_batch(&self, model: &Model, events: &[(EventSeq, Event)]) -> Result<sled::Batch, StoreError> {
-        let mut batch = sled::Batch::default();
+    /// One batch: all of it happens, or nothing.
+    pub(super) fn to_batch(&self, events: &[(EventSeq, Event)]) -> Result<Batch, StoreError> {
+        let mut batch = Batch::default();
         write_all(&mut batch, "node", &self.nodes)?;
         write_all(&mut batch, "session", &self.sessions)?;
         write_all(&mut batch, "lease", &self.leases)?;
@@ -210,17 +213,14 @@ impl Staged {
         write_all(&mut batch, "history", &self.histories)?;
         write_all(&mut batch, "profile", &self.revisions)?;
         for (seq, event) in events {
-            batch.insert(events::key(*seq), serde_json::to_vec(event).map_err(StoreError::Encode)?);
-        }
-        for seq in events::surplus(model, events.len()) {
-            batch.remove(events::key(seq));
+            batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);
         }
         Ok(batch)
     }
 }
 
 fn write_all<K: Display, T: Serialize>(
-    batch: &mut sled::Batch,
+    batch: &mut Batch,
     kind: &str,
     changes: &BTreeMap<K, Change<T>>,
 ) -> Result<(), StoreError> {

@@ -1,6 +1,7 @@
 //! Files of keys and certificates: private ones 0600, each written whole or not at all.
 
 use super::TrustError;
+use crate::fail;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
@@ -60,7 +61,9 @@ fn write_and_rename(fresh: &Path, path: &Path, content: &str, mode: u32) -> io::
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(fresh)?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
+    fail::point("file-written");
     fs::rename(fresh, path)?;
+    fail::point("file-renamed");
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 

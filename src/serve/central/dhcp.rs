@@ -46,7 +46,8 @@ impl Central {
     /// any of it may go out once this returned.
     pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
         let now = self.now();
-        self.store
+        let stored = self
+            .store
             .commit(|tx| {
                 // What the store does not show before the end: sessions that this very change opens.
                 let mut opened = BTreeMap::new();
@@ -58,7 +59,9 @@ impl Central {
                 }
                 Ok(())
             })
-            .await
+            .await;
+        crate::fail::point("dhcp-committed");
+        stored
     }
 
     fn seen(&self, tx: &mut Tx<'_>, seen: &DhcpSeen, opened: &mut BTreeMap<MacAddr, BootSessionId>, now: Timestamp) {

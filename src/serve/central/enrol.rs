@@ -1,6 +1,7 @@
 //! An agent asked for a certificate, by the token of its overlay or by the certificate that it has.
 
 use super::{Central, alarm::Alarm, lock, script::phase_event, stages::reach, tokens};
+use crate::fail;
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
@@ -70,6 +71,7 @@ impl Central {
             return Err(self.enrol_refused(&request, from, None, Why::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
+        fail::point("enrol-issued");
         let redeemed = self.store.commit(|tx| {
             // Found by a hash that nobody can steer, and then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
@@ -97,6 +99,7 @@ impl Central {
         });
         match redeemed.await {
             Ok(()) => {
+                fail::point("enrol-committed");
                 self.touch(request.node);
                 self.close_link(request.node, "the node has enrolled anew");
                 Ok(issued.response(now))

@@ -122,6 +122,7 @@ impl Central {
                 Ok::<_, OperateError>(node)
             })
             .await?;
+        crate::fail::point("order-committed");
         self.decided();
         Ok(node)
     }

@@ -257,6 +257,7 @@ impl Central {
                 Ok::<_, OperateError>(node)
             })
             .await?;
+        crate::fail::point("order-committed");
         self.reconsider(vec![id]).await?;
         Ok(node)
     }

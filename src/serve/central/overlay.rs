@@ -237,6 +237,7 @@ impl OverlayTransfer {
         if lock(&self.central.capabilities).finish(self.id) {
             lock(&self.central.promises).remove(&grant.session);
         }
+        crate::fail::point("overlay-sent");
         let marked = self.central.store.commit(|tx| {
             reach(tx, grant.session, Stage::Overlay, now);
             Ok::<_, StoreError>(tx.session(grant.session).map(|session| session.mac))

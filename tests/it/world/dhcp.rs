@@ -9,6 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a client waits before it asks again.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum As {
@@ -37,39 +40,54 @@ pub struct Answer {
 
 /// DISCOVER to ACK; asks again until it is answered, as every client does.
 pub fn obtain(mac: MacAddr, uuid: SystemUuid, who: As) -> Granted {
+    let socket = client();
+    let end = Instant::now() + DEADLINE;
+    while Instant::now() < end {
+        if let Some(granted) = attempt(&socket, mac, uuid, who) {
+            return granted;
+        }
+    }
+    panic!("no DHCP answer");
+}
+
+/// What a client asks with.
+pub fn client() -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket.bind_device(Some(b"eth0")).unwrap();
     socket.set_broadcast(true).unwrap();
     socket.set_reuse_address(true).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 68)).into()).unwrap();
     let socket = UdpSocket::from(socket);
-    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let end = Instant::now() + DEADLINE;
-    while Instant::now() < end {
-        let Some(offer) = exchange(&socket, &packet(mac, uuid, who, 1, &[])) else { continue };
-        assert_eq!(offer.kind, 2, "an offer");
-        let server = offer.options.get(&54).cloned().expect("option 54");
-        let request = packet(mac, uuid, who, 3, &[(50, offer.address.octets().to_vec()), (54, server)]);
-        let Some(ack) = exchange(&socket, &request) else { continue };
-        assert_eq!(ack.kind, 5, "an acknowledgement");
-        assert_eq!(ack.address, offer.address);
-        let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
-        return Granted { address: ack.address, file: named.unwrap_or(ack.file) };
-    }
-    panic!("no DHCP answer");
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// DISCOVER to ACK, each asked once; `None` if one of them was not answered.
+pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> Option<Granted> {
+    let offer = exchange(socket, &packet(mac, uuid, who, 1, &[]))?;
+    assert_eq!(offer.kind, 2, "an offer");
+    let server = offer.options.get(&54).cloned().expect("option 54");
+    let request = packet(mac, uuid, who, 3, &[(50, offer.address.octets().to_vec()), (54, server)]);
+    let ack = exchange(socket, &request)?;
+    assert_eq!(ack.kind, 5, "an acknowledgement");
+    assert_eq!(ack.address, offer.address);
+    let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
+    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file) })
 }
 
 fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
     // A central node that was just killed leaves the port closed for a moment.
     socket.send_to(packet, (Ipv4Addr::BROADCAST, 67)).ok()?;
     let mut buffer = [0; 2048];
-    // Who had to ask twice is answered twice: what is left of an earlier question is no answer to this one.
-    loop {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
         let (length, _) = socket.recv_from(&mut buffer).ok()?;
-        if buffer[4..8] == packet[4..8] {
+        // Broadcast, so answers to others come too, and what is left of an earlier question.
+        if buffer[4..8] == packet[4..8] && buffer[28..34] == packet[28..34] {
             return Some(parse(&buffer[..length]));
         }
     }
+    None
 }
 
 fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {

@@ -43,6 +43,8 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
 /// One site and one wire.
 pub struct World {
     dir: TempDir,
+    /// What meshd runs on.
+    pub site: PathBuf,
     pub central: Namespace,
     pub nodes: Namespace,
     daemon: Option<Child>,
@@ -63,7 +65,8 @@ impl World {
         let name = format!("world {} {}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let central = Namespace::of(Path::new("ip"), Path::new(&name));
         let nodes = central.beside("n");
-        let world = World { dir, central, nodes, daemon: None };
+        let site = dir.path().join("site.toml");
+        let world = World { dir, site, central, nodes, daemon: None };
         world.central.create().unwrap();
         world.nodes.create().unwrap();
         world
@@ -174,7 +177,7 @@ overlays = ["motd"]
     fn serve(&self) -> Command {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-        command.arg("--site").arg(self.path("site.toml")).arg("serve");
+        command.arg("--site").arg(&self.site).arg("serve");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
@@ -188,6 +191,12 @@ overlays = ["motd"]
             let answer = self.meshd(&["node", "list", "-o", "json"]);
             if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
         });
+    }
+
+    /// Starts meshd and does not wait for it; whoever asked ends it.
+    pub fn spawn(&self, environment: &[(&str, String)]) -> Child {
+        let mut serve = self.serve();
+        self.central.spawn(serve.envs(environment.iter().map(|(name, value)| (name, value)))).unwrap()
     }
 
     /// Runs `meshd serve` on this site until it ends by itself, which it must.
@@ -222,7 +231,7 @@ overlays = ["motd"]
     /// Runs a verb of the command line.
     pub fn meshd(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-        command.arg("--site").arg(self.path("site.toml")).args(args).stdin(Stdio::null()).output().unwrap()
+        command.arg("--site").arg(&self.site).args(args).stdin(Stdio::null()).output().unwrap()
     }
 
     /// Runs a verb that has to succeed and print JSON.

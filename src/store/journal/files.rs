@@ -1,0 +1,164 @@
+//! The journal's files: their names, and how one is written whole or not at all.
+
+use super::{
+    frame::{self, Check, HEAD},
+    numbered::{Log, Place},
+};
+use crate::fail;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Where the [witness](super::witness) is.
+pub(super) const WITNESS: &str = "acknowledged";
+/// Held by the one meshd that has the store open.
+pub(super) const LOCK: &str = "lock";
+/// A file that is not whole yet.
+const FRESH: &str = ".new";
+/// Records are put together up to so many bytes to a frame.
+const FRAME: usize = 1 << 20;
+
+/// The two kinds of files. Number 7 of one goes with number 7 of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// All records as they were when it began, then every change.
+    Journal,
+    /// The numbered records of a journal that has ended.
+    Numbered,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Journal => "journal",
+            Kind::Numbered => "numbered",
+        }
+    }
+
+    pub(super) fn name(self, number: u64) -> String {
+        format!("{}-{number:08}", self.word())
+    }
+
+    pub(super) fn path(self, dir: &Path, number: u64) -> PathBuf {
+        dir.join(self.name(number))
+    }
+}
+
+/// What stands in the first frame of a file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// [`VERSION`](crate::store::VERSION).
+    pub(super) version: String,
+    /// Its own number.
+    pub(super) number: u64,
+    /// How many records follow with the same sequence: a file that lacks some is damaged.
+    pub(super) records: u64,
+    /// By kind of numbered records, the number that the next one has: after a numbered file, and at the begin of a journal.
+    pub(super) next: BTreeMap<String, u64>,
+}
+
+/// A file that is whole and in its place.
+pub(super) struct Whole {
+    pub(super) file: Arc<File>,
+    pub(super) length: u64,
+    pub(super) check: Check,
+    /// Where the numbered records in it stand.
+    pub(super) numbered: Vec<(Log, u64, Place)>,
+}
+
+/// Makes a folder that its owner alone may read, unless it is there.
+pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Writes a file beside its place, flushes it and renames it: after a crash it is there whole or not at all.
+pub(super) fn write_whole<'a>(
+    dir: &Path,
+    kind: Kind,
+    seq: u64,
+    header: &Header,
+    records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> io::Result<Whole> {
+    let fresh = dir.join(format!("{}{FRESH}", kind.name(header.number)));
+    let written = write_fresh(&fresh, seq, header, records).and_then(|whole| {
+        fail::point("store-whole");
+        fs::rename(&fresh, kind.path(dir, header.number))?;
+        fail::point("store-renamed");
+        File::open(dir)?.sync_all()?;
+        Ok(whole)
+    });
+    if written.is_err() {
+        // It takes room that may be what is missing.
+        let _ = fs::remove_file(&fresh);
+    }
+    written
+}
+
+fn write_fresh<'a>(
+    fresh: &Path,
+    seq: u64,
+    header: &Header,
+    records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> io::Result<Whole> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
+    let file = Arc::new(file);
+    let (mut length, mut check, mut numbered) = (0, Check::default(), Vec::new());
+    // Gives where the frame begins.
+    let mut put = |body: &[u8]| {
+        let mut bytes = Vec::with_capacity(body.len() + HEAD);
+        check = frame::write(&mut bytes, check, seq, body);
+        let begin = length;
+        length += bytes.len() as u64;
+        (&*file).write_all(&bytes).map(|()| begin)
+    };
+    put(&serde_json::to_vec(header).map_err(io::Error::other)?)?;
+    let (mut body, mut places) = (Vec::new(), Vec::new());
+    for (key, value) in records {
+        frame::put(&mut body, key, value);
+        if let Some((log, number)) = Log::of(key) {
+            places.push((log, number, body.len() - value.len(), value.len()));
+        }
+        if body.len() >= FRAME {
+            numbered.extend(placed(&file, put(&body)?, &mut places));
+            body.clear();
+        }
+    }
+    if !body.is_empty() {
+        numbered.extend(placed(&file, put(&body)?, &mut places));
+    }
+    file.sync_all()?;
+    Ok(Whole { file, length, check, numbered })
+}
+
+/// Places within a file from those within the body of a frame that begins at `begin`.
+fn placed<'a>(
+    file: &'a Arc<File>,
+    begin: u64,
+    places: &'a mut Vec<(Log, u64, usize, usize)>,
+) -> impl Iterator<Item = (Log, u64, Place)> + 'a {
+    places.drain(..).map(move |(log, number, at, length)| {
+        (log, number, Place { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length })
+    })
+}
+
+/// The numbers of all files of a kind, in order. Files that were never whole are removed.
+pub(super) fn numbers(dir: &Path, kind: Kind) -> io::Result<Vec<u64>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(kind.word()).and_then(|rest| rest.strip_prefix('-')) else { continue };
+        if rest.ends_with(FRESH) {
+            fs::remove_file(dir.join(&name))?;
+        } else if let Ok(number) = rest.parse() {
+            found.push(number);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}

@@ -1,0 +1,233 @@
+//! The bytes of the journal's files: frames, each with the check of all that came before it, and what stands in them.
+//!
+//! ```text
+//! frame   length of the body, u32 │ sequence of the change, u64 │ check, 16 bytes │ body        numbers little-endian
+//! check   the first 16 bytes of SHA-256(check of the frame before, sequence, body), each preceded by its length
+//! body    1 │ length of the key, u16 │ key │ length of the value, u32 │ value                    put
+//!         2 │ length of the key, u16 │ key                                                      removed; and so on
+//! ```
+//! A frame that was altered, left out, doubled or moved does not have the check that the one before it demands.
+
+use crate::id::Digest;
+use std::ops::Range;
+
+/// Bytes before a body.
+pub(super) const HEAD: usize = 4 + 8 + CHECK;
+const CHECK: usize = 16;
+const PUT: u8 = 1;
+const REMOVE: u8 = 2;
+
+/// What a frame's bytes and all before them come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Check([u8; CHECK]);
+
+impl Check {
+    /// Of a frame after another one.
+    pub(super) fn of(self, seq: u64, body: &[u8]) -> Self {
+        let digest = Digest::of_fields([&self.0[..], &seq.to_le_bytes(), body]);
+        Check(std::array::from_fn(|at| digest.0[at]))
+    }
+}
+
+/// Appends a frame; gives its check. The body begins [`HEAD`] bytes after the end that `out` had.
+pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> Check {
+    let length = u32::try_from(body.len()).expect("one change is far below 4 GiB");
+    let check = before.of(seq, body);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&seq.to_le_bytes());
+    out.extend_from_slice(&check.0);
+    out.extend_from_slice(body);
+    check
+}
+
+/// A frame as it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame<'a> {
+    pub(super) seq: u64,
+    pub(super) check: Check,
+    /// Where its body begins.
+    pub(super) at: usize,
+    pub(super) body: &'a [u8],
+}
+
+/// The frames of a file, as far as they are what was written.
+pub(super) struct Frames<'a> {
+    bytes: &'a [u8],
+    /// How many bytes are good so far.
+    pub(super) good: usize,
+    check: Check,
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Frames { bytes, good: 0, check: Check::default() }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let (length, rest) = self.bytes.get(self.good..)?.split_first_chunk::<4>()?;
+        let (seq, rest) = rest.split_first_chunk::<8>()?;
+        let (check, rest) = rest.split_first_chunk::<CHECK>()?;
+        let body = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        let (seq, check) = (u64::from_le_bytes(*seq), Check(*check));
+        if self.check.of(seq, body) != check {
+            return None;
+        }
+        let at = self.good + HEAD;
+        self.good = at + body.len();
+        self.check = check;
+        Some(Frame { seq, check, at, body })
+    }
+}
+
+/// What happens to one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Op<'a> {
+    pub(super) key: &'a [u8],
+    /// Its new value, and where in the body that stands; `None`: it is removed.
+    pub(super) value: Option<(&'a [u8], Range<usize>)>,
+}
+
+/// Appends that a record has this value now.
+pub(super) fn put(body: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    body.push(PUT);
+    write_key(body, key);
+    let length = u32::try_from(value.len()).expect("a value is far below 4 GiB");
+    body.extend_from_slice(&length.to_le_bytes());
+    body.extend_from_slice(value);
+}
+
+/// Appends that a record is gone.
+pub(super) fn remove(body: &mut Vec<u8>, key: &[u8]) {
+    body.push(REMOVE);
+    write_key(body, key);
+}
+
+fn write_key(body: &mut Vec<u8>, key: &[u8]) {
+    let length = u16::try_from(key.len()).expect("a key is a kind and a name");
+    body.extend_from_slice(&length.to_le_bytes());
+    body.extend_from_slice(key);
+}
+
+/// What stands in a body; `None` at the end of it if it is no body.
+pub(super) fn ops(body: &[u8]) -> impl Iterator<Item = Option<Op<'_>>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at >= body.len() {
+            return None;
+        }
+        let op = read_op(body, &mut at);
+        if op.is_none() {
+            at = body.len();
+        }
+        Some(op)
+    })
+}
+
+fn read_op<'a>(body: &'a [u8], at: &mut usize) -> Option<Op<'a>> {
+    let mut take = |length: usize| {
+        let range = *at..at.checked_add(length)?;
+        let bytes = body.get(range.clone())?;
+        *at = range.end;
+        Some((bytes, range))
+    };
+    let kind = take(1)?.0[0];
+    let length = u16::from_le_bytes(take(2)?.0.try_into().ok()?);
+    let (key, _) = take(length.into())?;
+    match kind {
+        PUT => {
+            let length = u32::from_le_bytes(take(4)?.0.try_into().ok()?);
+            let value = take(usize::try_from(length).ok()?)?;
+            Some(Op { key, value: Some(value) })
+        }
+        REMOVE => Some(Op { key, value: None }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(bodies: &[Vec<u8>]) -> Vec<u8> {
+        let (mut out, mut check) = (Vec::new(), Check::default());
+        for (seq, body) in (1..).zip(bodies) {
+            check = write(&mut out, check, seq, body);
+        }
+        out
+    }
+
+    #[test]
+    fn frames_come_back_in_order_and_stop_where_one_is_cut() {
+        let bodies = [b"one".to_vec(), Vec::new(), b"three".to_vec()];
+        let bytes = file(&bodies);
+        let mut frames = Frames::of(&bytes);
+        let read: Vec<_> = frames.by_ref().map(|frame| (frame.seq, frame.body.to_vec())).collect();
+        assert_eq!(read, [(1, bodies[0].clone()), (2, bodies[1].clone()), (3, bodies[2].clone())]);
+        assert_eq!(frames.good, bytes.len());
+        let second = file(&bodies[..2]).len();
+        for cut in second..bytes.len() {
+            let mut frames = Frames::of(&bytes[..cut]);
+            assert_eq!((frames.by_ref().count(), frames.good), (2, second), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_left_out_doubled_or_moved_is_seen() {
+        let bodies = [b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
+        let one = file(&bodies[..1]).len();
+        let bytes = file(&bodies);
+        let parts: Vec<&[u8]> = bytes.chunks(one).collect();
+        for (order, good) in [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)] {
+            let shuffled: Vec<u8> = order.iter().flat_map(|at| parts[*at]).copied().collect();
+            assert_eq!(Frames::of(&shuffled).count(), good, "{order:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_flipped_byte_ends_the_frames_before_it(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6),
+            place in any::<prop::sample::Index>(),
+            with in 1..=255u8,
+        ) {
+            let mut bytes = file(&bodies);
+            let place = place.index(bytes.len());
+            bytes[place] ^= with;
+            let mut frames = Frames::of(&bytes);
+            prop_assert!(frames.by_ref().count() < bodies.len());
+            prop_assert!(frames.good <= place);
+        }
+
+        #[test]
+        fn bodies_come_back(records in prop::collection::vec((".{0,9}", prop::option::of(".{0,99}")), 0..9)) {
+            let mut body = Vec::new();
+            for (key, value) in &records {
+                match value {
+                    Some(value) => put(&mut body, key.as_bytes(), value.as_bytes()),
+                    None => remove(&mut body, key.as_bytes()),
+                }
+            }
+            let read: Option<Vec<_>> = ops(&body).collect();
+            let read = read.expect("a body");
+            prop_assert_eq!(read.len(), records.len());
+            for (op, (key, value)) in read.iter().zip(&records) {
+                prop_assert_eq!(op.key, key.as_bytes());
+                prop_assert_eq!(op.value.as_ref().map(|(bytes, _)| *bytes), value.as_ref().map(|text| text.as_bytes()));
+                for (bytes, range) in &op.value {
+                    prop_assert_eq!(*bytes, &body[range.clone()]);
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_body_or_none(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let read: Vec<_> = ops(&bytes).collect();
+            prop_assert!(read.iter().rev().skip(1).all(Option::is_some), "nothing follows what is no body");
+        }
+    }
+}

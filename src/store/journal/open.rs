@@ -1,0 +1,257 @@
+//! Opening: every byte is read and checked; a crash is told from damage by the witness.
+
+use super::{
+    Disk, Journal, Records, Waiting,
+    files::{self, Header, Kind, write_whole},
+    frame::{self, Frame, Frames},
+    lock,
+    numbered::{Index, Log, Place},
+    renew_at,
+    witness::{Said, Witness},
+};
+use crate::store::{StoreError, VERSION};
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// Length of a header that is read without the rest of its file, in bytes.
+const MAX_HEADER: u64 = 4096;
+/// A file of the store of version 1, which was another one.
+const VERSION_1: &str = "conf";
+
+impl Journal {
+    /// Opens the journal in a folder, making it if nothing is there. Gives all records but the numbered ones.
+    ///
+    /// # Errors
+    /// Another meshd has it open; it is of another version; or it is damaged: then nothing was changed.
+    pub fn open(dir: &Path) -> Result<(Self, Records), StoreError> {
+        let fault = |source| StoreError::Open { path: dir.to_owned(), source };
+        files::make_folder(dir).map_err(fault)?;
+        if dir.join(VERSION_1).exists() {
+            return Err(StoreError::Version { found: "1".to_owned() });
+        }
+        let lock = hold(dir)?;
+        let (witness, said) = Witness::open(&dir.join(files::WITNESS)).map_err(fault)?;
+        let journals = files::numbers(dir, Kind::Journal).map_err(fault)?;
+        let rows = files::numbers(dir, Kind::Numbered).map_err(fault)?;
+        let number = match journals.last() {
+            Some(number) => *number,
+            None => begin(dir, said.is_none() && rows.is_empty())?,
+        };
+        let first = said.map_or_else(|| rows.first().copied().unwrap_or(number), |said| said.first);
+        let index = Index::default();
+        for row in first..number {
+            read_numbered(&Kind::Numbered.path(dir, row), row, &index)?;
+        }
+        let read = read_journal(&Kind::Journal.path(dir, number), number, said, &index)?;
+        // Nothing is changed before all of it was read. A renewal that was cut off leaves the journal before this one, or numbered
+        // records that are still in it; those before the first were about to be removed.
+        let old = journals.into_iter().filter(|old| *old < number).map(|old| (Kind::Journal, old));
+        let rows = rows.into_iter().filter(|row| !(first..number).contains(row)).map(|row| (Kind::Numbered, row));
+        for (kind, number) in old.chain(rows) {
+            fs::remove_file(kind.path(dir, number)).map_err(fault)?;
+        }
+        let waiting = Waiting { seq: read.seq, batches: Vec::new() };
+        let Read { file, length, check, seq, begin, records, .. } = read;
+        let mut disk = Disk {
+            file,
+            number,
+            length,
+            seq,
+            check,
+            unwritten: Vec::new(),
+            unindexed: Vec::new(),
+            last: seq,
+            renew_at: renew_at(begin),
+            witness,
+            first,
+        };
+        disk.file.set_len(length).and_then(|()| disk.file.sync_all()).map_err(fault)?;
+        disk.witness.insist(seq, first).map_err(fault)?;
+        let journal =
+            Journal { dir: dir.to_owned(), waiting: Mutex::new(waiting), disk: Mutex::new(disk), index, _lock: lock };
+        Ok((journal, records))
+    }
+
+    /// All that was taken before this call, as files that make the same store elsewhere: name, content, and how many bytes of it.
+    /// Files only grow or go, so they can be read at leisure while changes go on. Blocks.
+    pub fn snapshot(&self) -> io::Result<Vec<(String, File, u64)>> {
+        let mut disk = lock(&self.disk);
+        self.flush_to(&mut disk)?;
+        let numbered = (disk.first..disk.number).map(|number| Kind::Numbered.name(number));
+        let whole = |name: String| {
+            let file = File::open(self.dir.join(&name))?;
+            let length = file.metadata()?.len();
+            Ok((name, file, length))
+        };
+        let mut parts = numbered.map(whole).collect::<io::Result<Vec<_>>>()?;
+        let name = Kind::Journal.name(disk.number);
+        parts.push((name.clone(), File::open(self.dir.join(name))?, disk.length));
+        Ok(parts)
+    }
+}
+
+fn hold(dir: &Path) -> Result<File, StoreError> {
+    let path = dir.join(files::LOCK);
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = open.map_err(|source| StoreError::Open { path: dir.to_owned(), source })?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Held { path: dir.to_owned() }),
+        Err(error) => Err(StoreError::Open { path: dir.to_owned(), source: error.into() }),
+    }
+}
+
+/// The first start; or somebody took the journal away.
+fn begin(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
+    let fault = |source| StoreError::Open { path: dir.to_owned(), source };
+    if !is_new {
+        return Err(damaged(dir, 0, "its journal is missing"));
+    }
+    let next = Log::all().map(|log| (log.prefix().to_owned(), 0)).collect();
+    let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next };
+    write_whole(dir, Kind::Journal, 0, &header, std::iter::empty()).map_err(fault)?;
+    Ok(1)
+}
+
+/// Reads the numbered records of a journal that has ended.
+fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreError> {
+    let bytes = read(path)?;
+    let file = Arc::new(File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
+    let mut frames = Frames::of(&bytes);
+    let (header, _) = first_frame(path, number, &mut frames)?;
+    let mut count = 0;
+    for frame in frames.by_ref() {
+        count += each(path, &file, &frame, index, |_, _| {})?;
+    }
+    if frames.good < bytes.len() || count != header.records {
+        return Err(damaged(path, frames.good, "not all that was written is there"));
+    }
+    counted(path, &header, index)
+}
+
+/// What the journal holds.
+struct Read {
+    file: Arc<File>,
+    length: u64,
+    check: frame::Check,
+    seq: u64,
+    begin: u64,
+    records: Records,
+}
+
+fn read_journal(path: &Path, number: u64, said: Option<Said>, index: &Index) -> Result<Read, StoreError> {
+    let bytes = read(path)?;
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
+    let mut frames = Frames::of(&bytes);
+    let (header, first) = first_frame(path, number, &mut frames)?;
+    counted(path, &header, index)?;
+    let mut records = BTreeMap::new();
+    let (mut seq, mut check, mut begin, mut count) = (first.seq, first.check, frames.good, 0);
+    while let Some(frame) = frames.next() {
+        let is_begin = frame.seq == first.seq && seq == first.seq;
+        if !is_begin && frame.seq != seq + 1 {
+            return Err(damaged(path, frame.at, "a change is missing before it"));
+        }
+        let ops = each(path, &file, &frame, index, |key, value| match value {
+            Some(value) => drop(records.insert(key.to_vec(), value.to_vec())),
+            None => drop(records.remove(key)),
+        })?;
+        if is_begin {
+            begin = frames.good;
+            count += ops;
+        }
+        (seq, check) = (frame.seq, frame.check);
+    }
+    if count != header.records {
+        return Err(damaged(path, begin, "not all records of its beginning are there"));
+    }
+    let is_cut = frames.good < bytes.len();
+    match said {
+        Some(said) if seq < said.seq => {
+            return Err(damaged(path, frames.good, "changes that were acknowledged are missing or altered there"));
+        }
+        None if is_cut => return Err(damaged(path, frames.good, "it ends there in something that is no change")),
+        _ => {}
+    }
+    if is_cut {
+        let lost = bytes.len() - frames.good;
+        tracing::info!(bytes = lost, "the store ended in a change that nobody was told of; it was cut off");
+    }
+    Ok(Read { file, length: frames.good as u64, check, seq, begin: begin as u64, records })
+}
+
+/// Hands over what a frame changes; numbered records go to the index. Gives how many records there were.
+fn each(
+    path: &Path,
+    file: &Arc<File>,
+    frame: &Frame<'_>,
+    index: &Index,
+    mut change: impl FnMut(&[u8], Option<&[u8]>),
+) -> Result<u64, StoreError> {
+    let mut count = 0;
+    for op in frame::ops(frame.body) {
+        let op = op.ok_or_else(|| damaged(path, frame.at, "it is no change"))?;
+        count += 1;
+        match (Log::of(op.key), op.value) {
+            (Some((log, number)), Some((_, range))) => {
+                let at = (frame.at + range.start) as u64;
+                if !index.push(log, number, Place { file: file.clone(), at, length: range.len() }) {
+                    return Err(damaged(path, frame.at, "a numbered record is missing before it"));
+                }
+            }
+            (_, value) => change(op.key, value.map(|(value, _)| value)),
+        }
+    }
+    Ok(count)
+}
+
+fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<(Header, Frame<'a>), StoreError> {
+    let frame = frames.next().ok_or_else(|| damaged(path, 0, "it has no beginning"))?;
+    let version = |_| damaged(path, frame.at, "its beginning is not understood");
+    let header: Header = serde_json::from_slice(frame.body).map_err(version)?;
+    if header.version != VERSION {
+        return Err(StoreError::Version { found: header.version });
+    }
+    if header.number != number {
+        return Err(damaged(path, frame.at, "it is another file of the store, or was renamed"));
+    }
+    Ok((header, frame))
+}
+
+/// The header of a file alone.
+pub(super) fn header(path: &Path) -> io::Result<Header> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(File::open(path)?, MAX_HEADER), &mut bytes)?;
+    let frame = Frames::of(&bytes).next().ok_or_else(|| io::Error::other("it has no beginning"))?;
+    serde_json::from_slice(frame.body).map_err(io::Error::other)
+}
+
+/// The numbered records have come as far as they should.
+fn counted(path: &Path, header: &Header, index: &Index) -> Result<(), StoreError> {
+    for log in Log::all() {
+        let next = header.next.get(log.prefix()).copied().unwrap_or(0);
+        if !index.goes_on_at(log, next) {
+            return Err(damaged(path, 0, "numbered records before it are missing"));
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    fs::read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => damaged(path, 0, "it is missing"),
+        _ => StoreError::Open { path: path.to_owned(), source },
+    })
+}
+
+fn damaged(path: &Path, at: usize, what: &'static str) -> StoreError {
+    StoreError::Broken { path: PathBuf::from(path), at, what }
+}

@@ -1,0 +1,289 @@
+//! What the journal promises: what was flushed is there, a crash loses nothing else, and damage is never silent.
+
+use super::*;
+use crate::store::StoreError;
+use proptest::prelude::*;
+use std::{collections::BTreeSet, os::unix::fs::FileExt, path::Path};
+
+fn open(dir: &Path) -> (Journal, Records) {
+    Journal::open(dir).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn change(journal: &Journal, key: &str, value: &str) {
+    let mut batch = Batch::default();
+    batch.insert(key, value);
+    batch.insert(EVENTS.key(journal.next(EVENTS)), format!("{key} is {value}"));
+    journal.append(batch);
+    journal.flush().expect("flushed");
+}
+
+/// Everything that can be read: records, and events with their numbers.
+fn content(journal: &Journal, records: &Records) -> (Records, Vec<(u64, Vec<u8>)>) {
+    let events = journal.newest(EVENTS, 0).map(|event| event.expect("read"));
+    (records.clone(), events.collect())
+}
+
+/// A closed store with two renewals behind it, and what it holds.
+fn sample(dir: &Path) -> (Records, Vec<(u64, Vec<u8>)>) {
+    let (journal, _) = open(dir);
+    for round in 0..3 {
+        for n in 0..4 {
+            change(&journal, &format!("node/{n}"), &format!("value {round}"));
+        }
+        if round < 2 {
+            journal.renew().expect("renewed");
+        }
+    }
+    let mut batch = Batch::default();
+    batch.remove("node/2");
+    journal.append(batch);
+    journal.close().expect("closed");
+    drop(journal);
+    let (journal, records) = open(dir);
+    content(&journal, &records)
+}
+
+fn files_of(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("read").file_name().into_string().unwrap()).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    for name in files_of(from) {
+        fs::copy(from.join(&name), to.join(&name)).expect("copied");
+    }
+}
+
+fn refused(dir: &Path) -> StoreError {
+    Journal::open(dir).err().expect("refused")
+}
+
+#[test]
+fn what_was_flushed_is_there_also_after_renewals() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (records, events) = sample(dir.path());
+    let keys: Vec<_> = records.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+    assert_eq!(keys, ["node/0", "node/1", "node/3"]);
+    assert!(records.values().all(|value| value == b"value 2"));
+    assert_eq!(events.len(), 12);
+    assert_eq!(events[0], (11, b"node/3 is value 2".to_vec()), "the newest first");
+    assert_eq!(events[11], (0, b"node/0 is value 0".to_vec()));
+    assert_eq!(
+        files_of(dir.path()).into_iter().collect::<Vec<_>>(),
+        ["acknowledged", "journal-00000003", "lock", "numbered-00000001", "numbered-00000002"]
+    );
+}
+
+#[test]
+fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    for n in 0..600 {
+        change(&journal, "k", &n.to_string());
+    }
+    let mut reading = journal.newest(EVENTS, 10);
+    assert_eq!(reading.next().expect("one").expect("read").0, 599);
+    journal.renew().expect("renewed");
+    change(&journal, "k", "after");
+    assert_eq!(reading.map(|event| event.expect("read").0).collect::<Vec<_>>(), (10..599).rev().collect::<Vec<_>>());
+    assert_eq!(journal.newest(EVENTS, 600).next().expect("one").expect("read"), (600, b"k is after".to_vec()));
+}
+
+#[test]
+fn a_change_that_a_crash_cut_anywhere_is_gone_and_all_before_it_is_there() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    change(&journal, "a", "1");
+    let path = Kind::Journal.path(dir.path(), 1);
+    let good = fs::metadata(&path).expect("there").len();
+    // The witness of the moment before the last change: nobody was told of that one.
+    let witness = fs::read(dir.path().join(files::WITNESS)).expect("read");
+    change(&journal, "b", "2");
+    drop(journal);
+    let bytes = fs::read(&path).expect("read");
+    for cut in good..=bytes.len() as u64 {
+        fs::write(dir.path().join(files::WITNESS), &witness).expect("written");
+        fs::write(&path, &bytes[..usize::try_from(cut).expect("small")]).expect("written");
+        let (journal, records) = open(dir.path());
+        let whole = cut == bytes.len() as u64;
+        assert_eq!(records.len(), if whole { 2 } else { 1 }, "cut at {cut}");
+        change(&journal, "c", "3");
+        drop(journal);
+        assert_eq!(open(dir.path()).1.len(), if whole { 3 } else { 2 }, "and it goes on, cut at {cut}");
+    }
+}
+
+#[test]
+fn the_end_of_what_was_acknowledged_is_missed_when_it_is_cut_off() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    let path = Kind::Journal.path(dir.path(), 1);
+    let mut ends = Vec::new();
+    for n in 0..3 {
+        change(&journal, "k", &n.to_string());
+        ends.push(fs::metadata(&path).expect("there").len());
+    }
+    drop(journal);
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    for length in [ends[2] - 1, ends[1], ends[0], 10, 0] {
+        file.set_len(length).expect("cut");
+        let said = refused(dir.path()).to_string();
+        assert!(said.contains("journal-00000001") && said.contains("restore the last backup"), "{said}");
+        assert_eq!(file.metadata().expect("there").len(), length, "nothing was changed");
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_another_one_is_named() {
+    let sampled = tempfile::tempdir().expect("a folder");
+    let before = sample(sampled.path());
+    for name in files_of(sampled.path()) {
+        let dir = tempfile::tempdir().expect("a folder");
+        copy(sampled.path(), dir.path());
+        fs::remove_file(dir.path().join(&name)).expect("removed");
+        if name == files::LOCK || name == files::WITNESS {
+            let (journal, records) = open(dir.path());
+            assert_eq!(content(&journal, &records), before, "without {name}");
+        } else {
+            assert!(matches!(refused(dir.path()), StoreError::Broken { .. }), "without {name}");
+        }
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    copy(sampled.path(), dir.path());
+    fs::copy(sampled.path().join("numbered-00000001"), dir.path().join("numbered-00000002")).expect("copied");
+    assert!(refused(dir.path()).to_string().contains("another file"));
+}
+
+#[test]
+fn a_renewal_that_was_cut_off_at_any_step_loses_nothing() {
+    let (before, after) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (journal, _) = open(before.path());
+    (0..5).for_each(|n| change(&journal, &format!("node/{n}"), "x"));
+    journal.close().expect("closed");
+    drop(journal);
+    copy(before.path(), after.path());
+    let (journal, _) = open(after.path());
+    journal.renew().expect("renewed");
+    drop(journal);
+    let old = Kind::Journal.name(1);
+    let fresh = [Kind::Numbered.name(1), Kind::Journal.name(2)];
+    for done in 0..=2 {
+        for half in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            copy(before.path(), dir.path());
+            for name in &fresh[..done] {
+                fs::copy(after.path().join(name), dir.path().join(name)).expect("copied");
+            }
+            if let Some(name) = fresh.get(done).filter(|_| half) {
+                let bytes = fs::read(after.path().join(name)).expect("read");
+                fs::write(dir.path().join(format!("{name}.new")), &bytes[..bytes.len() / 2]).expect("written");
+            }
+            let (journal, records) = open(dir.path());
+            let (records, events) = content(&journal, &records);
+            assert_eq!((records.len(), events.len()), (5, 5), "{done} {half}");
+            assert_eq!(files_of(dir.path()).contains(&old), done < 2, "{done} {half}");
+        }
+    }
+}
+
+#[test]
+fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    assert!(refused(dir.path()).to_string().contains("another meshd"));
+    drop(journal);
+    let header = Header { version: "99".into(), number: 2, records: 0, next: BTreeMap::new() };
+    write_whole(dir.path(), Kind::Journal, 0, &header, std::iter::empty()).expect("written");
+    fs::write(Kind::Numbered.path(dir.path(), 1), fs::read(Kind::Journal.path(dir.path(), 1)).expect("read"))
+        .expect("written");
+    assert!(matches!(refused(dir.path()), StoreError::Version { found } if found == "99"));
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("conf"), "sled").expect("written");
+    assert!(matches!(refused(dir.path()), StoreError::Version { found } if found == "1"));
+}
+
+#[test]
+fn a_copy_made_while_changes_go_on_is_the_store_of_that_moment() {
+    let (dir, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (journal, _) = open(dir.path());
+    change(&journal, "a", "1");
+    journal.renew().expect("renewed");
+    change(&journal, "b", "2");
+    let parts = journal.snapshot().expect("taken");
+    change(&journal, "c", "3");
+    journal.renew().expect("renewed");
+    for (name, file, length) in parts {
+        let mut bytes = vec![0; usize::try_from(length).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        fs::write(other.path().join(name), bytes).expect("written");
+    }
+    let (copy, records) = open(other.path());
+    let (records, events) = content(&copy, &records);
+    assert_eq!((records.len(), events.len()), (2, 2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the witness.
+    #[test]
+    fn one_altered_byte_is_refused_or_loses_nothing(place in any::<prop::sample::Index>(), with in 1..=255u8) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let before = sample(dir.path());
+        let sizes = files_of(dir.path()).into_iter().map(|name| {
+            let length = fs::metadata(dir.path().join(&name)).expect("there").len();
+            // Of the witness, only what says something.
+            (name.clone(), if name == files::WITNESS { 32 } else { usize::try_from(length).expect("small") })
+        });
+        let sizes: Vec<(String, usize)> = sizes.filter(|(_, size)| *size > 0).collect();
+        let mut at = place.index(sizes.iter().map(|(_, size)| size).sum());
+        let (name, _) = sizes.iter().find(|(_, size)| if at < *size { true } else { at -= size; false }).expect("one");
+        let path = dir.path().join(name);
+        let mut bytes = fs::read(&path).expect("read");
+        bytes[at] ^= with;
+        fs::write(&path, &bytes).expect("written");
+        match Journal::open(dir.path()) {
+            Ok((journal, records)) => prop_assert_eq!(content(&journal, &records), before, "{} at {}", name, at),
+            Err(StoreError::Broken { path: named, .. }) => {
+                prop_assert_eq!(named, path.clone());
+                prop_assert_eq!(fs::read(&path).expect("read"), bytes, "nothing was changed");
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+
+    #[test]
+    fn whatever_happens_it_holds_what_a_map_holds(steps in prop::collection::vec(0..12u8, 1..60)) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (mut journal, mut records) = open(dir.path());
+        let (mut known, mut events) = (Records::new(), 0);
+        for (n, step) in steps.into_iter().enumerate() {
+            let mut batch = Batch::default();
+            let key = format!("k/{}", step % 4);
+            match step {
+                0..=5 => {
+                    batch.insert(&key, n.to_string());
+                    batch.insert(EVENTS.key(events), n.to_string());
+                    known.insert(key.into_bytes(), n.to_string().into_bytes());
+                    events += 1;
+                    journal.append(batch);
+                }
+                6..=8 => {
+                    batch.remove(&key);
+                    known.remove(key.as_bytes());
+                    journal.append(batch);
+                }
+                9 => drop(journal.flush().expect("flushed")),
+                10 => journal.renew().expect("renewed"),
+                _ => {
+                    journal.flush().expect("flushed");
+                    drop(journal);
+                    (journal, records) = open(dir.path());
+                    prop_assert_eq!(&records, &known);
+                    prop_assert_eq!(journal.next(EVENTS), events);
+                    prop_assert_eq!(journal.newest(EVENTS, 0).count() as u64, events);
+                }
+            }
+        }
+        drop(records);
+    }
+}

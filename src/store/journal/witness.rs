@@ -1,0 +1,110 @@
+//! What must be there: a small file, written after each flush, that says up to where changes were acknowledged.
+//!
+//! A journal that ends in something that is no frame was either cut off by a crash, and nobody was told of its end, or was damaged
+//! later. The journal alone cannot tell the two apart; with the witness it can.
+//!
+//! Two places are written in turn, so that one of them is always whole. It is not flushed by itself: a kill cannot take it back, and
+//! after a loss of power an older one says less, never anything wrong.
+
+use crate::id::Digest;
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+/// Distance of the two places: no disk writes both at once.
+const STRIDE: u64 = 4096;
+const FIELDS: usize = 24;
+const CHECK: usize = 8;
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Witness {
+    file: File,
+    said: Said,
+}
+
+/// What it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Said {
+    /// How often it was written; the larger one counts.
+    turn: u64,
+    /// The last change that was acknowledged.
+    pub(super) seq: u64,
+    /// The first file of numbered records that is needed.
+    pub(super) first: u64,
+}
+
+impl Said {
+    fn bytes(&self) -> [u8; FIELDS + CHECK] {
+        let mut bytes = [0; FIELDS + CHECK];
+        for (place, field) in bytes.chunks_mut(8).zip([self.turn, self.seq, self.first]) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        let digest = Digest::of(&bytes[..FIELDS]);
+        bytes[FIELDS..].copy_from_slice(&digest.0[..CHECK]);
+        bytes
+    }
+
+    fn read(file: &File, place: u64) -> Option<Self> {
+        let mut bytes = [0; FIELDS + CHECK];
+        file.read_exact_at(&mut bytes, place * STRIDE).ok()?;
+        let field = |at: usize| bytes[at * 8..][..8].try_into().map(u64::from_le_bytes).ok();
+        let said = Said { turn: field(0)?, seq: field(1)?, first: field(2)? };
+        (said.bytes() == bytes).then_some(said)
+    }
+}
+
+impl Witness {
+    /// Opens it, or makes an empty one. `None`: it says nothing.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Option<Said>)> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let said = (0..2).filter_map(|place| Said::read(&file, place)).max();
+        Ok((Witness { file, said: said.unwrap_or_default() }, said))
+    }
+
+    /// What it said last.
+    pub(super) fn said(&self) -> Said {
+        self.said
+    }
+
+    /// Says that everything up to a change is there, and where numbered records begin.
+    pub(super) fn say(&mut self, seq: u64, first: u64) -> io::Result<()> {
+        let said = Said { turn: self.said.turn + 1, seq, first };
+        self.file.write_all_at(&said.bytes(), said.turn % 2 * STRIDE)?;
+        self.said = said;
+        Ok(())
+    }
+
+    /// Says so in both places, and flushes it.
+    pub(super) fn insist(&mut self, seq: u64, first: u64) -> io::Result<()> {
+        self.say(seq, first)?;
+        self.say(seq, first)?;
+        self.file.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_what_was_said_last_and_with_one_place_damaged_what_was_said_before() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("witness");
+        let (mut witness, said) = Witness::open(&path).expect("made");
+        assert_eq!(said, None);
+        for seq in 1..=3 {
+            witness.say(seq, 7).expect("written");
+        }
+        let read = || Witness::open(&path).expect("opened").1.map(|said| (said.seq, said.first));
+        assert_eq!(read(), Some((3, 7)));
+        let file = OpenOptions::new().write(true).open(&path).expect("opened");
+        file.write_all_at(&[0xff], STRIDE + 9).expect("damaged");
+        assert_eq!(read(), Some((2, 7)));
+        file.write_all_at(&[0xff], 9).expect("damaged");
+        assert_eq!(read(), None);
+    }
+}
