@@ -29,6 +29,8 @@ pub mod boot;
 pub mod overlay;
 #[cfg(feature = "server")]
 pub mod image;
+#[cfg(feature = "server")]
+pub mod backup;
 // 6  the servers, in the order in which a node meets them
 #[cfg(feature = "server")]
 pub mod serve;

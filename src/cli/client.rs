@@ -7,7 +7,11 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, body::Incoming, header};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use std::{io::ErrorKind, path::PathBuf, time::Duration};
+use std::{
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    time::Duration,
+};
 use tokio::net::UnixStream;
 
 /// How long the central node may take to begin its answer; it gives up by itself a little earlier.
@@ -55,6 +59,22 @@ impl Client {
         let response = self.send(Method::GET, path, None, None).await?;
         let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
         Ok((self.collect(response.into_body()).await?, value))
+    }
+
+    /// Says something, and writes the bytes of the answer as they come.
+    pub(super) async fn download(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
+        let mut answer = self.send(Method::POST, path, Some(body.into())).await?.into_body();
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            out.write_all(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
+        }
+        Ok(())
     }
 
     /// Hands over each line of an answer as it comes, until it ends or a line is refused.

@@ -3,6 +3,7 @@
 //! Standard output is data, standard error is talk. Exit codes: 0 done, 1 refused or failed, 2 wrong usage. Verbs that need
 //! the central node talk to its admin socket; the others work without it and never open its store.
 
+mod backup;
 mod bundle;
 mod ca;
 mod check;
@@ -97,6 +98,9 @@ enum Verb {
     Ca(ca::Ca),
     /// What happened, and with --follow what happens
     Events(events::Events),
+    /// Back the central node up, check a backup, restore it
+    #[command(subcommand)]
+    Backup(backup::Backup),
     /// Look for what keeps machines from booting, and say what to do
     Doctor(doctor::Doctor),
     /// Compute the node ID of a machine
@@ -150,6 +154,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),
+        Verb::Backup(backup) => backup.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),

@@ -6,8 +6,10 @@
 //! of one boot are a small last member. Nothing here depends on the clock, the machine or the order of its input.
 
 mod read;
+mod stream;
 
 pub use read::read;
+pub use stream::{Packer, Unpacked, unpack};
 
 use crate::id::SafePath;
 use bytes::Bytes;

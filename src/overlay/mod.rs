@@ -17,7 +17,7 @@ mod secret;
 mod values;
 
 pub use crate::config::Faults as RenderFaults;
-pub use archive::{APKOVL_PATH, read as read_targz};
+pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
 pub use context::{GroupContext, MemberContext, NodeContext};
 pub use elf::interpreter;
 pub use merge::used_digest;

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The level of each module: it uses only what stands on a lower one.
-const LEVELS: [(&str, u32); 17] = [
+const LEVELS: [(&str, u32); 18] = [
     ("fail", 0),
     ("id", 0),
     ("wire", 1),
@@ -19,6 +19,7 @@ const LEVELS: [(&str, u32); 17] = [
     ("boot", 5),
     ("overlay", 6),
     ("image", 6),
+    ("backup", 7),
     ("serve", 8),
     ("daemon", 9),
     ("agent", 10),

@@ -6,6 +6,7 @@ mod agent_plane;
 #[path = "../attack/mod.rs"]
 mod attack;
 mod authoring;
+mod backup;
 mod boots;
 mod captures;
 mod chain;

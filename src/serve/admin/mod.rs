@@ -16,11 +16,13 @@
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
+//! | `POST backup` | a sealed backup, as a stream |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
 //! `GET /metrics`, beside `/v1`, is for Prometheus. `GET /v1/doctor` is what this process knows of its own health.
 //! Every answer that is no success is an [`view::ErrorView`].
 
+mod backup;
 mod bodies;
 pub mod doctor;
 mod error;
@@ -35,6 +37,7 @@ mod timeline;
 mod trust;
 pub mod view;
 
+pub use backup::MakeBackup;
 pub use order::REASON_HEADER;
 pub use socket::{Socket, SocketError, bind};
 

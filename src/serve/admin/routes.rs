@@ -1,7 +1,7 @@
 //! The routes of the admin plane, version 1.
 
 use super::{
-    Plane, doctor,
+    Plane, backup, doctor,
     doctor::Finding,
     error::Refused,
     events, generations, life,
@@ -59,6 +59,7 @@ pub(super) fn router(plane: Plane) -> Router {
         .route("/ca/rotate", order(Verb::CaRotate, trust::rotate_ca))
         .route("/nodes/{node}/revoke", order(Verb::CertificateRevoke, trust::revoke_node))
         .route("/events", get(events::events))
+        .route("/backup", order(Verb::Backup, backup::backup))
         .route("/doctor", get(doctor))
         .merge(life::routes());
     Router::new()

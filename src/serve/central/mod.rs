@@ -225,6 +225,11 @@ impl Central {
         By::new(Who::Meshd, verb, self.new_correlation())
     }
 
+    /// 32 bytes that nobody can guess, for a key that is used once.
+    pub fn salt(&self) -> [u8; 32] {
+        self.random()
+    }
+
     fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.entropy.fill(&mut bytes);

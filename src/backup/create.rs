@@ -1,0 +1,166 @@
+//! Making a backup: the store as of one moment, and every file beside it.
+
+use super::{
+    BackupError, MANIFEST, Manifest, Member, Seen, failed,
+    seal::{Head, Sealer},
+};
+use crate::config::Site;
+use crate::id::{Digest, SafePath, Secret, Timestamp};
+use crate::overlay::Packer;
+use crate::store;
+use sha2::Digest as _;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// What is backed up.
+pub struct Source<'a> {
+    /// Where everything lies.
+    pub site: &'a Site,
+    /// [`store::Store::snapshot`].
+    pub store: Vec<(String, File, u64)>,
+    /// The moment of that.
+    pub made_at: Timestamp,
+    /// Whether the blobs of images and bundles come with it.
+    pub blobs: bool,
+    /// 32 random bytes.
+    pub salt: [u8; 32],
+}
+
+/// Folder of blobs within `blobs_dir`.
+const BLOBS: &str = "sha256";
+/// The store's folder is not walked: its files are those of the snapshot.
+const STATE: &str = "state";
+/// Mode of what only its owner may read.
+const PRIVATE: u32 = 0o600;
+
+/// Writes a sealed backup. Blocks.
+///
+/// # Errors
+/// A file cannot be read, or `out` cannot be written; what was written is no backup then.
+pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
+    let Source { site, store, made_at, blobs, salt } = source;
+    let head = Head::new(&site.name, made_at, salt);
+    let mut archive = Archive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
+    for (name, file, length) in store {
+        archive.put(&format!("{STATE}/{}/{name}", store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
+    }
+    archive.file("site.toml", &site.file)?;
+    let (blobs_dir, store_dir) = (absolute(&site.blobs_dir), absolute(&site.state_dir.join(store::FOLDER)));
+    archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || path == store_dir)?;
+    let all_blobs = blobs_dir.join(BLOBS);
+    archive.folder("blobs", &site.blobs_dir, &|path| path == all_blobs && !blobs)?;
+    archive.folder("images", &site.images_dir, &|_| false)?;
+    archive.folder("overlays", &site.overlays_dir, &|_| false)?;
+    for (name, path) in &site.secrets {
+        archive.file(&format!("secrets/{name}"), path)?;
+    }
+    let (meshd, version) = (head.meshd.clone(), store::VERSION.to_owned());
+    archive.finish(Manifest {
+        site: site.name.clone(),
+        made_at,
+        meshd,
+        store: version,
+        blobs,
+        members: BTreeMap::new(),
+    })
+}
+
+/// As it is, whatever folder this program runs in.
+fn absolute(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+struct Archive<W: Write> {
+    packer: Packer<Sealer<W>>,
+    members: BTreeMap<String, Member>,
+}
+
+impl<W: Write> Archive<W> {
+    fn put(
+        &mut self,
+        name: &str,
+        mode: u32,
+        size: u64,
+        content: impl io::Read,
+        from: &Path,
+    ) -> Result<(), BackupError> {
+        let path = safe(name, from)?;
+        let mut seen = Seen { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
+        self.packer.file(&path, mode, size, &mut seen).map_err(failed("back up", from))?;
+        self.members.insert(name.to_owned(), seen.member());
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str, from: &Path) -> Result<(), BackupError> {
+        let file = File::open(from).map_err(failed("read", from))?;
+        let about = file.metadata().map_err(failed("read", from))?;
+        self.put(name, about.permissions().mode() & 0o7777, about.len(), file, from)
+    }
+
+    /// All that is in a folder, without what `skip` names by its absolute path. What goes away meanwhile was not needed any more.
+    fn folder(&mut self, name: &str, from: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
+        let entries = match fs::read_dir(from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(failed("read", from))?,
+        };
+        let mut paths = entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("read", from))?;
+        paths.sort();
+        for path in paths {
+            let Some(last) = path.file_name().and_then(|last| last.to_str()) else {
+                let source = io::Error::other("its name is no UTF-8");
+                return Err(failed("back up", &path)(source));
+            };
+            // Half-written files of others are no state.
+            let is_fresh = last.starts_with(".new") || last.ends_with(".new");
+            if is_fresh || skip(&absolute(&path)) {
+                continue;
+            }
+            match self.entry(&format!("{name}/{last}"), &path, skip) {
+                Err(BackupError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &str, path: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
+        let about = fs::symlink_metadata(path).map_err(failed("read", path))?;
+        if about.is_symlink() {
+            let target = fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
+            self.packer.link(&safe(name, path)?, &target).map_err(failed("back up", path))?;
+            self.members.insert(name.to_owned(), Member { size: 0, digest: Digest::of(target.as_bytes()) });
+        } else if about.is_dir() {
+            let mode = about.permissions().mode() & 0o7777;
+            self.packer.folder(&safe(name, path)?, mode).map_err(failed("back up", path))?;
+            self.folder(name, path, skip)?;
+        } else if about.is_file() {
+            self.file(name, path)?;
+        }
+        // Sockets are made anew.
+        Ok(())
+    }
+
+    fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {
+        let manifest = Manifest { members: std::mem::take(&mut self.members), ..manifest };
+        let text = serde_json::to_vec(&manifest).expect("plain data");
+        let here = Path::new(MANIFEST);
+        self.packer
+            .file(&safe(MANIFEST, here)?, PRIVATE, text.len() as u64, text.as_slice())
+            .and_then(|()| self.packer.finish())
+            .and_then(Sealer::finish)
+            .map_err(failed("write", here))?;
+        Ok(manifest)
+    }
+}
+
+fn safe(name: &str, from: &Path) -> Result<SafePath, BackupError> {
+    SafePath::new(name).map_err(|error| failed("back up", from)(io::Error::other(error)))
+}

@@ -1,0 +1,158 @@
+//! Restoring: into a new folder, whole or not at all.
+
+use super::{BackupError, Manifest, failed, read, seal};
+use crate::fleet::{Actor, Event, EventKind};
+use crate::id::{SafePath, Secret, Timestamp};
+use crate::overlay::Unpacked;
+use crate::store::{Store, StoreError};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, OpenOptions, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+use toml_edit::{DocumentMut, Item, Table, value};
+
+/// Where members go before all of them were checked.
+const FRESH: &str = ".restoring";
+/// The site file as it was backed up.
+const ORIGINAL: &str = "site.toml.original";
+
+/// What a restore came to.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The site file to start meshd with.
+    pub site_file: PathBuf,
+    /// What was in the backup.
+    pub manifest: Manifest,
+    /// How many nodes the store knows.
+    pub nodes: usize,
+}
+
+/// Restores a backup into a folder that does not exist or is empty; `now` is noted in its record of events. Boot tokens are void after
+/// it: whether one was used after the backup was made, nobody knows.
+///
+/// # Errors
+/// The folder holds something; the backup is damaged, of another format or key; the disk is full. The folder is left as it was.
+pub async fn restore(path: &Path, key: &Secret<String>, into: &Path, now: Timestamp) -> Result<Restored, BackupError> {
+    make_empty(into)?;
+    let fresh = into.join(FRESH);
+    let unpacked = unpack_whole(path, key, &fresh).and_then(|manifest| {
+        rewrite_site(&fresh)?;
+        Ok(manifest)
+    });
+    let restored = match unpacked {
+        Ok(manifest) => open_store(&fresh, &manifest, now).await.map(|nodes| (manifest, nodes)),
+        Err(error) => Err(error),
+    };
+    let moved = restored.and_then(|restored| move_out(&fresh, into).map(|()| restored));
+    match moved {
+        Ok((manifest, nodes)) => Ok(Restored { site_file: into.join("site.toml"), manifest, nodes }),
+        Err(error) => {
+            // Best effort: the error is what matters.
+            let _ = fs::remove_dir_all(&fresh);
+            Err(error)
+        }
+    }
+}
+
+fn make_empty(into: &Path) -> Result<(), BackupError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(into).map_err(failed("make the folder", into))?;
+    let mut entries = fs::read_dir(into).map_err(failed("read", into))?;
+    match entries.next() {
+        Some(_) => Err(BackupError::NotEmpty { path: into.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks the whole file first, so that what is damaged is told as such, then unpacks it.
+fn unpack_whole(path: &Path, key: &Secret<String>, fresh: &Path) -> Result<Manifest, BackupError> {
+    seal::check(path)?;
+    make_folder(fresh).map_err(failed("make the folder", fresh))?;
+    let (mut links, mut modes) = (BTreeMap::new(), BTreeMap::new());
+    let manifest = read(path, key, |member, mode, unpacked| {
+        let place = fresh.join(member.relative());
+        make_parents(fresh, member)?;
+        match unpacked {
+            Unpacked::Folder => {
+                make_folder(&place)?;
+                modes.insert(place, mode);
+            }
+            // Made at the end: nothing is ever written through one.
+            Unpacked::Link(target) => drop(links.insert(place, target)),
+            Unpacked::File(content) => {
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(&place)?;
+                io::copy(content, &mut file)?;
+                file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+                file.sync_all()?;
+            }
+        }
+        Ok(())
+    })?;
+    for (place, target) in links {
+        symlink(target, &place).map_err(failed("write", &place))?;
+    }
+    for (place, mode) in modes {
+        fs::set_permissions(&place, Permissions::from_mode(mode & 0o7777)).map_err(failed("write", &place))?;
+    }
+    Ok(manifest)
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn make_parents(fresh: &Path, member: &SafePath) -> io::Result<()> {
+    member.parents().last().map_or(Ok(()), |parent| make_folder(&fresh.join(parent)))
+}
+
+/// The site as it was, with everything that was backed up beside its file.
+fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
+    let (file, original) = (fresh.join("site.toml"), fresh.join(ORIGINAL));
+    let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
+    let mut site: DocumentMut = text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;
+    let table = site.entry("site").or_insert(Item::Table(Table::new()));
+    for key in ["state", "blobs", "images", "overlays"] {
+        table[format!("{key}_dir").as_str()] = value(key);
+    }
+    let secrets = site.get_mut("secrets").and_then(Item::as_table_like_mut);
+    for (name, secret) in secrets.into_iter().flat_map(|secrets| secrets.iter_mut()) {
+        secret["file"] = value(format!("secrets/{}", name.get()));
+    }
+    fs::rename(&file, &original).map_err(failed("write", &original))?;
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&file).and_then(|mut out| {
+        out.write_all(site.to_string().as_bytes())?;
+        out.sync_all()
+    });
+    written.map_err(failed("write", &file))
+}
+
+/// Opens the store, which reads and checks all of it, and writes down that it was restored.
+async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
+    let store = Store::open(&fresh.join("state"))?;
+    let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
+    let nodes = store.read(|model| model.nodes().count());
+    let committed = store.commit(|tx| {
+        tokens.iter().for_each(|hash| tx.remove_token(*hash));
+        let detail = format!("from the backup of {}, with {nodes} nodes", manifest.made_at);
+        tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
+        Ok::<_, StoreError>(())
+    });
+    committed.await?;
+    store.close().await?;
+    Ok(nodes)
+}
+
+/// The site file goes last: as long as it is missing, nobody takes the folder for a site.
+fn move_out(fresh: &Path, into: &Path) -> Result<(), BackupError> {
+    let entries = fs::read_dir(fresh).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let mut names: Vec<_> = entries.map_err(failed("read", fresh))?.iter().map(fs::DirEntry::file_name).collect();
+    names.sort_by_key(|name| name == "site.toml");
+    for name in names {
+        let place = into.join(&name);
+        fs::rename(fresh.join(&name), &place).map_err(failed("write", &place))?;
+    }
+    fs::remove_dir(fresh).map_err(failed("remove", fresh))?;
+    fs::File::open(into).and_then(|folder| folder.sync_all()).map_err(failed("write", into))
+}

@@ -1,0 +1,191 @@
+//! A backup comes back as it was, and what is not a whole backup is refused before anything is written.
+
+use super::*;
+use crate::config::{self, Site};
+use crate::fleet::{Fingerprint, Node};
+use crate::id::{Basis, BootSessionId, MacAddr};
+use crate::store::{EventFilter, Store, StoreError};
+use crate::trust::TokenRecord;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
+
+fn key(text: &str) -> Secret<String> {
+    Secret::new(format!("{text} and some more characters"))
+}
+
+fn write(path: &Path, text: &str, mode: u32) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A site with everything that a backup takes, and things that it leaves.
+fn site(dir: &Path) -> Site {
+    let text = include_str!("../../site.toml")
+        .replace("\"/var/lib/meshd\"", "\"var\"")
+        .replace("#[secrets]", "[secrets]")
+        .replace("#munge_key = { file = \"/etc/meshd/secrets/munge.key\" }", "munge_key = { file = \"munge\" }");
+    write(&dir.join("site.toml"), &text, 0o644);
+    write(&dir.join("munge"), "a secret of an overlay", 0o600);
+    write(&dir.join("var/ca/ca.key"), "the authority's key", 0o600);
+    write(&dir.join("var/ca/ca.pem"), "the authority", 0o644);
+    write(&dir.join("var/ca/ca.new"), "half", 0o600);
+    write(&dir.join("var/blobs/sha256/00"), "a blob", 0o644);
+    write(&dir.join("var/blobs/images/small/1.json"), "a manifest", 0o644);
+    symlink("small/1.json", dir.join("var/blobs/images/small.json")).unwrap();
+    write(&dir.join("overlays/base/rootfs/etc/run"), "x", 0o755);
+    write(&dir.join("images/small/image.toml"), "a recipe", 0o644);
+    config::load(&dir.join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+async fn store(dir: &Path) -> Store {
+    let store = Store::open(&dir.join("var")).unwrap();
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+    let at = Timestamp::from_millis(5);
+    let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
+    let token = TokenRecord::new(Digest([1; 32]), node.id, BootSessionId([1; 12]), at);
+    let put = store.commit(|tx| {
+        tx.put_node(node);
+        tx.put_token(token);
+        Ok::<_, StoreError>(())
+    });
+    put.await.unwrap();
+    store
+}
+
+struct Made {
+    dir: tempfile::TempDir,
+    manifest: Manifest,
+}
+
+impl Made {
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("backup")
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+async fn made(blobs: bool) -> Made {
+    let dir = tempfile::tempdir().unwrap();
+    let site = site(dir.path());
+    let store = store(dir.path()).await;
+    let made_at = Timestamp::from_millis(9);
+    let source = Source { site: &site, store: store.snapshot().unwrap(), made_at, blobs, salt: [7; 32] };
+    let out = File::create(dir.path().join("backup")).unwrap();
+    let manifest = create(source, &key("right"), out).unwrap();
+    Made { dir, manifest }
+}
+
+#[tokio::test]
+async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds_it() {
+    let made = made(false).await;
+    assert_eq!(verify(&made.file(), Some(&key("right"))).unwrap().manifest.as_ref(), Some(&made.manifest));
+    let into = made.place("new/rack");
+    let restored = restore(&made.file(), &key("right"), &into, Timestamp::from_millis(11)).await.unwrap();
+    assert_eq!(restored.nodes, 1);
+    let mode = |name: &str| fs::metadata(into.join(name)).unwrap().permissions().mode() & 0o777;
+    let text = |name: &str| fs::read_to_string(into.join(name)).unwrap();
+    assert_eq!((text("state/ca/ca.key").as_str(), mode("state/ca/ca.key")), ("the authority's key", 0o600));
+    assert_eq!((text("secrets/munge_key").as_str(), mode("secrets/munge_key")), ("a secret of an overlay", 0o600));
+    assert_eq!((text("overlays/base/rootfs/etc/run").as_str(), mode("overlays/base/rootfs/etc/run")), ("x", 0o755));
+    assert_eq!(text("blobs/images/small.json"), "a manifest", "through its link");
+    assert!(!into.join("blobs/sha256/00").exists() && !into.join("state/ca/ca.new").exists());
+    assert!(!into.join("state/blobs").exists(), "blobs stand in one place");
+    assert_eq!(text("site.toml.original"), fs::read_to_string(made.dir.path().join("site.toml")).unwrap());
+
+    let site = config::load(&restored.site_file).unwrap();
+    assert_eq!(site.state_dir, into.join("state"));
+    assert_eq!(site.secrets.values().collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
+    let store = Store::open(&site.state_dir).unwrap();
+    assert_eq!(store.read(|model| (model.nodes().count(), model.tokens().count())), (1, 0), "tokens are void");
+    let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
+    assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
+}
+
+#[tokio::test]
+async fn blobs_come_with_it_when_they_are_asked_for() {
+    let made = made(true).await;
+    let into = made.place("new");
+    restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
+    assert_eq!(fs::read_to_string(into.join("blobs/sha256/00")).unwrap(), "a blob");
+}
+
+#[tokio::test]
+async fn nothing_of_it_can_be_read_without_the_key() {
+    let made = made(true).await;
+    let bytes = fs::read(made.file()).unwrap();
+    for text in ["authority", "secret", "munge", "manifest", "base"] {
+        assert!(!bytes.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");
+    }
+    assert_eq!(verify(&made.file(), None).unwrap().head.site, "rack-a");
+    assert!(matches!(verify(&made.file(), Some(&key("wrong"))), Err(BackupError::Key { .. })));
+    let source = Source {
+        site: &config::load(&made.dir.path().join("site.toml")).unwrap(),
+        store: Vec::new(),
+        made_at: Timestamp::EPOCH,
+        blobs: false,
+        salt: [1; 32],
+    };
+    let short = create(source, &Secret::new("hunter2".to_owned()), Vec::new());
+    assert!(matches!(short, Err(BackupError::ShortKey { length: 7 })));
+}
+
+#[tokio::test]
+async fn a_folder_that_holds_something_is_left_as_it_is() {
+    let made = made(false).await;
+    let into = made.place("other");
+    write(&into.join("state/ca/ca.key"), "of another site", 0o600);
+    let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
+    assert!(matches!(refused, BackupError::NotEmpty { .. }), "{refused}");
+    assert_eq!(fs::read_to_string(into.join("state/ca/ca.key")).unwrap(), "of another site");
+    assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_damaged_cut_short_newer_or_something_else_is_refused_and_nothing_is_written() {
+    let made = made(false).await;
+    let bytes = fs::read(made.file()).unwrap();
+    let into = made.place("new");
+    let refused = async |bytes: &[u8]| {
+        fs::write(made.file(), bytes).unwrap();
+        let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{refused}");
+        assert!(verify(&made.file(), None).is_err());
+        refused
+    };
+    // In the head, its salt, the first chunk, the middle, the end and its digest.
+    for at in [20, 140, 300, bytes.len() / 2, bytes.len() - 38, bytes.len() - 34, bytes.len() - 1] {
+        let mut altered = bytes.clone();
+        altered[at] ^= 1;
+        let said = refused(&altered).await;
+        assert!(matches!(said, BackupError::Damaged { .. }), "at {at}: {said}");
+    }
+    for length in [bytes.len() - 1, bytes.len() - 36, bytes.len() / 2, 200] {
+        let said = refused(&bytes[..length]).await;
+        assert!(matches!(said, BackupError::Damaged { .. }), "{length}: {said}");
+    }
+    assert!(matches!(refused(&[&bytes[..], b"x"].concat()).await, BackupError::Damaged { .. }));
+    let newer = String::from_utf8_lossy(&bytes[..15]).replace('1', "2").into_bytes();
+    assert!(
+        matches!(refused(&[&newer[..], &bytes[15..]].concat()).await, BackupError::Format { found, .. } if found == "2")
+    );
+    assert!(matches!(refused(b"PK\x03\x04 something else").await, BackupError::NoBackup { .. }));
+}
+
+#[tokio::test]
+async fn an_altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
+    let made = made(false).await;
+    let mut bytes = fs::read(made.file()).unwrap();
+    let end = bytes.len() - 32;
+    bytes[end - 100] ^= 1;
+    let digest = Digest::of(&bytes[..end]).0;
+    bytes[end..].copy_from_slice(&digest);
+    fs::write(made.file(), &bytes).unwrap();
+    assert!(verify(&made.file(), None).is_ok(), "anybody can make the outer digest");
+    assert!(verify(&made.file(), Some(&key("right"))).is_err());
+}

@@ -1,0 +1,104 @@
+//! Last night's backup on a new machine: the rack boots from it, and nobody notices.
+
+use crate::world::{World, eventually, node::PxeNode};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn done(world: &World, args: &[&str]) -> String {
+    let output = world.meshd(args);
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a machine and its operator would notice.
+const STAYS: [&str; 7] = ["id", "name", "profile", "address", "mac", "generation", "conditions"];
+
+#[test]
+fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_boot_as_before() {
+    let mut world = World::new("approve");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let agent = machine.start_agent(&overlay);
+    let id = world.wait_for_phase("discovered")["id"].as_str().unwrap().to_owned();
+    done(&world, &["node", "approve", &id]);
+    world.wait_for_phase("online");
+    done(&world, &["node", "set", &id, "slots=8"]);
+    let before = eventually("what it runs is known", || {
+        let node = world.wait_for_phase("online");
+        if node["generation"].is_null() { Err(node.to_string()) } else { Ok(node) }
+    });
+    let authority = overlay["etc/meshd/ca.pem"].1.clone();
+
+    let (file, key) = (world.path("rack.backup"), world.path("backup.key"));
+    let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
+    fs::write(key, "correct horse battery staple\n").unwrap();
+    let made = done(&world, &["backup", "create", file, "--key-file", key, "--blobs"]);
+    assert!(made.contains("every digest right"), "{made}");
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(done(&world, &["backup", "verify", file]).contains("site world"));
+    done(&world, &["node", "set", &id, "slots=9"]);
+    let again = world.meshd(&["backup", "create", file, "--key-file", key]);
+    assert!(!again.status.success() && said(&again).contains("exists"), "{}", said(&again));
+
+    // The old machine burns down.
+    world.kill();
+    for name in ["state", "site.toml", "admin.sock"] {
+        let path = world.path(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+    let rack = world.path("rack");
+    let into = rack.to_str().unwrap();
+    fs::write(world.path("wrong.key"), "some other long passphrase").unwrap();
+    let wrong = world.path("wrong.key");
+    let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", wrong.to_str().unwrap()]);
+    assert!(!refused.status.success() && said(&refused).contains("key"), "{}", said(&refused));
+    let restored = done(&world, &["backup", "restore", file, "--into", into, "--key-file", key]);
+    assert!(restored.contains("1 nodes"), "{restored}");
+    let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", key]);
+    assert!(!refused.status.success() && said(&refused).contains("not empty"), "{}", said(&refused));
+
+    // Programs and loaders are no state: they are installed on the new machine.
+    fs::copy(world.path("agent"), rack.join("agent")).unwrap();
+    fs::rename(world.path("loaders"), rack.join("loaders")).unwrap();
+    world.site = rack.join("site.toml");
+    world.start();
+    let after = world.wait_for_phase("online");
+    for what in STAYS {
+        assert_eq!(after[what], before[what], "{what}");
+    }
+    let shown = world.json(&["node", "show", &id, "-o", "json"]);
+    assert_eq!(shown["vars"]["slots"], 8, "as of the moment of the backup");
+    assert_eq!(world.events("restored").len(), 1);
+
+    // And it boots as before: same address, same authority, same generation.
+    drop(agent);
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    assert_eq!(overlay["etc/meshd/ca.pem"].1, authority);
+    let _agent = machine.start_agent(&overlay);
+    let booted = eventually("it boots from the new machine", || {
+        let node = world.node();
+        let is_new = node["boot"]["session"] != before["boot"]["session"];
+        if node["phase"] == "online" && is_new { Ok(node) } else { Err(format!("{node}\n{}", world.log_text())) }
+    });
+    assert_eq!((&booted["id"], &booted["address"]), (&before["id"], &before["address"]));
+    assert_eq!(world.events("discovered").len(), 1, "one machine, discovered once");
+}
+
+#[test]
+fn a_backup_needs_a_running_meshd_and_a_key_that_nobody_guesses_and_leaves_no_half_file() {
+    let world = World::prepared("auto");
+    let (file, key) = (world.path("b"), world.path("k"));
+    let args = ["backup", "create", file.to_str().unwrap(), "--key-file", key.to_str().unwrap()];
+    fs::write(&key, "hunter2").unwrap();
+    let short = world.meshd(&args);
+    assert!(said(&short).contains("openssl rand"), "{}", said(&short));
+    fs::write(&key, "correct horse battery staple").unwrap();
+    let down = world.meshd(&args);
+    assert!(said(&down).contains("is meshd running?"), "{}", said(&down));
+    let left: Vec<_> = ["b", "b.part"].iter().filter(|name| Path::new(&world.path(name)).exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
