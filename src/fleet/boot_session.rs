@@ -48,6 +48,9 @@ pub struct BootSession {
     pub uuid: Option<SystemUuid>,
     /// Option 93 of the firmware.
     pub arch: Option<ClientArch>,
+    /// Which of all sessions it is: the store counts them. Clocks are set; this goes up.
+    #[serde(default)]
+    pub order: u64,
     /// First DHCP exchange.
     pub opened_at: Timestamp,
     /// Last DHCP exchange by firmware or iPXE; [`SESSION_WINDOW`] counts from here.
@@ -134,6 +137,7 @@ impl BootSession {
             node: None,
             uuid: None,
             arch: None,
+            order: 0,
             opened_at: now,
             refreshed_at: now,
             stages: Vec::new(),
@@ -229,7 +233,8 @@ impl BootSession {
 
     /// True while a capability may be given out in this session.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        now.since(self.refreshed_at) <= SESSION_WINDOW
+        // Either way: after the clock was set back, what was before is not fresh until it is that time again.
+        now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
     }
 
     /// Whether a DHCP exchange belongs to this session. A machine that has fetched everything that iPXE fetches and asks as

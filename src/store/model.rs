@@ -18,6 +18,14 @@ thread_local! {
     pub(crate) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
+/// Which session came first: in the order in which they were stored, whatever the clock said then. Those of an older meshd, which wrote
+/// no order down, go by their time and before all others.
+type Age = (u64, Timestamp, BootSessionId);
+
+fn age(session: &BootSession) -> Age {
+    (session.order, session.opened_at, session.id)
+}
+
 /// Everything but the events.
 #[derive(Default)]
 pub struct Model {
@@ -34,11 +42,13 @@ pub struct Model {
     /// Derived: tokens of a node.
     by_node: BTreeMap<NodeId, BTreeSet<Digest>>,
     /// Derived: sessions of a MAC, oldest first.
-    by_mac: BTreeMap<MacAddr, BTreeSet<(Timestamp, BootSessionId)>>,
+    by_mac: BTreeMap<MacAddr, BTreeSet<Age>>,
+    /// Derived: the order that the next session has.
+    pub(super) next_order: u64,
     /// Derived: all sessions, oldest first.
-    by_age: BTreeSet<(Timestamp, BootSessionId)>,
+    by_age: BTreeSet<Age>,
     /// Derived: those of them that belong to no node yet.
-    nameless: BTreeSet<(Timestamp, BootSessionId)>,
+    nameless: BTreeSet<Age>,
     /// Derived: nodes that nobody let in, and removed ones, the one first that was seen least recently.
     unknown: BTreeSet<(Timestamp, NodeId)>,
     /// Derived: the newest session at an address.
@@ -79,20 +89,20 @@ impl Model {
 
     /// The newest boot session of a MAC address.
     pub fn newest_session(&self, mac: MacAddr) -> Option<&BootSession> {
-        let (_, id) = self.by_mac.get(&mac)?.last()?;
+        let (.., id) = self.by_mac.get(&mac)?.last()?;
         self.sessions.get(id)
     }
 
     /// All boot sessions of a MAC address that are kept, newest first.
     pub fn sessions_of(&self, mac: MacAddr) -> impl Iterator<Item = &BootSession> {
         let own = self.by_mac.get(&mac).into_iter().flatten().rev();
-        own.filter_map(|(_, id)| self.sessions.get(id))
+        own.filter_map(|(.., id)| self.sessions.get(id))
     }
 
     /// The newest boot session of every MAC address.
     pub fn newest_sessions(&self) -> impl Iterator<Item = &BootSession> {
         let newest = self.by_mac.values().filter_map(BTreeSet::last);
-        newest.filter_map(|(_, id)| self.sessions.get(id))
+        newest.filter_map(|(.., id)| self.sessions.get(id))
     }
 
     /// How many boot sessions are kept.
@@ -105,7 +115,7 @@ impl Model {
     pub fn boots_of(&self, node: &Node) -> Vec<&BootSession> {
         let boots = node.fingerprint.macs.iter().flat_map(|mac| self.sessions_of(*mac));
         let mut boots: Vec<_> = boots.filter(|boot| boot.node.is_none_or(|of| of == node.id)).collect();
-        boots.sort_unstable_by_key(|boot| std::cmp::Reverse((boot.opened_at, boot.id)));
+        boots.sort_unstable_by_key(|boot| std::cmp::Reverse(age(boot)));
         boots
     }
 
@@ -174,16 +184,16 @@ impl Model {
         more: isize,
         goes: impl Fn(&BootSessionId) -> bool,
     ) -> Vec<BootSessionId> {
-        let stays = |(_, id): &&(Timestamp, BootSessionId)| !goes(id);
+        let stays = |(.., id): &&Age| !goes(id);
         let own = || self.by_mac.get(&newcomer.mac).into_iter().flatten().filter(stays);
         let too_many = (own().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
-        let mut surplus: Vec<_> = own().take(too_many).map(|(_, id)| *id).collect();
+        let mut surplus: Vec<_> = own().take(too_many).map(|(.., id)| *id).collect();
         let all = self.sessions.len().saturating_add_signed(more + 1);
         let excess = all.saturating_sub(MAX_SESSIONS + surplus.len());
         // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
         let flooded = self.nameless.len() > MAX_SESSIONS / 2;
         let oldest = if flooded { &self.nameless } else { &self.by_age };
-        surplus.extend(oldest.iter().filter(stays).map(|(_, id)| *id).take(excess));
+        surplus.extend(oldest.iter().filter(stays).map(|(.., id)| *id).take(excess));
         surplus
     }
 
@@ -290,15 +300,16 @@ impl Model {
     }
 
     pub(super) fn put_session(&mut self, session: BootSession) {
-        let age = (session.opened_at, session.id);
+        let age = age(&session);
         if let Some(address) = session.address {
-            let newer = self.session_at(address).is_none_or(|other| other.opened_at <= session.opened_at);
+            let newer = self.session_at(address).is_none_or(|other| self::age(other) <= age);
             if newer {
                 self.by_address.insert(address, session.id);
             }
         }
         self.by_mac.entry(session.mac).or_default().insert(age);
         self.by_age.insert(age);
+        self.next_order = self.next_order.max(session.order + 1);
         if session.node.is_none() {
             self.nameless.insert(age);
         } else {
@@ -309,7 +320,7 @@ impl Model {
 
     fn remove_session(&mut self, id: BootSessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        let age = (session.opened_at, id);
+        let age = age(&session);
         self.by_age.remove(&age);
         self.nameless.remove(&age);
         if let Some(own) = self.by_mac.get_mut(&session.mac) {

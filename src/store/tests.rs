@@ -47,7 +47,8 @@ async fn what_was_committed_is_there_after_reopening() {
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.read(|model| model.node_of_mac(mac(1)).cloned()), Some(node(1)));
     assert_eq!(store.read(|model| model.leases().cloned().collect::<Vec<_>>()), [lease]);
-    assert_eq!(store.read(|model| model.newest_session(mac(1)).cloned()), Some(session(1, 1, 5)));
+    let stored = BootSession { order: 1, ..session(1, 1, 5) };
+    assert_eq!(store.read(|model| model.newest_session(mac(1)).cloned()), Some(stored));
     let events = store.events(EventFilter { limit: 10, ..EventFilter::default() }).unwrap();
     assert_eq!(events.len(), 1);
     put_node(&store, node(2)).await;
@@ -119,6 +120,21 @@ async fn a_mac_keeps_its_newest_sessions_and_no_more() {
     });
     assert_eq!(count, MAX_SESSIONS_PER_MAC);
     assert_eq!(newest.map(|session| session.id), Some(BootSessionId([19; 12])));
+}
+
+#[tokio::test]
+async fn the_newest_session_is_the_last_one_also_after_the_clock_was_set_back() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, at) in [(0u8, 9_000_000), (1, 5), (2, 4), (3, 9_000_001), (4, 3)] {
+        let store = Store::open(dir.path()).unwrap();
+        let put = store.commit(|tx| {
+            tx.put_session(session(n, 1, at));
+            Ok::<_, StoreError>(())
+        });
+        put.await.unwrap();
+        let newest = store.read(|model| model.newest_session(mac(1)).map(|session| session.id));
+        assert_eq!(newest, Some(BootSessionId([n; 12])), "also over restarts");
+    }
 }
 
 #[tokio::test]

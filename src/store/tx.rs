@@ -43,11 +43,13 @@ pub struct Tx<'a> {
     staged: Staged,
     /// By how many sessions the staged ones outnumber those that go.
     more_sessions: isize,
+    /// The order of the next session.
+    next_order: u64,
 }
 
 impl<'a> Tx<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
-        Tx { model, staged: Staged::default(), more_sessions: 0 }
+        Tx { model, staged: Staged::default(), more_sessions: 0, next_order: model.next_order.max(1) }
     }
 
     pub(super) fn into_staged(self) -> Staged {
@@ -95,8 +97,10 @@ impl<'a> Tx<'a> {
     }
 
     /// Stores a boot session. Old ones of the same MAC address go beyond the bound, and the oldest of all.
-    pub fn put_session(&mut self, session: BootSession) {
+    pub fn put_session(&mut self, mut session: BootSession) {
         if self.session(session.id).is_none() {
+            session.order = self.next_order;
+            self.next_order += 1;
             let goes = |id: &BootSessionId| matches!(self.staged.sessions.get(id), Some(Change::Remove));
             for id in self.model.surplus_sessions(&session, self.more_sessions, goes) {
                 self.staged.sessions.insert(id, Change::Remove);

@@ -1,6 +1,7 @@
 //! Boots that stand still and boots that go round in circles, and who is told. Time is an argument: the central node runs in
 //! this process with a clock that is turned by hand, and then as the real daemon on the same store.
 
+mod jumps;
 mod looping;
 mod renewed;
 pub mod rig;

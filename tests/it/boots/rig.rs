@@ -33,25 +33,30 @@ pub fn ordered(verb: Verb) -> By {
 /// Longer than any stage may take.
 pub const LONG: Duration = Duration::from_secs(25 * 60);
 
-/// A clock that is turned by hand, in milliseconds.
+/// A clock that is turned by hand, in milliseconds; and by how much the wall clock jumped beside it.
 #[derive(Clone)]
-pub struct HandClock(Arc<AtomicI64>);
+pub struct HandClock(Arc<AtomicI64>, Arc<AtomicI64>);
 
 impl HandClock {
     /// It begins three hours ago, so that what happens by it is past for the real daemon.
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)))
+        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)), Arc::default())
     }
 
     pub fn turn(&self, by: Duration) {
         self.0.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    /// Somebody sets the wall clock, by so many milliseconds; no time passes.
+    pub fn jump(&self, by: i64) {
+        self.1.fetch_add(by, Ordering::SeqCst);
+    }
 }
 
 impl Clock for HandClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst) + self.1.load(Ordering::SeqCst))
     }
 
     fn monotonic(&self) -> Duration {

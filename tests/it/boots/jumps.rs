@@ -1,0 +1,39 @@
+//! Somebody sets the clock, far forwards or far back: nobody becomes offline, and machines boot as before.
+
+use super::rig::{Machine, Rig};
+use crate::world::World;
+use meshd::{
+    fleet::{Phase, Stage},
+    store::MAX_SESSIONS_PER_MAC,
+};
+use std::time::Duration;
+
+const YEAR_MS: i64 = 365 * 86_400_000;
+
+#[tokio::test]
+async fn when_the_clock_jumps_nodes_stay_online_and_boot_again_as_before() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    for jump in [YEAR_MS, -2 * YEAR_MS, 3_600_000, -3_600_000, 5 * YEAR_MS, -YEAR_MS] {
+        rig.clock.jump(jump);
+        rig.pass(Duration::from_secs(1)).await;
+        let node = rig.node(id);
+        assert_eq!(node.phase, Phase::Online, "after a jump of {jump} ms: {node:?}");
+        // More often than sessions are kept: those of a later date do not drive out the newest.
+        for boot in 0..=MAX_SESSIONS_PER_MAC {
+            let before = machine.session();
+            machine.power_off().await;
+            machine.boot(Stage::Online).await;
+            assert_ne!(machine.session(), before, "a power-on is a new session, boot {boot} after a jump of {jump} ms");
+            let node = rig.node(id);
+            assert_eq!(node.phase, Phase::Online, "boot {boot} after a jump of {jump} ms: {node:?}");
+            assert!(node.conditions.is_empty(), "{node:?}");
+            assert!(machine.heartbeat(0).await, "the link is there");
+            rig.pass(Duration::from_secs(1)).await;
+        }
+    }
+    assert_eq!(rig.events("discovered").len(), 1);
+}
