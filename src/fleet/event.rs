@@ -91,6 +91,8 @@ pub enum EventKind {
     Replaced,
     /// Site, overlays and images were read anew.
     Reloaded,
+    /// Somebody took a backup.
+    BackedUp,
     /// The central node was restored from a backup.
     Restored,
     /// What was edited has faults; the last good one stays.
@@ -126,6 +128,7 @@ impl EventKind {
             EventKind::ProfileRolledBack => "profile_rolled_back",
             EventKind::Replaced => "replaced",
             EventKind::Reloaded => "reloaded",
+            EventKind::BackedUp => "backed_up",
             EventKind::Restored => "restored",
             EventKind::ReloadRefused => "reload_refused",
         }

@@ -1,6 +1,10 @@
 //! Last night's backup on a new machine: the rack boots from it, and nobody notices.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{
+    World, eventually,
+    node::{Overlay, PxeNode},
+};
+use meshd::wire::BootPart;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
 
 fn said(output: &Output) -> String {
@@ -11,6 +15,12 @@ fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}", said(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The site's authority, as an overlay brings it.
+fn roots(overlay: &Overlay) -> String {
+    let part: BootPart = serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
+    part.roots_pem.expect("the roots")
 }
 
 /// What a machine and its operator would notice.
@@ -30,7 +40,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
         let node = world.wait_for_phase("online");
         if node["generation"].is_null() { Err(node.to_string()) } else { Ok(node) }
     });
-    let authority = overlay["etc/meshd/ca.pem"].1.clone();
+    let authority = roots(&overlay);
 
     let (file, key) = (world.path("rack.backup"), world.path("backup.key"));
     let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
@@ -77,7 +87,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
     drop(agent);
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
-    assert_eq!(overlay["etc/meshd/ca.pem"].1, authority);
+    assert_eq!(roots(&overlay), authority);
     let _agent = machine.start_agent(&overlay);
     let booted = eventually("it boots from the new machine", || {
         let node = world.node();

@@ -1,12 +1,13 @@
 //! `POST /v1/backup`: everything that the rack depends on, sealed, as a stream.
 
 use super::{Plane, error::Refused, orders};
-use crate::backup::{self, Source};
+use crate::backup::{BackupError, MIN_KEY};
+use crate::fleet::By;
 use crate::id::Secret;
 use axum::{
     body::Body,
     extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -32,24 +33,20 @@ pub struct MakeBackup {
 
 pub(super) async fn backup(
     State(Plane { central, .. }): State<Plane>,
+    by: By,
     wanted: orders::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
     let MakeBackup { key, blobs } = orders::body(wanted)?;
     // Its length is no secret.
     let length = key.expose().chars().count();
-    if length < backup::MIN_KEY {
-        return Err(Refused::bad_request(backup::BackupError::ShortKey { length }.to_string()));
+    if length < MIN_KEY {
+        return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
     }
-    let shared = central.clone();
-    let snapshot = tokio::task::spawn_blocking(move || shared.store().snapshot()).await;
-    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");
-    let store = snapshot.map_err(interrupted)??;
-    let (site, made_at, salt) = (central.site(), central.now(), central.salt());
+    let snapshot = central.snapshot(&by).await?;
     let (pieces, out) = mpsc::channel(AHEAD);
     tokio::task::spawn_blocking(move || {
-        let source = Source { site: &site, store, made_at, blobs, salt };
         let mut pipe = io::BufWriter::with_capacity(PIECE, Pipe(pieces.clone()));
-        let made = backup::create(source, &key, &mut pipe);
+        let made = central.back_up(snapshot, blobs, &key, &mut pipe);
         match made.map_err(io::Error::other).and_then(|manifest| pipe.flush().map(|()| manifest)) {
             Ok(manifest) => tracing::info!(members = manifest.members.len(), "a backup was made"),
             Err(error) => {

@@ -21,6 +21,7 @@
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
 //! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
+//! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
@@ -29,6 +30,7 @@ mod admit;
 mod again;
 mod alarm;
 mod arrive;
+mod backup;
 mod authority;
 mod context;
 mod dhcp;
@@ -57,6 +59,7 @@ mod tokens;
 mod watch;
 
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
+pub use backup::Snapshot;
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fetch::Fetched;
@@ -223,11 +226,6 @@ impl Central {
     /// An order that this program gives itself.
     pub fn own_order(&self, verb: Verb) -> By {
         By::new(Who::Meshd, verb, self.new_correlation())
-    }
-
-    /// 32 bytes that nobody can guess, for a key that is used once.
-    pub fn salt(&self) -> [u8; 32] {
-        self.random()
     }
 
     fn random<const N: usize>(&self) -> [u8; N] {

@@ -218,7 +218,7 @@ mod tests {
             for (op, (key, value)) in read.iter().zip(&records) {
                 prop_assert_eq!(op.key, key.as_bytes());
                 prop_assert_eq!(op.value.as_ref().map(|(bytes, _)| *bytes), value.as_ref().map(|text| text.as_bytes()));
-                for (bytes, range) in &op.value {
+                if let Some((bytes, range)) = &op.value {
                     prop_assert_eq!(*bytes, &body[range.clone()]);
                 }
             }

@@ -281,10 +281,11 @@ fn renew_at(begin: u64) -> u64 {
     begin + begin.max(renew_after())
 }
 
+type Map<'a> = BTreeMap<&'a [u8], &'a [u8]>;
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
 /// All records of a journal, and its numbered ones in their order; `None` if it is damaged.
-fn split(bytes: &[u8]) -> Option<(BTreeMap<&[u8], &[u8]>, Pairs<'_>)> {
+fn split(bytes: &[u8]) -> Option<(Map<'_>, Pairs<'_>)> {
     let (mut records, mut numbered) = (BTreeMap::new(), Vec::new());
     let mut frames = Frames::of(bytes);
     for frame in frames.by_ref().skip(1) {

@@ -86,7 +86,7 @@ pub struct Boot {
     pub node: NodeId,
     pub session: BootSessionId,
     pub token: String,
-    pub ca_pem: String,
+    pub roots_pem: String,
 }
 
 /// A fresh key's certificate request.
@@ -106,7 +106,9 @@ pub fn enrol(boot: &Boot, csr_pem: &str) -> io::Result<Result<String, u16>> {
     };
     let body = serde_json::to_string(&request)?;
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(boot.ca_pem.as_bytes()).map_err(io::Error::other)?).unwrap();
+    for root in CertificateDer::pem_slice_iter(boot.roots_pem.as_bytes()) {
+        roots.add(root.map_err(io::Error::other)?).unwrap();
+    }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()

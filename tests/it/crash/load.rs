@@ -19,7 +19,7 @@ use std::{
     io,
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, Ordering},
-    thread::{self, Scope},
+    thread::{self, Scope, ScopedJoinHandle},
     time::Duration,
 };
 
@@ -45,15 +45,18 @@ fn machine(number: u64) -> (MacAddr, SystemUuid) {
 }
 
 impl<'a> Load<'a> {
-    pub fn start<'s>(self, scope: &'s Scope<'s, 'a>, seed: u64)
+    /// All of it; none of it ends before it is stopped.
+    pub fn start<'s>(self, scope: &'s Scope<'s, 'a>, seed: u64) -> Vec<ScopedJoinHandle<'s, ()>>
     where
         'a: 's,
     {
-        scope.spawn(move || self.inside(|| self.ask_for_addresses(Dice::new(seed ^ 1))));
+        let mut all = Vec::new();
+        all.push(scope.spawn(move || self.inside(|| self.ask_for_addresses(Dice::new(seed ^ 1)))));
         for booter in 0..BOOTERS {
-            scope.spawn(move || self.inside(|| self.boot_machines(booter, Dice::new(seed ^ (2 + booter)))));
+            all.push(scope.spawn(move || self.inside(|| self.boot_machines(booter, Dice::new(seed ^ (2 + booter))))));
         }
-        scope.spawn(move || self.give_orders(Dice::new(seed ^ 99)));
+        all.push(scope.spawn(move || self.give_orders(Dice::new(seed ^ 99))));
+        all
     }
 
     fn inside(&self, work: impl FnOnce() + Send) {
@@ -111,9 +114,8 @@ impl<'a> Load<'a> {
         }
         let files = unpack::overlay(&overlay.body);
         let part: BootPart = serde_json::from_slice(&files["etc/meshd/boot.json"].1)?;
-        let Some(token) = part.token else { return Err(silent()) };
-        let ca_pem = String::from_utf8(files["etc/meshd/ca.pem"].1.clone()).unwrap();
-        let boot = Boot { node: part.node, session: part.session, token: token.expose().clone(), ca_pem };
+        let Some((token, roots_pem)) = part.token.zip(part.roots_pem) else { return Err(silent()) };
+        let boot = Boot { node: part.node, session: part.session, token: token.expose().clone(), roots_pem };
         assert_eq!(boot.node, id, "the overlay is this machine's");
         self.enrol(boot, dice)
     }

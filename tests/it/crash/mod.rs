@@ -7,13 +7,16 @@ mod client;
 mod load;
 mod record;
 
-use crate::world::{World, eventually};
+use crate::world::{World, eventually, node::PxeNode};
 use client::Admin;
 use load::Load;
 use record::Record;
+use serde_json::json;
 use std::{
     env, fs,
     os::unix::process::ExitStatusExt as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
     process::Child,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -82,9 +85,10 @@ fn killed_again_and_again_under_load_it_loses_nothing_that_it_acknowledged() {
         // However this ends, also in a panic, the load ends with it.
         let _over = Over(&stop);
         let load = Load { world: &world, record: &record, stop: &stop };
-        load.start(scope, seed);
+        let load = load.start(scope, seed);
         let mut at_places = 0;
         for kill in 1..=kills {
+            assert!(load.iter().all(|one| !one.is_finished()), "a part of the load has failed; above is how");
             let life = Life::begin(&world, &mut dice);
             if life.place.is_none() && dice.below(8) == 0 {
                 // Also while it starts.
@@ -92,20 +96,84 @@ fn killed_again_and_again_under_load_it_loses_nothing_that_it_acknowledged() {
                 continue;
             }
             let Some(mut life) = life.until_it_answers(&world) else { continue };
-            record.check(&Admin::of(&world), &mut dice);
+            record.check(&Admin::of(&world));
             at_places += u64::from(life.lives_on());
             life.end(&mut dice);
-            if kill % 50 == 0 {
+            if kill.is_multiple_of(50) {
                 eprintln!("{kill} kills, {at_places} while it answered; {}", record.words());
             }
         }
         let last = Life::whole(&world).until_it_answers(&world).expect("it starts again by itself");
-        record.check(&Admin::of(&world), &mut dice);
+        record.check(&Admin::of(&world));
         stop.store(true, Ordering::SeqCst);
         last.end(&mut dice);
     });
     eprintln!("{}", record.words());
     record.was_busy(kills);
+}
+
+#[test]
+fn a_store_that_lost_what_was_acknowledged_is_found_out() {
+    let mut world = World::new("approve");
+    PxeNode::new(&world, 1).power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().parse().unwrap();
+    let (admin, record) = (Admin::of(&world), Record::default());
+    admin.order(&format!("/v1/nodes/{id}/approve"), &json!({})).unwrap();
+    record.approved(id);
+    let set = |value| {
+        record.will_set(id, value);
+        admin.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "n": value } })).unwrap();
+        record.set(id, value);
+    };
+    set(1);
+    world.kill();
+    let (store, before) = (world.path("state/store"), world.path("before"));
+    fs::create_dir(&before).unwrap();
+    let copy = |from: &Path, to: &Path| {
+        for entry in fs::read_dir(from).unwrap().flatten() {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    copy(&store, &before);
+    world.start();
+    record.check(&admin);
+    set(2);
+    record.check(&admin);
+    world.kill();
+    copy(&before, &store);
+    world.start();
+    let found = catch_unwind(AssertUnwindSafe(|| record.check(&admin)));
+    let said = *found.expect_err("something is missing").downcast::<String>().unwrap();
+    assert!(said.contains("n = Some(1)") && said.contains("events"), "{said}");
+}
+
+/// Where it ends itself while it makes its store, authority and keys.
+const FIRST: [&str; 4] = ["store-whole", "store-renamed", "file-written", "file-renamed"];
+
+#[test]
+fn a_first_start_that_is_killed_at_any_step_is_completed_by_the_next_one_and_made_once() {
+    let mut world = World::prepared("auto");
+    for place in FIRST {
+        for time in 1..9 {
+            for made in ["store", "ca", "secrets.key"] {
+                let path = world.path("state").join(made);
+                let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            }
+            let child = world.spawn(&[("MESHD_FAIL", format!("{place}:{time}"))]);
+            let Some(life) = (Life { child, place: Some(place) }).until_it_answers(&world) else {
+                // What was in its place before the end is kept.
+                let authority = fs::read(world.path("state/ca/ca.key")).ok();
+                world.start();
+                let now = fs::read(world.path("state/ca/ca.key")).ok();
+                assert!(authority.is_none() || authority == now, "killed at {place}, time {time}");
+                world.kill();
+                continue;
+            };
+            // It does not come by that often.
+            drop(life);
+            break;
+        }
+    }
 }
 
 struct Over<'a>(&'a AtomicBool);
