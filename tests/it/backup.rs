@@ -26,6 +26,15 @@ fn roots(overlay: &Overlay) -> String {
 /// What a machine and its operator would notice.
 const STAYS: [&str; 7] = ["id", "name", "profile", "address", "mac", "generation", "conditions"];
 
+/// The old machine is no more.
+fn burn_down(world: &mut World) {
+    world.kill();
+    for name in ["state", "site.toml", "admin.sock"] {
+        let path = world.path(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+}
+
 #[test]
 fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_boot_as_before() {
     let mut world = World::new("approve");
@@ -53,12 +62,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
     let again = world.meshd(&["backup", "create", file, "--key-file", key]);
     assert!(!again.status.success() && said(&again).contains("exists"), "{}", said(&again));
 
-    // The old machine burns down.
-    world.kill();
-    for name in ["state", "site.toml", "admin.sock"] {
-        let path = world.path(name);
-        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
-    }
+    burn_down(&mut world);
     let rack = world.path("rack");
     let into = rack.to_str().unwrap();
     fs::write(world.path("wrong.key"), "some other long passphrase").unwrap();

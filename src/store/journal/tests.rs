@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn refused(dir: &Path) -> StoreError {
-    Journal::open(dir).err().expect("refused")
+    Journal::open(dir).expect_err("refused")
 }
 
 #[test]
