@@ -69,7 +69,7 @@ impl Client {
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let mut answer = self.send(Method::POST, path, Some(body.into())).await?.into_body();
+        let mut answer = self.send(Method::POST, path, Some(body.into()), None).await?.into_body();
         while let Some(frame) = answer.frame().await {
             let frame = frame.map_err(|error| self.broken(&error))?;
             out.write_all(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;

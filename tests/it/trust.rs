@@ -47,6 +47,7 @@ fn a_rotation_is_followed_by_an_agent_that_runs_and_no_link_ends() {
     // Whoever was off while the roots changed, and boots with neither, gets both.
     world.kill();
     world.start();
+    let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
     let boot = String::from_utf8_lossy(&overlay["etc/meshd/boot.json"].1).into_owned();
     assert_eq!(boot.matches("BEGIN CERTIFICATE").count(), 2);
