@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{
     Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Profile, Segment, Site,
 };
-use crate::config::{Link, Transport, VfioSelector};
+use crate::config::{Link, Process, Transport, VfioSelector};
 use crate::fleet::{Node, Once, Phase, Sighting};
 use crate::id::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
@@ -42,7 +42,8 @@ fn site() -> Site {
             offline_after: Duration::from_secs(60),
             binary: None,
         },
-        admin: Admin { socket: "/run/meshd/admin.sock".into() },
+        admin: Admin { socket: "/run/meshd/admin.sock".into(), https: None },
+        process: Process::default(),
         metrics: None,
         enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900), rules: Vec::new() },
         identity: Identity::default(),

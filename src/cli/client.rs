@@ -1,18 +1,21 @@
-//! A client of the admin plane: HTTP over its Unix socket, one connection for each request.
+//! A client of the admin plane: HTTP over its Unix socket, or TLS, one connection for each request.
 
-use super::{Failure, shown};
+use super::{Failure, remote::Server, shown};
 use crate::serve::admin::{REASON_HEADER, view::ErrorView};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, Response, body::Incoming, header};
+use hyper::{Method, Request, Response, body::Incoming, header, header::HeaderValue};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io::{ErrorKind, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
 
 /// How long the central node may take to begin its answer; it gives up by itself a little earlier.
 const TIME_LIMIT: Duration = Duration::from_secs(40);
@@ -22,41 +25,50 @@ const MAX_ANSWER: usize = 256 << 20;
 /// Talks to one central node.
 #[derive(Debug)]
 pub(super) struct Client {
-    socket: PathBuf,
-    site: PathBuf,
+    way: Way,
+    /// Why whatever is ordered is ordered.
+    reason: Option<String>,
 }
 
+#[derive(Debug)]
+enum Way {
+    /// The socket of a site on this machine.
+    Socket {
+        socket: PathBuf,
+        site: PathBuf,
+    },
+    Server(Server),
+}
+
+/// Either way's bytes.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 impl Client {
-    pub(super) fn new(socket: PathBuf, site: PathBuf) -> Self {
-        Client { socket, site }
+    pub(super) fn of_site(socket: PathBuf, site: PathBuf, reason: Option<String>) -> Self {
+        Client { way: Way::Socket { socket, site }, reason }
+    }
+
+    pub(super) fn of_server(server: Server, reason: Option<String>) -> Self {
+        Client { way: Way::Server(server), reason }
     }
 
     /// Asks for something.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let response = self.send(Method::GET, path, None, None).await?;
+        let response = self.send(Method::GET, path, None).await?;
         self.read(response).await
     }
 
     /// Says something.
     pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
-        self.post_because(path, body, None).await
-    }
-
-    /// Says something, and why.
-    pub(super) async fn post_because<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        reason: Option<&str>,
-    ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let response = self.send(Method::POST, path, Some(body.into()), reason).await?;
+        let response = self.send(Method::POST, path, Some(body.into())).await?;
         self.read(response).await
     }
 
     /// The bytes of an answer, with one of its headers.
     pub(super) async fn fetch(&self, path: &str, header: &str) -> Result<(Bytes, String), Failure> {
-        let response = self.send(Method::GET, path, None, None).await?;
+        let response = self.send(Method::GET, path, None).await?;
         let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
         Ok((self.collect(response.into_body()).await?, value))
     }
@@ -69,7 +81,7 @@ impl Client {
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let mut answer = self.send(Method::POST, path, Some(body.into()), None).await?.into_body();
+        let mut answer = self.send(Method::POST, path, Some(body.into())).await?.into_body();
         while let Some(frame) = answer.frame().await {
             let frame = frame.map_err(|error| self.broken(&error))?;
             out.write_all(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
@@ -83,7 +95,7 @@ impl Client {
         path: &str,
         mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut body = self.send(Method::GET, path, None, None).await?.into_body();
+        let mut body = self.send(Method::GET, path, None).await?.into_body();
         let mut rest: Vec<u8> = Vec::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.broken(&error))?;
@@ -102,28 +114,40 @@ impl Client {
         Ok(())
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-        reason: Option<&str>,
-    ) -> Result<Response<Incoming>, Failure> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+        Ok(match &self.way {
+            Way::Socket { socket, site } => {
+                let stream = UnixStream::connect(socket).await;
+                Box::new(stream.map_err(|error| unreachable(socket, site, &error))?)
+            }
+            Way::Server(server) => Box::new(server.connect().await?),
+        })
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Incoming>, Failure> {
+        let stream = self.connect().await?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
         // It ends with the answer; its error is that of the answer.
         tokio::spawn(async move { drop(connection.await) });
-        let mut request = Request::builder()
+        let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "meshd")
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(reason) = reason {
-            // UTF-8 is for the central node to check; a line break is refused here already.
-            request = request.header(REASON_HEADER, reason.as_bytes());
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body.unwrap_or_default()));
+        let mut request = request.map_err(|error| Failure::of(&error))?;
+        if let Some(reason) = &self.reason {
+            let value = HeaderValue::from_bytes(reason.as_bytes());
+            let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
+            request.headers_mut().insert(REASON_HEADER, value);
         }
-        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| Failure::of(&error))?;
+        if let Way::Server(server) = &self.way {
+            let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));
+            let mut value = value.map_err(|error| Failure::of(&error))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
         let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(request)).await;
         let late = |_| {
             let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());
@@ -164,25 +188,28 @@ impl Client {
     }
 
     fn broken(&self, error: &dyn std::error::Error) -> Failure {
-        let message = format!("the connection to {} broke: {error}", shown(&self.socket));
+        let whom = match &self.way {
+            Way::Socket { socket, .. } => shown(socket),
+            Way::Server(server) => server.shown(),
+        };
+        let message = format!("the connection to {whom} broke: {error}");
         Failure::new(message, "is meshd still running? look at its log")
     }
+}
 
-    fn unreachable(&self, error: &std::io::Error) -> Failure {
-        let (socket, site) = (shown(&self.socket), shown(&self.site));
-        match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
-                format!("nobody answers at {socket}, the [admin].socket of {site}"),
-                format!(
-                    "is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"
-                ),
-            ),
-            ErrorKind::PermissionDenied => Failure::new(
-                format!("you may not use {socket}"),
-                "run this as the user that runs meshd, or join the group that owns the socket",
-            ),
-            _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
-        }
+/// Why nobody answers at a socket.
+fn unreachable(socket: &Path, site: &Path, error: &std::io::Error) -> Failure {
+    let (socket, site) = (shown(socket), shown(site));
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
+            format!("nobody answers at {socket}, the [admin].socket of {site}"),
+            format!("is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"),
+        ),
+        ErrorKind::PermissionDenied => Failure::new(
+            format!("you may not use {socket}"),
+            "run this as the user that runs meshd, or join the group that owns the socket",
+        ),
+        _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
     }
 }
 

@@ -53,7 +53,15 @@ fn line(event: &EventView) -> String {
         _ => String::new(),
     };
     let detail = clean(&event.detail);
-    let more = [more, detail].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("  ");
+    let by = event.by.as_ref().map(|by| match &by.reason {
+        Some(reason) => format!("({}: {})", by.who, clean(reason)),
+        None => format!("({})", by.who),
+    });
+    let more = [more, detail, by.unwrap_or_default()]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("  ");
     let head = format!("{}  {node:<8}  {:<20}", event.at, event.kind);
     match wrapped(&more, 4) {
         // A long story goes below its line.

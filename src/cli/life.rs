@@ -4,14 +4,11 @@ use super::{Failure, client::Client, node::path, print::confirm};
 use crate::serve::admin::view::{NodeDetail, NodeView, Replace as Body, Replaced};
 use clap::Args;
 
-/// A node, and why.
+/// A node.
 #[derive(Debug, Args)]
 pub(super) struct Order {
     /// ID or name
     node: String,
-    /// Why: events and the audit log show it
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
 }
 
 /// The same for what ends something.
@@ -32,9 +29,6 @@ pub(super) struct Replace {
     /// The hardware that takes its place; boot it once, so that it is known
     #[arg(long, value_name = "NODE")]
     new: String,
-    /// Why: events and the audit log show it
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -42,7 +36,7 @@ pub(super) struct Replace {
 
 impl Order {
     async fn give(&self, client: &Client, verb: &str) -> Result<NodeView, Failure> {
-        client.post_because(&path(&self.node, &format!("/{verb}")), &(), self.reason.as_deref()).await
+        client.post(&path(&self.node, &format!("/{verb}")), &()).await
     }
 
     pub(super) async fn drain(self, client: &Client) -> Result<(), Failure> {
@@ -104,7 +98,7 @@ impl Replace {
             confirm(&format!("{} is removed, and {} {taken}", of(&old), of(&new)))?;
         }
         let order = Body { new: self.new };
-        let done: Replaced = client.post_because(&path(&self.old, "/replace"), &order, self.reason.as_deref()).await?;
+        let done: Replaced = client.post(&path(&self.old, "/replace"), &order).await?;
         let node = done.node;
         eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
         for left in done.left {

@@ -3,6 +3,8 @@
 //! Standard output is data, standard error is talk. Exit codes: 0 done, 1 refused or failed, 2 wrong usage. Verbs that need
 //! the central node talk to its admin socket; the others work without it and never open its store.
 
+mod api_token;
+mod audit;
 mod backup;
 mod bundle;
 mod ca;
@@ -24,8 +26,10 @@ mod print;
 mod profile;
 mod progress;
 mod reload;
+mod remote;
 mod render;
 mod serve;
+mod status;
 mod timeline;
 mod token;
 mod units;
@@ -56,6 +60,11 @@ struct Global {
     /// The site file [default: ./site.toml, then /etc/meshd/site.toml]
     #[arg(long, global = true, value_name = "FILE")]
     site: Option<PathBuf>,
+    /// Why: it goes with every order to the audit log and the events
+    #[arg(long, global = true, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    remote: remote::Remote,
     /// How log lines are written to standard error
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -101,6 +110,13 @@ enum Verb {
     /// Back the central node up, check a backup, restore it
     #[command(subcommand)]
     Backup(backup::Backup),
+    /// The site at a glance: is it ready, how many nodes, what is wrong
+    Status(status::Status),
+    /// Who ordered what, and what came of it
+    Audit(audit::Audit),
+    /// Tokens for the admin plane by HTTPS: create, list, revoke
+    #[command(subcommand)]
+    ApiToken(api_token::ApiToken),
     /// Look for what keeps machines from booting, and say what to do
     Doctor(doctor::Doctor),
     /// Compute the node ID of a machine
@@ -114,6 +130,8 @@ enum Verb {
 /// What a verb works with.
 struct Context {
     site: Option<PathBuf>,
+    reason: Option<String>,
+    remote: remote::Remote,
 }
 
 impl Context {
@@ -127,21 +145,24 @@ impl Context {
         Ok(config::load(&self.site_file()?)?)
     }
 
-    /// A client of the central node of this site. A running one is reached while its file is being edited and has faults, too.
+    /// A client of the server that was named, else of the central node of this site. A running one is reached while its file is being edited and has faults, too.
     fn client(&self) -> Result<client::Client, Failure> {
+        if let Some(server) = self.remote.server()? {
+            return Ok(client::Client::of_server(server, self.reason.clone()));
+        }
         let file = self.site_file()?;
         let socket = match config::load(&file) {
             Ok(site) => site.admin.socket,
             Err(faults) => config::admin_socket(&file).ok_or(faults)?,
         };
-        Ok(client::Client::new(socket, file))
+        Ok(client::Client::of_site(socket, file, self.reason.clone()))
     }
 }
 
 /// Runs one verb; the whole of `meshd` but for reading the command line.
 pub fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
-    let context = Context { site: cli.global.site };
+    let context = Context { site: cli.global.site, reason: cli.global.reason, remote: cli.global.remote };
     let done = match cli.verb {
         Verb::Serve(serve) => serve.run(&context),
         Verb::Reload(reload) => reload.run(&context),
@@ -155,6 +176,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),
+        Verb::Status(status) => status.run(&context),
+        Verb::Audit(audit) => audit.run(&context),
+        Verb::ApiToken(token) => token.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
         Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),

@@ -11,6 +11,7 @@ pub(super) struct Serve {}
 impl Serve {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let site = context.site()?;
+        daemon::settle(&site).map_err(|error| Failure::of(&error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime =
             runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}"), "raise the limits"))?;

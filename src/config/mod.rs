@@ -2,6 +2,7 @@
 //!
 //! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system.
 
+mod admin;
 mod check;
 mod dhcp;
 mod edit;
@@ -27,8 +28,8 @@ pub use parse::parse;
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
 pub use site::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, Link,
-    MacPrefix, MetricsListener, Pool, Reservation, Segment, Site, Transport, Whom,
+    Admin, AdminHttps, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
+    Link, MacPrefix, MetricsListener, Pool, Process, Reservation, Segment, Site, Transport, Whom,
 };
 pub use vars::MAX_VARS;
 

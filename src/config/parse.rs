@@ -1,7 +1,7 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    Admin, AgentPlane, Boot, Delivery, Faults, Http, Site, Transport, check, enroll, groups, metrics, profiles,
+    AgentPlane, Boot, Delivery, Faults, Http, Site, Transport, admin, check, enroll, groups, metrics, profiles,
     reader::{self, At, Document, Table, write_duration},
     reservation, secrets, segment,
 };
@@ -44,9 +44,11 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let segments = segment::read(document, &root);
     let reservations = reservation::read(document, &root, &segments);
     let planes = planes(document, &root);
-    let admin = admin(document, &root);
     let taken = planes.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
-    let metrics = metrics::read(document, &root, taken.as_ref().map_or(&[], |taken| taken));
+    let taken = taken.as_ref().map_or(&[][..], |taken| taken);
+    let metrics = metrics::read(document, &root, taken);
+    let admin = admin::read(document, &root, taken);
+    let process = admin::process(document, &root);
     let identity = enroll::identity(&root);
     let boot = boot(document, &root);
     let profiles = profiles::read(document, &root);
@@ -71,6 +73,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         agent,
         admin: admin?,
         metrics: metrics?,
+        process: process?,
         enroll: enroll?,
         identity: identity?,
         boot: boot?,
@@ -174,26 +177,11 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
     Some(AgentPlane { port: port?, heartbeat: heartbeat?, offline_after: offline_after?, binary })
 }
 
-fn admin(document: &Document, root: &Table<'_>) -> Option<Admin> {
-    let default = || PathBuf::from("/run/meshd/admin.sock");
-    let Some(admin) = root.table("admin") else { return (!root.has("admin")).then(|| Admin { socket: default() }) };
-    admin.reserved("https");
-    let socket = admin.path("socket");
-    if let Some(socket) = &socket
-        && socket.as_os_str().len() > check::MAX_SOCKET_PATH
-    {
-        let length = socket.as_os_str().len();
-        let hint = format!("a Unix socket takes {} bytes; put it higher up", check::MAX_SOCKET_PATH);
-        document.fault(socket, format!("a path of {length} bytes"), hint);
-    }
-    or(&admin, "socket", socket, default()).map(|socket| Admin { socket })
-}
-
 /// Where the admin plane of a site is, whatever else is wrong with its text; `None` when not even that can be read.
 pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
     let document = reader::parse(text, file).ok()?;
     let root = document.root();
-    admin(&document, &root).map(|admin| admin.socket)
+    admin::socket(&document, &root)
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

@@ -38,6 +38,8 @@ pub struct Site {
     pub agent: AgentPlane,
     /// Admin plane.
     pub admin: Admin,
+    /// What meshd runs as.
+    pub process: Process,
     /// Where Prometheus may ask beside the admin socket; `None` without `[metrics]`.
     pub metrics: Option<MetricsListener>,
     /// Who gets a certificate.
@@ -206,6 +208,28 @@ pub struct AgentPlane {
 pub struct Admin {
     /// Unix socket of the CLI.
     pub socket: PathBuf,
+    /// `[admin.https]`: the way in for those with a token; `None` without the section.
+    pub https: Option<AdminHttps>,
+}
+
+/// `[admin.https]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminHttps {
+    /// Address of this machine.
+    pub address: Ipv4Addr,
+    /// TCP port; 8444 by default.
+    pub port: u16,
+    /// Certificate and key, PEM; meshd makes its own without them.
+    pub files: Option<(PathBuf, PathBuf)>,
+    /// It may be reached from networks on which machines boot.
+    pub boot_network: bool,
+}
+
+/// `[process]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// What meshd goes on as once every port is open; `None` means as it was started.
+    pub user: Option<String>,
 }
 
 /// `[metrics]`.

@@ -29,6 +29,8 @@ pub enum DaemonError {
     Bind(#[from] bind::BindError),
     #[error(transparent)]
     Admin(#[from] admin::SocketError),
+    #[error(transparent)]
+    AdminHttps(#[from] admin::HttpsError),
     #[error("cannot listen for signals")]
     Signal(#[source] std::io::Error),
     #[error("a boot service failed")]
@@ -45,7 +47,7 @@ pub enum DaemonError {
 pub(super) struct Bound {
     pub(super) dhcp: dhcp::Bound,
     pub(super) segments: Vec<BoundSegment>,
-    pub(super) admin: admin::Socket,
+    pub(super) admin: admin::Listening,
     pub(super) metrics: Option<metrics::Listener>,
 }
 
@@ -72,7 +74,9 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
     let metrics = site.metrics.map(metrics::bind).transpose()?;
-    Ok(Bound { dhcp, segments, admin: admin::bind(&site.admin.socket)?, metrics })
+    let https = admin::bind_https(&site, central.now())?;
+    let admin = admin::Listening { socket: admin::bind(&site.admin.socket)?, https };
+    Ok(Bound { dhcp, segments, admin, metrics })
 }
 
 impl BoundSegment {

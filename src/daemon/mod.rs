@@ -6,11 +6,13 @@
 mod bind;
 mod build;
 mod files;
+mod privileges;
 mod reload;
 mod tasks;
 
 pub use bind::DaemonError;
 pub use build::{REQUIRED_LOADERS, agent_path, build, build_with};
+pub use privileges::{PrivilegeError, settle};
 
 use crate::config::{DhcpMode, Site};
 use crate::serve::{
@@ -25,9 +27,8 @@ use tokio_util::sync::CancellationToken;
 /// Chores are done when there are some, and at least so often.
 const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Runs the central node until SIGINT or SIGTERM.
+/// Runs the central node until SIGINT or SIGTERM. [`settle`] comes before it, and before there are threads.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {
-    files::raise_limit();
     let central = build(site)?;
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();

@@ -58,6 +58,7 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct By {
     /// Who.
+    #[serde(rename = "actor")]
     pub who: Who,
     /// What.
     pub verb: Verb,
@@ -65,6 +66,7 @@ pub struct By {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same in the answer, the log, the events and the audit log.
+    #[serde(rename = "correlation_id")]
     pub correlation: CorrelationId,
 }
 
@@ -161,7 +163,7 @@ mod tests {
         }
         let by = By::new(Who::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
         let stored = serde_json::to_string(&by).expect("plain data");
-        assert_eq!(stored, r#"{"who":"uid:0","verb":"assign-profile","correlation":"0101010101010101"}"#);
+        assert_eq!(stored, r#"{"actor":"uid:0","verb":"assign-profile","correlation_id":"0101010101010101"}"#);
         assert_eq!(serde_json::from_str::<By>(&stored).expect("what was written"), by);
         assert_eq!(Verb::AssignProfile.to_string(), "assign-profile");
     }

@@ -1,6 +1,8 @@
 //! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
 
 mod admission;
+mod asked;
+mod audit;
 mod boot_loop;
 mod boot_session;
 mod by;
@@ -21,6 +23,8 @@ mod units;
 mod vigil;
 
 pub use admission::admitting;
+pub use asked::{Answered, Asked};
+pub use audit::{Audit, AuditOutcome, AuditSeq};
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
 pub use boot_session::{BootSession, Exchange, Outcome, SESSION_WINDOW, Standing, Wait};
 pub use by::{By, Cause, MAX_REASON, ParseWhoError, Verb, Who};

@@ -26,6 +26,8 @@ pub enum Service {
     Agent,
     /// TCP `[metrics].port`.
     Metrics,
+    /// TCP `[admin.https].port`.
+    Admin,
 }
 
 impl Service {
@@ -38,13 +40,14 @@ impl Service {
             Service::Http => "stop it, or change [http].port",
             Service::Agent => "stop it, or change [agent].port",
             Service::Metrics => "stop it, or change [metrics].port",
+            Service::Admin => "stop it, or change [admin.https].port",
         }
     }
 
     fn protocol(self) -> &'static str {
         match self {
             Service::Dhcp | Service::ProxyDhcp | Service::Tftp => "UDP",
-            Service::Http | Service::Agent | Service::Metrics => "TCP",
+            Service::Http | Service::Agent | Service::Metrics | Service::Admin => "TCP",
         }
     }
 }
@@ -58,6 +61,7 @@ impl fmt::Display for Service {
             Service::Http => "the boot plane (HTTP)",
             Service::Agent => "the agent plane",
             Service::Metrics => "metrics",
+            Service::Admin => "the admin plane (HTTPS)",
         })
     }
 }

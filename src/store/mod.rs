@@ -11,9 +11,12 @@
 //! | `token/<SHA-256 of the token>` | [`TokenRecord`](crate::trust::TokenRecord) |
 //! | `history/<node ID>` | [`History`](crate::fleet::History): generations that it was given |
 //! | `profile/<name>` | [`Revisions`](crate::fleet::Revisions): what a profile was, and what it is held at |
+//! | `api-token/<SHA-256 of the token>` | [`ApiToken`](crate::trust::ApiToken) |
+//! | `asked/<SHA-256 of actor and key>` | [`Asked`](crate::fleet::Asked): orders that came with a key |
+//! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](crate::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!
-//! **Memory.** All but the events is held in a [`Model`] too; reads never touch the disk.
+//! **Memory.** All but events and audit log is held in a [`Model`] too; reads never touch the disk.
 //!
 //! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is given to the journal as one batch, then shown
 //! to readers, then flushed. It returns after the flush: what was acknowledged is on the disk. Writers that arrive while a
@@ -29,6 +32,7 @@
 //! **Beside the tree** lie [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
+mod audit;
 mod events;
 mod flush;
 mod journal;
@@ -41,6 +45,7 @@ mod tx;
 #[cfg(test)]
 mod tests;
 
+pub use audit::AuditFilter;
 pub use events::EventFilter;
 pub use kept::{Kept, KeptError};
 #[cfg(test)]
@@ -59,7 +64,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::sync::broadcast;
 
@@ -67,6 +72,15 @@ use tokio::sync::broadcast;
 pub const VERSION: &str = "2";
 /// Events kept; the oldest go first.
 pub const MAX_EVENTS: u64 = 200_000;
+/// Lines of the audit log that are kept, whatever their age; the oldest go first. An operator who gives an order a minute fills it in
+/// two months.
+pub const MAX_AUDIT: u64 = 100_000;
+/// Tokens of the admin plane.
+pub const MAX_API_TOKENS: usize = 1000;
+/// Orders with a key that are remembered; the oldest go first.
+pub const MAX_ASKED: usize = 512;
+/// For how long an order with a key is remembered.
+pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Boot sessions kept of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Boot sessions kept in all; beyond it the oldest go, so that a flood of invented MAC addresses cannot fill the store.
@@ -183,7 +197,7 @@ impl Store {
             return Ok((result, None));
         }
         let events = staged.numbered_events(model.next_event);
-        let number = self.journal.append(staged.to_batch(&events)?);
+        let number = self.journal.append(staged.to_batch(&events, model.next_audit)?);
         model.apply(staged);
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         unsent.extend(events.into_iter().map(|event| (number, event)));

@@ -1,12 +1,12 @@
 //! The state in memory, and the indexes that are derived from it.
 
 use super::{
-    MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
+    ASKED_LIFE, MAX_ASKED, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
 };
-use crate::fleet::{BootSession, EventSeq, History, Lease, Node, Phase, Revisions};
+use crate::fleet::{Asked, AuditSeq, BootSession, EventSeq, History, Lease, Node, Phase, Revisions};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
-use crate::trust::TokenRecord;
+use crate::trust::{ApiToken, TokenRecord};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -26,7 +26,7 @@ fn age(session: &BootSession) -> Age {
     (session.order, session.opened_at, session.id)
 }
 
-/// Everything but the events.
+/// Everything but events and audit log.
 #[derive(Default)]
 pub struct Model {
     pub(super) nodes: BTreeMap<NodeId, Node>,
@@ -35,6 +35,8 @@ pub struct Model {
     pub(super) tokens: BTreeMap<Digest, TokenRecord>,
     pub(super) histories: BTreeMap<NodeId, History>,
     pub(super) revisions: BTreeMap<ProfileName, Revisions>,
+    pub(super) api_tokens: BTreeMap<Digest, ApiToken>,
+    pub(super) asked: BTreeMap<Digest, Asked>,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: which node stands for one whose hardware is gone.
@@ -54,6 +56,7 @@ pub struct Model {
     /// Derived: the newest session at an address.
     by_address: BTreeMap<Ipv4Addr, BootSessionId>,
     pub(super) next_event: EventSeq,
+    pub(super) next_audit: AuditSeq,
 }
 
 impl Model {
@@ -176,6 +179,30 @@ impl Model {
         self.by_node.get(&node).into_iter().flatten().filter_map(|hash| self.tokens.get(hash))
     }
 
+    /// All tokens of the admin plane.
+    pub fn api_tokens(&self) -> impl Iterator<Item = &ApiToken> {
+        self.api_tokens.values()
+    }
+
+    /// A token of the admin plane, by the hash of its text.
+    pub fn api_token(&self, hash: &Digest) -> Option<&ApiToken> {
+        self.api_tokens.get(hash)
+    }
+
+    /// An order that came with a key.
+    pub fn asked(&self, key: &Digest) -> Option<&Asked> {
+        self.asked.get(key)
+    }
+
+    /// Orders with a key that have to go when one more comes.
+    pub(super) fn surplus_asked(&self, now: Timestamp) -> Vec<Digest> {
+        let mut by_age: Vec<_> = self.asked.iter().map(|(key, asked)| (asked.at, *key)).collect();
+        by_age.sort_unstable();
+        let excess = (by_age.len() + 1).saturating_sub(MAX_ASKED);
+        let goes = |(place, (at, _)): &(usize, (Timestamp, Digest))| *place < excess || now.since(*at) > ASKED_LIFE;
+        by_age.into_iter().enumerate().filter(goes).map(|(_, (_, key))| key).collect()
+    }
+
     /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
     /// those that go in it.
     pub(super) fn surplus_sessions(
@@ -206,6 +233,7 @@ impl Model {
 
     pub(super) fn apply(&mut self, staged: Staged) {
         self.next_event.0 += staged.events.len() as u64;
+        self.next_audit.0 += staged.audit.len() as u64;
         // A MAC address may move from one node to another in one change.
         staged.nodes.keys().for_each(|id| self.unname(*id));
         for (id, change) in staged.nodes {
@@ -236,6 +264,18 @@ impl Model {
             match change {
                 Change::Put(revisions) => drop(self.revisions.insert(profile, revisions)),
                 Change::Remove => drop(self.revisions.remove(&profile)),
+            }
+        }
+        for (hash, change) in staged.api_tokens {
+            match change {
+                Change::Put(token) => drop(self.api_tokens.insert(hash, token)),
+                Change::Remove => drop(self.api_tokens.remove(&hash)),
+            }
+        }
+        for (key, change) in staged.asked {
+            match change {
+                Change::Put(asked) => drop(self.asked.insert(key, asked)),
+                Change::Remove => drop(self.asked.remove(&key)),
             }
         }
         for (hash, change) in staged.tokens {

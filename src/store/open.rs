@@ -2,9 +2,9 @@
 
 use super::{
     Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,
-    journal::{EVENTS, Journal, Records},
+    journal::{AUDIT, EVENTS, Journal, Records},
 };
-use crate::fleet::EventSeq;
+use crate::fleet::{AuditSeq, EventSeq};
 use serde::de::DeserializeOwned;
 use std::{
     path::Path,
@@ -21,6 +21,7 @@ impl Store {
         let (journal, records) = Journal::open(&state_dir.join(FOLDER))?;
         let mut model = load(&records)?;
         model.next_event = EventSeq(journal.next(EVENTS));
+        model.next_audit = AuditSeq(journal.next(AUDIT));
         let journal = Arc::new(journal);
         let flusher = Flusher::new(Arc::clone(&journal));
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_BACKLOG);
@@ -48,6 +49,15 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 let name = key.strip_prefix("profile/").and_then(|name| name.parse().ok());
                 let name = name.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
                 model.revisions.insert(name, decode(&key, value)?);
+            }
+            "api-token" => {
+                let token: crate::trust::ApiToken = decode(&key, value)?;
+                model.api_tokens.insert(token.hash, token);
+            }
+            "asked" => {
+                let digest = key.strip_prefix("asked/").and_then(|digest| digest.parse().ok());
+                let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
+                model.asked.insert(digest, decode(&key, value)?);
             }
             "token" => model.put_token(decode(&key, value)?),
             _ => return Err(StoreError::UnknownKey { key }),

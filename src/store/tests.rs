@@ -1,8 +1,10 @@
 //! The promises of the store: all or nothing, what was acknowledged is there, bounded.
 
 use super::*;
-use crate::fleet::{Actor, BootSession, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage};
-use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
+use crate::fleet::{
+    Actor, Asked, AuditSeq, BootSession, By, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage, Verb, Who,
+};
+use crate::id::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
 fn mac(n: u16) -> MacAddr {
     let [high, low] = n.to_be_bytes();
@@ -226,4 +228,58 @@ async fn two_daemons_cannot_share_one_store() {
     let _first = Store::open(dir.path()).unwrap();
     let second = Store::open(dir.path()).err().expect("refused").to_string();
     assert!(second.contains("another meshd"), "{second}");
+}
+
+#[tokio::test]
+async fn an_order_is_one_line_of_the_audit_log_in_the_transaction_of_what_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let by = By::new(Who::Operator(5), Verb::Approve, CorrelationId([3; 8]));
+    let store = Store::open(dir.path()).unwrap();
+    let at = Timestamp::from_millis(1);
+    let ordered = store.commit(|tx| {
+        tx.put_node(node(1));
+        for detail in ["discovered -> approved", "cleared"] {
+            tx.event(Event::new(at, &by, EventKind::Discovered, detail).of_node(node(1).id));
+        }
+        tx.event(event("came of no order"));
+        Ok::<_, StoreError>(())
+    });
+    ordered.await.unwrap();
+    let refused = store.commit(|tx| {
+        tx.event(Event::new(at, &by, EventKind::Discovered, "never"));
+        Err::<(), _>(StoreError::UnknownKey { key: "refused".into() })
+    });
+    refused.await.unwrap_err();
+    drop(store);
+
+    let store = Store::open(dir.path()).unwrap();
+    let all = AuditFilter { limit: 10, ..AuditFilter::default() };
+    let lines = store.audit(&all).unwrap();
+    let [(AuditSeq(0), line)] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line.by, line.node, line.detail.as_str()), (&by, Some(node(1).id), "discovered -> approved; cleared"));
+    assert_eq!(store.next_audit(), AuditSeq(1), "numbers go on where they stopped");
+    for (other, found) in [
+        (AuditFilter { who: Some(Who::Operator(6)), ..all.clone() }, 0),
+        (AuditFilter { who: Some(Who::Operator(5)), ..all.clone() }, 1),
+        (AuditFilter { node: Some(node(2).id), ..all.clone() }, 0),
+        (AuditFilter { correlation: Some(CorrelationId([4; 8])), ..all.clone() }, 0),
+        (AuditFilter { from: AuditSeq(1), ..all }, 0),
+    ] {
+        assert_eq!(store.audit(&other).unwrap().len(), found, "{other:?}");
+    }
+}
+
+#[test]
+fn orders_with_a_key_are_bounded_by_number_and_by_age() {
+    let now = Timestamp::from_millis(i64::try_from(ASKED_LIFE.as_millis()).unwrap() * 2);
+    let asked = |at| Asked { request: Digest([0; 32]), at, answer: None };
+    let key = |n: u16| Digest::of(&n.to_be_bytes());
+    let mut model = Model::default();
+    model.asked.insert(key(0), asked(Timestamp::from_millis(1)));
+    assert_eq!(model.surplus_asked(now), [key(0)], "its time is over");
+    model.asked.clear();
+    for n in 0..u16::try_from(MAX_ASKED).unwrap() {
+        model.asked.insert(key(n), asked(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
+    }
+    assert_eq!(model.surplus_asked(now), [key(0)], "the oldest of too many");
 }

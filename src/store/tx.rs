@@ -1,12 +1,12 @@
 //! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
 
 use super::{
-    Model, StoreError,
+    Model, StoreError, audit,
     journal::{Batch, EVENTS},
 };
-use crate::fleet::{BootSession, Event, EventSeq, History, Lease, Node, Revisions};
+use crate::fleet::{Asked, Audit, AuditSeq, BootSession, Event, EventSeq, History, Lease, Node, Revisions};
 use crate::id::{BootSessionId, Digest, NodeId, ProfileName};
-use crate::trust::TokenRecord;
+use crate::trust::{ApiToken, TokenRecord};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -34,7 +34,10 @@ pub(super) struct Staged {
     pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
     pub(super) histories: BTreeMap<NodeId, Change<History>>,
     pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
+    pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
+    pub(super) asked: BTreeMap<Digest, Change<Asked>>,
     pub(super) events: Vec<Event>,
+    pub(super) audit: Vec<Audit>,
 }
 
 /// A change in the making.
@@ -186,8 +189,40 @@ impl<'a> Tx<'a> {
         self.staged.tokens.insert(hash, Change::Remove);
     }
 
-    /// Appends to the record of events.
+    /// Stores a token of the admin plane.
+    pub fn put_api_token(&mut self, token: ApiToken) {
+        self.staged.api_tokens.insert(token.hash, Change::Put(token));
+    }
+
+    /// Forgets a token of the admin plane.
+    pub fn remove_api_token(&mut self, hash: Digest) {
+        self.staged.api_tokens.insert(hash, Change::Remove);
+    }
+
+    /// Remembers an order that came with a key; the oldest go beyond the bound.
+    pub fn put_asked(&mut self, key: Digest, asked: Asked) {
+        if self.model.asked(&key).is_none() {
+            for surplus in self.model.surplus_asked(asked.at) {
+                self.staged.asked.insert(surplus, Change::Remove);
+            }
+        }
+        self.staged.asked.insert(key, Change::Put(asked));
+    }
+
+    /// Appends to the audit log.
+    pub fn audit(&mut self, audit: Audit) {
+        self.staged.audit.push(audit);
+    }
+
+    /// Appends to the record of events; and to the audit log what came of an order, one line for all events of it.
     pub fn event(&mut self, event: Event) {
+        if let Some(audit) = Audit::of(&event) {
+            let same = |line: &&mut Audit| line.by == audit.by && line.node == audit.node;
+            match self.staged.audit.last_mut().filter(same) {
+                Some(line) => line.add(&event.detail),
+                None => self.staged.audit.push(audit),
+            }
+        }
         self.staged.events.push(event);
     }
 }
@@ -200,7 +235,10 @@ impl Staged {
             && self.tokens.is_empty()
             && self.histories.is_empty()
             && self.revisions.is_empty()
+            && self.api_tokens.is_empty()
+            && self.asked.is_empty()
             && self.events.is_empty()
+            && self.audit.is_empty()
     }
 
     pub(super) fn numbered_events(&self, next: EventSeq) -> Vec<(EventSeq, Event)> {
@@ -208,7 +246,7 @@ impl Staged {
     }
 
     /// One batch: all of it happens, or nothing.
-    pub(super) fn to_batch(&self, events: &[(EventSeq, Event)]) -> Result<Batch, StoreError> {
+    pub(super) fn to_batch(&self, events: &[(EventSeq, Event)], next_audit: AuditSeq) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
         write_all(&mut batch, "node", &self.nodes)?;
         write_all(&mut batch, "session", &self.sessions)?;
@@ -216,6 +254,9 @@ impl Staged {
         write_all(&mut batch, "token", &self.tokens)?;
         write_all(&mut batch, "history", &self.histories)?;
         write_all(&mut batch, "profile", &self.revisions)?;
+        write_all(&mut batch, "api-token", &self.api_tokens)?;
+        write_all(&mut batch, "asked", &self.asked)?;
+        audit::write(&mut batch, next_audit, &self.audit)?;
         for (seq, event) in events {
             batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);
         }

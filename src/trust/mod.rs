@@ -8,6 +8,7 @@
 //! Pure but for keys: time and the randomness of texts are arguments; only [`CertificateAuthority`] makes keys and keeps
 //! its own in a folder, as [`MarkKey`] does.
 
+mod api_token;
 mod authority;
 pub mod capability;
 mod files;
@@ -15,11 +16,14 @@ mod mark;
 mod peer;
 pub mod token;
 mod verifier;
+mod web;
 
+pub use api_token::{ApiToken, ParseRoleError, Role};
 pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
 pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use peer::Peer;
 pub use token::{TokenRecord, TokenRefused};
+pub use web::{WebIdentity, fingerprint};
 
 use std::path::PathBuf;
 
@@ -66,6 +70,14 @@ pub enum TrustError {
     NoRootKey {
         /// Which file.
         path: PathBuf,
+    },
+    /// What the admin plane shall show by HTTPS is not usable.
+    #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
+    Web {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
     },
     /// A certificate request that nothing can be issued for.
     #[error("the certificate request is refused: {0}")]

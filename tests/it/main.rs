@@ -2,6 +2,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod admin;
 mod agent_plane;
 #[path = "../attack/mod.rs"]
 mod attack;

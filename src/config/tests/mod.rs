@@ -211,10 +211,38 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 
 #[test]
 fn a_later_release_s_section_is_refused_and_says_so() {
-    for section in ["[admin.https]", "[store]"] {
+    for section in ["[store]"] {
         let found = faults("[defaults]", &format!("{section}\n[defaults]"));
         assert_eq!(found.len(), 1, "{section}: {found:#?}");
         assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
+    }
+}
+
+#[test]
+fn the_admin_plane_is_reached_by_https_only_where_the_site_says_so() {
+    let listener = |section: &str| {
+        let text = SAMPLE.replacen("[enroll]", &format!("[admin.https]\n{section}\n[enroll]"), 1);
+        parse(&text, Path::new("site.toml")).map(|site| site.admin.https)
+    };
+    let own =
+        |port, files, boot_network| Some(AdminHttps { address: [10, 20, 0, 5].into(), port, files, boot_network });
+    assert_eq!(listener("address = \"10.20.0.5\"").expect("valid"), own(8444, None, false));
+    let files = Some(("/c.pem".into(), "/c.key".into()));
+    let brought = "address = \"10.20.0.5\"\nport = 1\nboot_network = true\ncertificate = \"/c.pem\"\nkey = \"/c.key\"";
+    assert_eq!(listener(brought).expect("valid"), own(1, files, true));
+    let taken = "address = \"10.20.0.5\"\nport = 8443";
+    let half = "address = \"10.20.0.5\"\nkey = \"/c.key\"";
+    for wrong in ["", "address = \"0.0.0.0\"", "address = \"255.255.255.255\"", taken, half] {
+        let faults = listener(wrong).expect_err(wrong);
+        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
+    }
+    let user = |name: &str| {
+        let text = SAMPLE.replacen("[enroll]", &format!("[process]\nuser = \"{name}\"\n[enroll]"), 1);
+        parse(&text, Path::new("site.toml")).map(|site| site.process.user)
+    };
+    assert_eq!(user("meshd").expect("valid").as_deref(), Some("meshd"));
+    for wrong in ["", "-x", "a:b", "a b", &"x".repeat(33)] {
+        assert_eq!(user(wrong).expect_err(wrong).0.len(), 1, "{wrong}");
     }
 }
 

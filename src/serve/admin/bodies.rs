@@ -1,12 +1,14 @@
 //! What an operator says of what nodes boot, and what is answered to it.
 
 use crate::config::Fault;
-use crate::fleet::{Generation, GenerationDiff, Given, Revised};
-use crate::id::{VarName, Vars};
+use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
+use crate::id::{ApiTokenName, Timestamp, VarName, Vars};
+use crate::trust::{ApiToken, Role};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Body of `assign-profile`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AssignProfile {
     /// The profile's name, as somebody typed it.
@@ -14,17 +16,19 @@ pub struct AssignProfile {
 }
 
 /// Body of `vars`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeVars {
     /// Variables to set.
+    #[schema(value_type = Object)]
     pub set: Vars,
     /// Variables to remove.
+    #[schema(value_type = Vec<String>)]
     pub unset: Vec<VarName>,
 }
 
 /// Body of `boot-once`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BootOnce {
     /// The profile's name, as somebody typed it.
@@ -36,7 +40,7 @@ pub struct BootOnce {
 }
 
 /// Body of `pin`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pin {
     /// A generation or the beginning of its digest; what the node runs unless it is named.
@@ -46,7 +50,7 @@ pub struct Pin {
 }
 
 /// Body of `replace`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Replace {
     /// The node that takes the place of the old one: ID or name.
@@ -54,7 +58,7 @@ pub struct Replace {
 }
 
 /// What came of a replacement.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replaced {
     /// The new node.
     pub node: super::view::NodeView,
@@ -63,10 +67,11 @@ pub struct Replaced {
 }
 
 /// One generation of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GenerationView {
     /// Which, of what, when.
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     pub given: Given,
     /// The node runs it.
     pub runs: bool,
@@ -79,18 +84,21 @@ pub struct GenerationView {
 }
 
 /// What a node runs against what it would boot now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffView {
     /// What it runs.
+    #[schema(value_type = String)]
     pub runs: Generation,
     /// What it would boot now.
+    #[schema(value_type = String)]
     pub next: Generation,
     /// How they differ.
+    #[schema(value_type = Object)]
     pub diff: GenerationDiff,
 }
 
 /// Body of `rollback`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rollback {
     /// A generation of the profile or the beginning of its digest; the one before what its nodes boot unless it is named.
@@ -100,10 +108,11 @@ pub struct Rollback {
 }
 
 /// One revision of a profile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevisionView {
     /// Which, and since when.
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     pub revised: Revised,
     /// Nodes of the profile boot it.
     pub boots: bool,
@@ -114,12 +123,75 @@ pub struct RevisionView {
 }
 
 /// What came of a reload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReloadView {
     /// Why it was refused; empty when it was not.
+    #[schema(value_type = Vec<Object>)]
     pub faults: Vec<Fault>,
     /// False when everything is as it was.
     pub changed: bool,
     /// Keys of `site.toml` that differ and need a restart.
     pub restart: Vec<String>,
+}
+
+/// Body of `api-tokens/create`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateApiToken {
+    /// What it shall be called.
+    #[schema(value_type = String)]
+    pub name: ApiTokenName,
+    /// What it may.
+    #[schema(value_type = String)]
+    pub role: Role,
+    /// How long it lives, in seconds; until it is revoked unless this is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<u64>,
+}
+
+/// A token that was made; the only place where its text ever stands.
+#[derive(Clone, Deserialize, Serialize, ToSchema)]
+pub struct CreatedApiToken {
+    /// What is kept of it.
+    pub token: ApiTokenView,
+    /// Its text.
+    pub secret: String,
+}
+
+/// What is kept of a token, but for its hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ApiTokenView {
+    /// What it is called.
+    #[schema(value_type = String)]
+    pub name: ApiTokenName,
+    /// What it may.
+    #[schema(value_type = String)]
+    pub role: Role,
+    /// When it was made.
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    /// Not honoured after this time.
+    #[schema(value_type = Option<String>)]
+    pub expires_at: Option<Timestamp>,
+    /// Its time is over.
+    pub expired: bool,
+}
+
+impl ApiTokenView {
+    pub(super) fn new(token: &ApiToken, now: Timestamp) -> Self {
+        let ApiToken { name, role, created_at, expires_at, .. } = token.clone();
+        ApiTokenView { name, role, created_at, expires_at, expired: token.is_over(now) }
+    }
+}
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditView {
+    /// Its place in the log.
+    #[schema(value_type = u64)]
+    pub seq: AuditSeq,
+    /// Who, what, why, of what, and what came of it.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub audit: Audit,
 }

@@ -12,6 +12,7 @@ use crate::serve::{
 use crate::store::{MAX_UNKNOWN_NODES, Model};
 use serde::{Deserialize, Serialize};
 use std::{net::UdpSocket, time::Duration};
+use utoipa::ToSchema;
 
 /// A pool of which this much is taken will be full soon, in per cent.
 const POOL_WARNING: u32 = 80;
@@ -21,7 +22,7 @@ const OTHERS_REMEMBERED: Duration = Duration::from_secs(60 * 60);
 const NAMED: usize = 8;
 
 /// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// As it should be.
@@ -33,7 +34,7 @@ pub enum Status {
 }
 
 /// One check and what it found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// What was looked at, in a word or two.
     pub check: String,

@@ -1,15 +1,17 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
 use super::view::ErrorView;
+use crate::fleet::AuditOutcome;
 use crate::id::CorrelationId;
-use crate::serve::central::{OperateError, RenderError};
+use crate::serve::central::{ApiTokenError, OperateError, RenderError};
 use crate::store::StoreError;
+use crate::trust::Role;
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
     response::{IntoResponse, Response},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Why a request is not done.
 #[derive(Clone, Debug)]
@@ -38,6 +40,32 @@ impl Refused {
     pub(super) fn internal(message: impl Into<String>) -> Self {
         let hint = "this is a fault of meshd, its log says where".to_owned();
         Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
+    }
+
+    pub(super) fn unauthorized(message: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    /// The token is honoured, but not for this.
+    pub(super) fn beyond(role: Role, needed: Role) -> Self {
+        let message = format!("a token with role {role} may not do this; it takes role {needed}");
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub(super) fn too_many(window: Duration) -> Self {
+        let message = format!("too many refused requests from your address; wait {} s", window.as_secs());
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", message)
+    }
+
+    /// What it was.
+    pub(super) fn outcome(&self) -> AuditOutcome {
+        let code = self.code.to_owned();
+        if self.status.is_server_error() { AuditOutcome::Failed(code) } else { AuditOutcome::Refused(code) }
+    }
+
+    /// What is wrong.
+    pub(super) fn sentence(&self) -> &str {
+        &self.message
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
@@ -71,6 +99,8 @@ impl From<OperateError> for Refused {
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
+            OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
+            OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
             OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
@@ -91,16 +121,30 @@ impl From<Arc<RenderError>> for Refused {
 }
 
 impl Refused {
+    fn view(&self, correlation: CorrelationId) -> ErrorView {
+        let (code, message, hint) = (self.code.to_owned(), self.message.clone(), self.hint.clone());
+        ErrorView { code, message, hint, correlation_id: correlation.to_string() }
+    }
+
+    /// Its body, for whoever asks the same once more.
+    pub(super) fn to_json(&self, correlation: CorrelationId) -> String {
+        serde_json::to_string(&self.view(correlation)).expect("it is plain data")
+    }
+
     /// The answer to the request of this name, which is in the log lines too.
     pub(super) fn answer(self, correlation: CorrelationId) -> Response {
-        let Refused { status, code, message, hint } = self;
+        let view = self.view(correlation);
+        let Refused { status, code, message, .. } = self;
         if status.is_server_error() {
             tracing::error!(code, message, "admin request failed");
         } else {
             tracing::info!(code, message, "admin request refused");
         }
-        let correlation_id = correlation.to_string();
-        (status, Json(ErrorView { code: code.to_owned(), message, hint, correlation_id })).into_response()
+        let mut response = (status, Json(view)).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
     }
 }
 

@@ -1,11 +1,12 @@
 //! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
 
-use super::{Plane, error::Refused, view::EventView};
+use super::{Plane, auth::Caller, error::Refused, view::EventView};
 use crate::fleet::{Event, EventSeq};
 use crate::id::NodeId;
 use crate::serve::central::Shared;
 use crate::store::EventFilter;
 use axum::{
+    Extension,
     body::Body,
     extract::{Query, State, rejection::QueryRejection},
     http::header::CONTENT_TYPE,
@@ -36,6 +37,7 @@ pub(super) struct Wanted {
 
 pub(super) async fn events(
     State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Response, Refused> {
     let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
@@ -48,7 +50,7 @@ pub(super) async fn events(
     let past = read(&central, EventFilter { after, node, limit }).await?;
     let last = past.last().map(|(seq, _)| *seq).or(after);
     let queue: VecDeque<Bytes> = past.iter().map(|(seq, event)| line(*seq, event)).collect();
-    let tail = Tail { central, receiver, node, last, queue, shutdown: plane.shutdown };
+    let tail = Tail { central, caller, receiver, node, last, queue, shutdown: plane.shutdown };
     let body = Body::from_stream(futures_util::stream::unfold(tail, |mut tail| async move {
         tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
     }));
@@ -70,6 +72,7 @@ fn line(seq: EventSeq, event: &Event) -> Bytes {
 /// What is still to be written to one reader.
 struct Tail {
     central: Shared,
+    caller: Caller,
     /// `None` when the reader wants the past alone.
     receiver: Option<Receiver<(EventSeq, Event)>>,
     node: Option<NodeId>,
@@ -82,6 +85,10 @@ struct Tail {
 impl Tail {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            // A token that was revoked sees nothing more.
+            if !self.caller.still_may(&self.central) {
+                return None;
+            }
             if let Some(line) = self.queue.pop_front() {
                 return Some(line);
             }

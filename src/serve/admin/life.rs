@@ -3,28 +3,48 @@
 use super::{
     Plane,
     error::Refused,
-    order::order,
     orders::{Body, body},
     routes::{Answer, shown},
+    table::{Nothing, One, Routes},
     view::{NodeView, Replace, Replaced},
 };
 use crate::config::Whom;
 use crate::fleet::{By, Verb};
 use crate::serve::central::Shared;
 use axum::{
-    Json, Router,
+    Json,
     extract::{Path, State},
 };
 
-pub(super) fn routes() -> Router<Plane> {
-    Router::new()
-        .route("/nodes/{node}/reject", order(Verb::Reject, reject))
-        .route("/nodes/{node}/quarantine", order(Verb::Quarantine, quarantine))
-        .route("/nodes/{node}/drain", order(Verb::Drain, drain))
-        .route("/nodes/{node}/maintenance", order(Verb::Maintenance, maintenance))
-        .route("/nodes/{node}/resume", order(Verb::Resume, resume))
-        .route("/nodes/{node}/remove", order(Verb::Remove, remove))
-        .route("/nodes/{node}/replace", order(Verb::Replace, replace))
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/reject", Verb::Reject, "never let a node in", reject)
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/quarantine",
+            Verb::Quarantine,
+            "hold a node in iPXE",
+            quarantine,
+        )
+        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/drain", Verb::Drain, "a node takes no new work", drain)
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/maintenance",
+            Verb::Maintenance,
+            "an operator works at a node",
+            maintenance,
+        )
+        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/resume", Verb::Resume, "a node takes work again", resume)
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/remove",
+            Verb::Remove,
+            "revoke and free all that a node has",
+            remove,
+        )
+        .order::<One<Replace>, One<Replaced>, _, _>(
+            "/nodes/{node}/replace",
+            Verb::Replace,
+            "a new machine takes the place of an old one",
+            replace,
+        )
 }
 
 async fn reject(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {

@@ -1,4 +1,5 @@
-//! The admin plane: what an operator asks for, over a Unix socket whose file permissions are the access control.
+//! The admin plane: what an operator asks for, over a Unix socket whose file permissions are the access control, or by HTTPS with a
+//! token.
 //!
 //! | route under `/v1` | answer |
 //! | --- | --- |
@@ -17,46 +18,50 @@
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `POST backup` | a sealed backup, as a stream |
+//! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
+//! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
-//! `GET /metrics`, beside `/v1`, is for Prometheus. `GET /v1/doctor` is what this process knows of its own health.
-//! Every answer that is no success is an [`view::ErrorView`].
+//! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
+//! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
 
+mod asked;
+mod audit;
+mod auth;
 mod backup;
 mod bodies;
+mod connection;
 pub mod doctor;
 mod error;
 mod events;
 mod generations;
+mod https;
+mod openapi;
 mod life;
 mod order;
 mod orders;
 mod routes;
 mod socket;
+mod table;
 mod timeline;
+mod tokens;
 mod trust;
 pub mod view;
 
+pub use asked::{KEY_HEADER, REPLAYED_HEADER};
 pub use backup::MakeBackup;
-pub use order::REASON_HEADER;
+pub use https::{Https, HttpsError, bind as bind_https};
+pub use order::{CORRELATION_HEADER, REASON_HEADER};
 pub use socket::{Socket, SocketError, bind};
 
-use crate::fleet::Who;
 use crate::serve::{central::Shared, metrics::Metrics};
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use axum::{Router, http::Extensions};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Semaphore, task::JoinSet};
-use tokio_util::sync::CancellationToken;
-use tower::ServiceExt as _;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Operators at one time; more of them wait.
 const MAX_CONNECTIONS: usize = 128;
-/// How long a client may take to write the head of a request.
-const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long answers that have begun may take to end once the program stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
@@ -68,12 +73,51 @@ struct Plane {
     told: Ipv4Addr,
     metrics: Metrics,
     shutdown: CancellationToken,
+    failures: auth::Failures,
+    under_way: asked::UnderWay,
+    /// Orders that are being followed.
+    tasks: TaskTracker,
 }
 
-/// Serves until told to stop, then lets answers that have begun end. `told` is the address that nodes of the first segment
+/// What this plane is reached by.
+pub struct Listening {
+    /// For whoever may write to its file.
+    pub socket: Socket,
+    /// For whoever has a token.
+    pub https: Option<Https>,
+}
+
+/// Serves until told to stop, then lets answers and orders that have begun end. `told` is the address that nodes of the first segment
 /// are told: overlays that an operator asks for are rendered with it.
-pub async fn run(central: Shared, socket: Socket, told: Ipv4Addr, metrics: Metrics, shutdown: CancellationToken) {
-    let router = routes::router(Plane { central, told, metrics, shutdown: shutdown.clone() });
+pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics: Metrics, shutdown: CancellationToken) {
+    let tasks = TaskTracker::new();
+    let plane = Plane {
+        central,
+        told,
+        metrics,
+        shutdown: shutdown.clone(),
+        failures: auth::Failures::default(),
+        under_way: asked::UnderWay::default(),
+        tasks: tasks.clone(),
+    };
+    let router = routes::router(plane);
+    let Listening { socket, https } = listening;
+    let by_https = async {
+        if let Some(https) = https {
+            https::run(https, router.clone(), shutdown.clone(), DRAIN_TIME).await;
+        }
+    };
+    tokio::join!(at_socket(socket, router.clone(), shutdown.clone()), by_https);
+    tasks.close();
+    if tokio::time::timeout(DRAIN_TIME, tasks.wait()).await.is_err() {
+        tracing::warn!(
+            orders = tasks.len(),
+            "meshd ends while orders are being followed; the audit log does not have them"
+        );
+    }
+}
+
+async fn at_socket(socket: Socket, router: Router, shutdown: CancellationToken) {
     let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -113,30 +157,13 @@ async fn accept(
     Ok((stream, seat))
 }
 
-async fn serve(stream: UnixStream, router: axum::Router, shutdown: CancellationToken) {
-    let who = match stream.peer_cred() {
-        Ok(peer) => Who::Operator(peer.uid()),
+async fn serve(stream: UnixStream, router: Router, shutdown: CancellationToken) {
+    let mut origin = Extensions::new();
+    match stream.peer_cred() {
+        Ok(peer) => origin.insert(auth::Caller::at_socket(peer.uid())),
         Err(error) => return tracing::warn!(%error, "nobody can say who is at the admin socket: not served"),
     };
-    let router = router.map_request(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(who.clone());
-        request
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "an admin connection ended early");
-    }
+    connection::converse(stream, router, origin, shutdown).await;
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
-//! Each request has a name before any route sees it; an order has who gives it, which it is and why, too.
+//! Each request has a name before any route sees it. An order has who gives it, which it is and why, too: it is followed only if they
+//! may, once for each key, to its end, and leaves a line in the audit log whatever becomes of it.
 
-use super::{Plane, error::Refused};
-use crate::fleet::{By, MAX_REASON, Verb, Who};
+use super::{Plane, asked, auth::Caller, error::Refused};
+use crate::fleet::{Audit, AuditSeq, By, MAX_REASON, Verb};
 use crate::id::CorrelationId;
+use crate::store::{AuditFilter, StoreError};
+use crate::trust::Role;
 use axum::{
-    Extension,
-    extract::{FromRequestParts, Request, State},
+    extract::{FromRequestParts, RawPathParams, Request, State},
     handler::Handler,
     http::{HeaderMap, HeaderValue, request::Parts},
-    middleware::Next,
-    response::Response,
-    routing::{MethodRouter, post},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
 };
 use tracing::Instrument as _;
 
@@ -18,6 +20,8 @@ use tracing::Instrument as _;
 pub const REASON_HEADER: &str = "x-reason";
 /// Header of every answer: what finds the request in log, events and audit log.
 pub const CORRELATION_HEADER: &str = "x-correlation-id";
+/// Most characters of what an order is about that the audit log keeps.
+const MAX_TARGET: usize = 80;
 
 /// A route by which something is ordered.
 pub(super) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
@@ -25,14 +29,45 @@ where
     H: Handler<T, Plane>,
     T: 'static,
 {
-    post(handler).layer(Extension(verb))
+    post(handler).layer(middleware::from_fn(move |request: Request, next: Next| ordered(verb, request, next)))
+}
+
+/// A route by which something is seen that not everybody may see.
+pub(super) fn see<H, T>(needed: Role, handler: H) -> MethodRouter<Plane>
+where
+    H: Handler<T, Plane>,
+    T: 'static,
+{
+    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| seen(needed, request, next)))
+}
+
+async fn seen(needed: Role, request: Request, next: Next) -> Response {
+    match request.extensions().get::<Caller>() {
+        Some(caller) if caller.role >= needed => next.run(request).await,
+        Some(caller) => Refused::beyond(caller.role, needed).into_response(),
+        None => Refused::internal("nobody knows who asks").into_response(),
+    }
+}
+
+/// Who may give an order.
+pub(super) fn needed(verb: Verb) -> Role {
+    match verb {
+        Verb::TokenCreate
+        | Verb::TokenRevoke
+        | Verb::CertificateRevoke
+        | Verb::CaRotate
+        | Verb::ApiTokenCreate
+        | Verb::ApiTokenRevoke
+        | Verb::Backup => Role::Admin,
+        _ => Role::Operator,
+    }
 }
 
 /// Names the request, in its log lines and its answer.
 pub(super) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
     let correlation = plane.central.new_correlation();
     request.extensions_mut().insert(correlation);
-    let span = tracing::info_span!("admin", correlation_id = %correlation);
+    request.extensions_mut().insert(plane);
     let answer = async {
         let mut response = next.run(request).await;
         match response.extensions_mut().remove::<Refused>() {
@@ -40,22 +75,104 @@ pub(super) async fn named(State(plane): State<Plane>, mut request: Request, next
             None => response,
         }
     };
-    let mut response = answer.instrument(span).await;
+    let mut response = answer.instrument(tracing::info_span!("admin", correlation_id = %correlation)).await;
     if let Ok(value) = HeaderValue::from_str(&correlation.to_string()) {
         response.headers_mut().insert(CORRELATION_HEADER, value);
     }
     response
 }
 
+/// An order that was begun is ended and written down, also when whoever gave it hangs up.
+async fn ordered(verb: Verb, request: Request, next: Next) -> Response {
+    let Some(plane) = request.extensions().get::<Plane>().cloned() else {
+        return Refused::internal("an order came without its plane").into_response();
+    };
+    let tasks = plane.tasks.clone();
+    let work = tasks.spawn(follow(plane, verb, request, next).in_current_span());
+    work.await.unwrap_or_else(|_| Refused::internal("following the order was interrupted").into_response())
+}
+
+async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(verb);
+    let by = match By::from_request_parts(&mut parts, &plane).await {
+        Ok(by) => by,
+        Err(refused) => return refused.into_response(),
+    };
+    let target = target(&mut parts).await;
+    let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
+    let begun = plane.central.store().next_audit();
+    tracing::info!(actor = %by.who, %verb, target, reason = by.reason, "ordered");
+    let response = if role < needed(verb) {
+        Refused::beyond(role, needed(verb)).into_response()
+    } else {
+        asked::once(&plane, &by, parts, body, next).await
+    };
+    let came = match response.extensions().get::<Refused>() {
+        Some(refused) => Came::Refused(refused.clone()),
+        None if response.extensions().get::<asked::Replayed>().is_some() => Came::Replayed,
+        None => Came::Done,
+    };
+    if let Err(error) = write_down(&plane, by, target, begun, came).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "an order cannot be written into the audit log");
+    }
+    response
+}
+
+/// What an order is about: the first thing that its path names.
+async fn target(parts: &mut Parts) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
+    params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
+}
+
+/// What was answered.
+enum Came {
+    Done,
+    Replayed,
+    Refused(Refused),
+}
+
+/// What came of an order goes into the audit log, unless the change that it made brought its own line.
+async fn write_down(
+    plane: &Plane,
+    by: By,
+    target: Option<String>,
+    begun: AuditSeq,
+    came: Came,
+) -> Result<(), StoreError> {
+    let mut audit = Audit::done(plane.central.now(), by);
+    match came {
+        Came::Refused(refused) => (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned()),
+        Came::Replayed => {
+            "asked before with the same key: answered again, not done again".clone_into(&mut audit.detail)
+        }
+        Came::Done => {
+            let (central, correlation) = (plane.central.clone(), Some(audit.by.correlation));
+            let own = AuditFilter { from: begun, correlation, limit: 1, ..AuditFilter::default() };
+            let found = tokio::task::spawn_blocking(move || central.store().audit(&own)).await;
+            if found.is_ok_and(|found| found.is_ok_and(|lines| !lines.is_empty())) {
+                return Ok(());
+            }
+        }
+    }
+    audit.node = target.as_deref().and_then(|name| plane.central.resolve(name).ok());
+    audit.target = audit.node.map(|node| node.to_string()).or(target);
+    let write = plane.central.store().commit(|tx| {
+        tx.audit(audit);
+        Ok::<_, StoreError>(())
+    });
+    write.await
+}
+
 impl FromRequestParts<Plane> for By {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, _: &Plane) -> Result<Self, Refused> {
-        let known = parts.extensions.get::<Who>().zip(parts.extensions.get::<Verb>());
-        let Some(((who, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
+        let known = parts.extensions.get::<Caller>().zip(parts.extensions.get::<Verb>());
+        let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
             return Err(Refused::internal("this route does not say what it orders"));
         };
-        let mut by = By::new(who.clone(), *verb, *correlation);
+        let mut by = By::new(caller.who.clone(), *verb, *correlation);
         by.reason = reason(&parts.headers)?;
         Ok(by)
     }

@@ -1,13 +1,22 @@
 //! The routes of the admin plane, version 1.
 
 use super::{
-    Plane, backup, doctor,
-    doctor::Finding,
+    Plane, audit,
+    auth::admitted,
+    backup, doctor,
+    doctor::{Finding, Status},
     error::Refused,
     events, generations, life,
-    order::{named, order},
-    orders, trust,
-    view::{GENERATION_HEADER, NodeDetail, NodeView, PROFILE_HEADER, ProfileView, StatusView, TimelineView},
+    order::named,
+    orders,
+    table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
+    tokens, trust,
+    view::{
+        ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreateToken, CreatedApiToken,
+        CreatedToken, DiffView, EventView, GENERATION_HEADER, GenerationView, NodeDetail, NodeView, PROFILE_HEADER,
+        Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView, TimelineView, TokenView,
+        UnitCount,
+    },
 };
 use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
@@ -15,64 +24,213 @@ use crate::serve::{
     central::{Rendered, Shared},
     metrics,
 };
+use crate::trust::Role;
+use crate::wire::UnitState;
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, MatchedPath, Path, Query, Request, State, rejection::QueryRejection},
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    routing::get,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Largest request body, in bytes.
-const MAX_BODY: usize = 16 * 1024;
+pub(super) const MAX_BODY: usize = 16 * 1024;
 /// How long an answer may take to begin.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
-    let v1 = Router::new()
-        .route("/status", get(status))
-        .route("/nodes", get(nodes))
-        .route("/nodes/{node}", get(node))
-        .route("/nodes/{node}/approve", order(Verb::Approve, approve))
-        .route("/nodes/{node}/assign-profile", order(Verb::AssignProfile, orders::assign_profile))
-        .route("/nodes/{node}/vars", order(Verb::Vars, orders::vars))
-        .route("/nodes/{node}/boot-once", order(Verb::BootOnce, orders::boot_once))
-        .route("/nodes/{node}/pin", order(Verb::Pin, generations::pin))
-        .route("/nodes/{node}/history", get(generations::history))
-        .route("/nodes/{node}/diff", get(generations::diff))
-        .route("/profiles/{name}/history", get(generations::revisions))
-        .route("/profiles/{name}/rollback", order(Verb::Rollback, generations::rollback))
-        .route("/reload", order(Verb::Reload, generations::reload))
-        .route("/nodes/{node}/reboot", order(Verb::Reboot, reboot))
-        .route("/nodes/{node}/release", order(Verb::Release, release))
-        .route("/nodes/{node}/timeline", get(timeline))
-        .route("/overlay/{node}", get(overlay))
-        .route("/profiles", get(profiles))
-        .route("/tokens", get(trust::tokens).merge(order(Verb::TokenCreate, trust::create_token)))
-        .route("/tokens/{token}/revoke", order(Verb::TokenRevoke, trust::revoke_token))
-        .route("/ca", get(trust::ca))
-        .route("/ca/rotate", order(Verb::CaRotate, trust::rotate_ca))
-        .route("/nodes/{node}/revoke", order(Verb::CertificateRevoke, trust::revoke_node))
-        .route("/events", get(events::events))
-        .route("/backup", order(Verb::Backup, backup::backup))
-        .route("/doctor", get(doctor))
-        .merge(life::routes());
-    Router::new()
-        .nest("/v1", v1)
-        .route("/metrics", get(metrics))
+    let routes = site_routes(credentials(boots(life::routes(nodes_routes(Routes::default())))));
+    routes
+        .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
         .method_not_allowed_fallback(async || {
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "not a verb of this route")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn_with_state(plane.clone(), admitted))
         .layer(middleware::from_fn_with_state(plane.clone(), named))
         .with_state(plane)
+}
+
+/// What nodes are.
+fn nodes_routes(routes: Routes) -> Routes {
+    routes
+        .see::<Many<NodeView>, _, _>("/nodes", &["removed"], Role::Viewer, "all nodes", nodes)
+        .see::<One<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "everything of a node", node)
+        .see::<One<TimelineView>, _, _>(
+            "/nodes/{node}/timeline",
+            &["session"],
+            Role::Viewer,
+            "one boot stage by stage, the newest unless another is named",
+            timeline,
+        )
+        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/approve", Verb::Approve, "let a node in", approve)
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/reboot",
+            Verb::Reboot,
+            "reboot a node by its link",
+            reboot,
+        )
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/release",
+            Verb::Release,
+            "let a quarantined node boot again",
+            release,
+        )
+}
+
+/// What nodes boot.
+fn boots(routes: Routes) -> Routes {
+    routes
+        .order::<One<AssignProfile>, One<NodeView>, _, _>(
+            "/nodes/{node}/assign-profile",
+            Verb::AssignProfile,
+            "what a node shall be from its next boot on",
+            orders::assign_profile,
+        )
+        .order::<One<ChangeVars>, One<NodeDetail>, _, _>(
+            "/nodes/{node}/vars",
+            Verb::Vars,
+            "set and remove variables of a node",
+            orders::vars,
+        )
+        .order::<One<BootOnce>, One<NodeDetail>, _, _>(
+            "/nodes/{node}/boot-once",
+            Verb::BootOnce,
+            "order something for the next boot only",
+            orders::boot_once,
+        )
+        .order::<One<Pin>, One<NodeDetail>, _, _>(
+            "/nodes/{node}/pin",
+            Verb::Pin,
+            "boot one generation, whatever becomes of the profile",
+            generations::pin,
+        )
+        .see::<Many<GenerationView>, _, _>(
+            "/nodes/{node}/history",
+            &[],
+            Role::Viewer,
+            "generations that a node was given",
+            generations::history,
+        )
+        .see::<One<DiffView>, _, _>(
+            "/nodes/{node}/diff",
+            &[],
+            Role::Viewer,
+            "what it runs against what it would boot",
+            generations::diff,
+        )
+        .see::<Archive, _, _>(
+            "/overlay/{node}",
+            &[],
+            Role::Operator,
+            "the public part of what a node would boot now",
+            overlay,
+        )
+}
+
+/// The site, its profiles, what happened in it, and who may.
+fn site_routes(routes: Routes) -> Routes {
+    routes
+        .see::<One<StatusView>, _, _>("/status", &[], Role::Viewer, "the central node at a glance", status)
+        .see::<Many<ProfileView>, _, _>("/profiles", &[], Role::Viewer, "profiles with all that they inherit", profiles)
+        .see::<Many<RevisionView>, _, _>(
+            "/profiles/{name}/history",
+            &[],
+            Role::Viewer,
+            "what a profile was",
+            generations::revisions,
+        )
+        .order::<One<Rollback>, Many<RevisionView>, _, _>(
+            "/profiles/{name}/rollback",
+            Verb::Rollback,
+            "nodes of a profile boot what it was, or what it is again",
+            generations::rollback,
+        )
+        .order::<Nothing, One<ReloadView>, _, _>(
+            "/reload",
+            Verb::Reload,
+            "read site, overlays and images anew, as one or not at all",
+            generations::reload,
+        )
+        .see::<Lines<EventView>, _, _>(
+            "/events",
+            &["follow", "after", "node", "limit"],
+            Role::Viewer,
+            "what happened, and what happens from now on",
+            events::events,
+        )
+        .see::<Many<AuditView>, _, _>(
+            "/audit",
+            &["node", "actor", "after", "limit"],
+            Role::Viewer,
+            "who ordered what, and what came of it",
+            audit::audit,
+        )
+        .see::<Many<Finding>, _, _>("/doctor", &[], Role::Viewer, "what meshd knows of its own health", doctor)
+        .page("/metrics", "for Prometheus", metrics)
+}
+
+/// Who and what is let in: by tokens of this plane, by tokens of machines, by certificates. And all of it, sealed.
+fn credentials(routes: Routes) -> Routes {
+    routes
+        .see::<Many<ApiTokenView>, _, _>("/api-tokens", &[], Role::Admin, "tokens of this plane", tokens::list)
+        .order::<One<CreateApiToken>, One<CreatedApiToken>, _, _>(
+            "/api-tokens/create",
+            Verb::ApiTokenCreate,
+            "make a token; it is shown this once",
+            tokens::create,
+        )
+        .order::<Nothing, Many<ApiTokenView>, _, _>(
+            "/api-tokens/{name}/revoke",
+            Verb::ApiTokenRevoke,
+            "take a token away, at once",
+            tokens::revoke,
+        )
+        .see::<Many<TokenView>, _, _>(
+            "/tokens",
+            &[],
+            Role::Viewer,
+            "tokens of machines that are not netbooted",
+            trust::tokens,
+        )
+        .order::<One<CreateToken>, One<CreatedToken>, _, _>(
+            "/tokens",
+            Verb::TokenCreate,
+            "make a token for a machine; it is shown this once",
+            trust::create_token,
+        )
+        .order::<Nothing, One<TokenView>, _, _>(
+            "/tokens/{token}/revoke",
+            Verb::TokenRevoke,
+            "take a machine's token away",
+            trust::revoke_token,
+        )
+        .see::<Many<RootView>, _, _>("/ca", &[], Role::Viewer, "roots that are trusted", trust::ca)
+        .order::<One<RotateCa>, Many<RootView>, _, _>(
+            "/ca/rotate",
+            Verb::CaRotate,
+            "a new root; the old one is trusted for a while",
+            trust::rotate_ca,
+        )
+        .order::<Nothing, One<NodeDetail>, _, _>(
+            "/nodes/{node}/revoke",
+            Verb::CertificateRevoke,
+            "end a node's link and its credentials",
+            trust::revoke_node,
+        )
+        .order::<Anything, Sealed, _, _>(
+            "/backup",
+            Verb::Backup,
+            "everything that the rack depends on, sealed",
+            backup::backup,
+        )
 }
 
 async fn in_time(request: Request, next: Next) -> Response {
@@ -89,14 +247,26 @@ async fn in_time(request: Request, next: Next) -> Response {
 }
 
 async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
-    let mut phases = BTreeMap::new();
+    let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
+    let (mut nodes, mut units) = (0, UnitCount::default());
     central.store().read(|model| {
         for node in model.nodes() {
+            nodes += 1;
             *phases.entry(node.phase.to_string()).or_default() += 1;
+            for condition in &node.conditions {
+                *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
+            }
+            let told = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+            let ready = told.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
+            units = UnitCount { ready: units.ready + ready.count(), total: units.total + told.len() };
         }
     });
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
-    Json(StatusView { site: central.site().name.clone(), version, pid: std::process::id(), phases })
+    let found = doctor::findings(&central);
+    let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
+    let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
+    let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
+    Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
 }
 
 /// Which nodes.

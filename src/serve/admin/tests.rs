@@ -1,7 +1,10 @@
 //! The admin plane over a real socket: what an operator is answered, and what a broken client is.
 
+mod document;
+mod orders;
+
 use super::{
-    Socket, bind,
+    Listening, Socket, bind,
     doctor::Finding,
     run,
     view::{ErrorView, EventView, NodeView, TimelineView},
@@ -66,7 +69,8 @@ impl Fixture {
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
         let told = Ipv4Addr::new(10, 77, 0, 1);
-        let plane = tokio::spawn(run(central.clone(), bound, told, Metrics::install(), stop.clone()));
+        let listening = Listening { socket: bound, https: None };
+        let plane = tokio::spawn(run(central.clone(), listening, told, Metrics::install(), stop.clone()));
         Fixture { central, node, socket, stop, plane, _folder: folder }
     }
 
@@ -86,6 +90,28 @@ impl Fixture {
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let text = String::from_utf8_lossy(&bytes);
         (status, serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+    }
+
+    /// Orders something, with headers of its own; gives status, whether it was answered before, and the body.
+    async fn order(&self, path: &str, body: &str, headers: &[(&'static str, &str)]) -> (u16, bool, serde_json::Value) {
+        let stream = UnixStream::connect(&self.socket).await.expect("it listens");
+        let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.expect("it speaks HTTP");
+        tokio::spawn(async move { drop(connection.await) });
+        let mut request = Request::post(path).header("host", "meshd").header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = sender.send_request(request.body(Full::new(body.to_owned().into())).expect("a request")).await;
+        let response = response.expect("an answer");
+        let correlation = response.headers().get(super::CORRELATION_HEADER).expect("each answer is named").clone();
+        let (status, again) = (response.status().as_u16(), response.headers().contains_key(super::REPLAYED_HEADER));
+        let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+        let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+        if let Some(own) = value.get("correlation_id").filter(|_| !again) {
+            assert_eq!(own, correlation.to_str().expect("plain"));
+        }
+        (status, again, value)
     }
 
     async fn record(&self, detail: &str) {
@@ -168,7 +194,7 @@ async fn each_refusal_says_what_and_what_to_do() {
     ] {
         let (found, error) = fixture.get::<ErrorView>(method, &path, body).await;
         assert_eq!((found.as_u16(), error.code.as_str()), (status, code), "{path} {body}: {error:?}");
-        assert!(!error.message.is_empty() && error.correlation_id.len() == 12, "{error:?}");
+        assert!(!error.message.is_empty() && error.correlation_id.len() == 16, "{error:?}");
     }
     let (_, error) =
         fixture.get::<ErrorView>("POST", &format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"gone"}"#).await;

@@ -4,29 +4,38 @@ use crate::fleet::{BootSession, Node, Stage, Stall, Standing, Wait};
 use crate::id::{BootSessionId, MacAddr, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
+use utoipa::ToSchema;
 
 /// One boot, stage by stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TimelineView {
     /// Which node.
+    #[schema(value_type = String)]
     pub node: NodeId,
     /// Its name.
     pub name: String,
     /// Which boot.
+    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// The NIC that booted.
+    #[schema(value_type = String)]
     pub mac: MacAddr,
     /// Its address.
+    #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
     /// First DHCP exchange.
+    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// How it stands, or ended.
+    #[schema(value_type = Object)]
     pub result: Standing,
     /// In the order in which they were reached.
     pub stages: Vec<StageView>,
     /// What the machine was told to wait for.
+    #[schema(value_type = Vec<Object>)]
     pub waits: Vec<Wait>,
     /// The times that the boot stood still.
+    #[schema(value_type = Vec<Object>)]
     pub stalls: Vec<Stall>,
     /// From the first stage to the last one so far, in milliseconds.
     pub total_ms: u64,
@@ -35,11 +44,13 @@ pub struct TimelineView {
 }
 
 /// One stage of a boot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
     /// Which.
+    #[schema(value_type = String)]
     pub stage: Stage,
     /// When it was reached first.
+    #[schema(value_type = String)]
     pub at: Timestamp,
     /// From the stage before to this one, in milliseconds.
     pub duration_ms: u64,
@@ -50,15 +61,19 @@ pub struct StageView {
 }
 
 /// One boot in a line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootSummary {
     /// Which boot.
+    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// First DHCP exchange.
+    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// How it stands, or ended.
+    #[schema(value_type = Object)]
     pub result: Standing,
     /// The stage farthest along the chain.
+    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// From the first stage to the last one, in milliseconds.
     pub total_ms: u64,

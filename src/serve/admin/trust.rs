@@ -20,9 +20,10 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
+use utoipa::ToSchema;
 
 /// Body of `tokens`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
     /// A node that is known, by ID or name.
@@ -30,6 +31,7 @@ pub struct CreateToken {
     pub node: Option<String>,
     /// What the ID of another machine is derived from.
     #[serde(default)]
+    #[schema(value_type = Option<String>)]
     pub basis: Option<Basis>,
     /// Life in seconds; an hour unless it is given.
     #[serde(default)]
@@ -37,33 +39,40 @@ pub struct CreateToken {
 }
 
 /// A ticket that was just made. It is shown this once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// What stays of it.
     pub token: TokenView,
     /// The ticket itself.
+    #[schema(value_type = Object)]
     pub ticket: Ticket,
 }
 
 /// What is kept of a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
     /// Hash of its text: its name.
+    #[schema(value_type = String)]
     pub hash: Digest,
     /// The only node that may use it.
+    #[schema(value_type = String)]
     pub node: NodeId,
     /// When it was made.
+    #[schema(value_type = Option<String>)]
     pub made_at: Option<Timestamp>,
     /// Not to be used after this time.
+    #[schema(value_type = String)]
     pub expires_at: Timestamp,
     /// When it was used.
+    #[schema(value_type = Option<String>)]
     pub used_at: Option<Timestamp>,
     /// From where.
+    #[schema(value_type = Option<String>)]
     pub used_from: Option<IpAddr>,
 }
 
 /// Body of `ca/rotate`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RotateCa {
     /// Seconds for which the old root is trusted beside the new one.
@@ -71,13 +80,14 @@ pub struct RotateCa {
 }
 
 /// One root of the site's certificate authority.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RootView {
     /// Its name: the beginning of the digest of its public key.
     pub root: String,
     /// Certificates are issued under it.
     pub active: bool,
     /// Until when it is trusted; absent for the active one.
+    #[schema(value_type = Option<String>)]
     pub until: Option<Timestamp>,
     /// Its private key lies in the state folder.
     pub has_key: bool,

@@ -1,9 +1,10 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    AssignProfile, BootOnce, ChangeVars, DiffView, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView,
-    Rollback,
+    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
+    GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
+use super::doctor::Finding;
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 use crate::config::{Profile, Site};
@@ -17,6 +18,7 @@ use crate::id::{
 use crate::wire::{Check, CheckPolicy, Facts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
+use utoipa::ToSchema;
 
 /// Header of a rendered overlay: the generation that it belongs to.
 pub const GENERATION_HEADER: &str = "x-meshd-generation";
@@ -24,7 +26,7 @@ pub const GENERATION_HEADER: &str = "x-meshd-generation";
 pub const PROFILE_HEADER: &str = "x-meshd-profile";
 
 /// Why a request was not done. The body of every answer that is no success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorView {
     /// One word for programs.
     pub code: String,
@@ -38,7 +40,7 @@ pub struct ErrorView {
 }
 
 /// The central node at a glance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusView {
     /// The site's name.
     pub site: String,
@@ -46,113 +48,171 @@ pub struct StatusView {
     pub version: String,
     /// Its process ID.
     pub pid: u32,
+    /// Machines boot: nothing is wrong that keeps them from it.
+    #[serde(default)]
+    pub ready: bool,
+    /// How many nodes there are.
+    #[serde(default)]
+    pub nodes: usize,
     /// How many nodes are in each phase; phases without a node are left out.
     pub phases: BTreeMap<String, usize>,
+    /// What nodes can give to virtual machines.
+    #[serde(default)]
+    pub units: UnitCount,
+    /// How many nodes have each condition; those that none has are left out.
+    #[serde(default)]
+    pub conditions: BTreeMap<String, usize>,
+    /// What somebody should look at.
+    #[serde(default)]
+    pub warnings: Vec<Finding>,
+    /// What keeps machines from booting.
+    #[serde(default)]
+    pub errors: Vec<Finding>,
+}
+
+/// Units of all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnitCount {
+    /// Those that can be given: of nodes that are online.
+    pub ready: usize,
+    /// All that nodes tell of.
+    pub total: usize,
 }
 
 /// One node in a listing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
     /// Its ID.
+    #[schema(value_type = String)]
     pub id: NodeId,
     /// What an operator calls it.
     pub name: String,
     /// What it boots next: what was assigned to it, else the site's default.
+    #[schema(value_type = String)]
     pub profile: ProfileName,
     /// Whether an operator assigned the profile.
     pub assigned: bool,
     /// Where it is in its life.
+    #[schema(value_type = String)]
     pub phase: Phase,
     /// What is wrong with it.
+    #[schema(value_type = Vec<Object>)]
     pub conditions: Vec<Condition>,
     /// Its last address.
+    #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
     /// The NIC that it boots from.
+    #[schema(value_type = String)]
     pub mac: MacAddr,
     /// What its agent says that it booted; before it says so, what its newest overlay was made from.
+    #[schema(value_type = Option<String>)]
     pub generation: Option<Generation>,
     /// What it would boot now; `reboot_required` says where it is not what it runs.
     #[serde(default)]
+    #[schema(value_type = Option<String>)]
     pub next_generation: Option<Generation>,
     /// The generation that it is pinned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
     /// Last sign of life.
+    #[schema(value_type = String)]
     pub last_seen: Timestamp,
     /// Its newest boot.
     pub boot: Option<BootView>,
 }
 
 /// How far a boot came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootView {
     /// The boot session's ID.
+    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// The stage farthest along the chain.
+    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// When that stage was reached.
+    #[schema(value_type = Option<String>)]
     pub stage_at: Option<Timestamp>,
     /// First DHCP exchange of the session.
+    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// Every stage with its times, in the order in which they were reached.
+    #[schema(value_type = Vec<Object>)]
     pub stages: Vec<StageMark>,
 }
 
 /// Everything that is known of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeDetail {
     /// What a listing shows.
     #[serde(flatten)]
     pub node: NodeView,
     /// What its ID was derived from.
+    #[schema(value_type = String)]
     pub basis: Basis,
     /// Its hardware.
+    #[schema(value_type = Object)]
     pub fingerprint: Fingerprint,
     /// First seen.
+    #[schema(value_type = String)]
     pub discovered_at: Timestamp,
     /// Since when its link is up.
+    #[schema(value_type = Option<String>)]
     pub link_since: Option<Timestamp>,
     /// When an operator last released it from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub released_at: Option<Timestamp>,
     /// Why an operator holds it, if one said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_because: Option<String>,
     /// IDs of nodes that it stands for: their hardware is gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
     pub former: Vec<NodeId>,
     /// Other machines that asked to be this node, and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
     pub rivals: Vec<Rival>,
     /// The groups that it is in, in the order in which they are applied.
     #[serde(default)]
+    #[schema(value_type = Vec<String>)]
     pub groups: Vec<GroupName>,
     /// Its own variables.
     #[serde(default)]
+    #[schema(value_type = Object)]
     pub vars: Vars,
     /// What was ordered for one boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub once: Option<Once>,
     /// Serial numbers of the certificates that are honoured, newest last.
     pub certificates: Vec<String>,
     /// Its last readiness checks.
+    #[schema(value_type = Vec<Object>)]
     pub checks: Vec<Check>,
     /// What it last told of itself.
+    #[schema(value_type = Option<Object>)]
     pub facts: Option<Facts>,
 }
 
 /// A profile with everything inherited in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
     /// Its name.
+    #[schema(value_type = String)]
     pub name: ProfileName,
     /// True for what unknown nodes boot.
     pub default: bool,
     /// The profile that it extends.
+    #[schema(value_type = Option<String>)]
     pub extends: Option<ProfileName>,
     /// Its image.
+    #[schema(value_type = String)]
     pub image: ImageName,
     /// Its overlays, a later one wins.
+    #[schema(value_type = Vec<String>)]
     pub overlays: Vec<OverlayName>,
     /// Kernel arguments.
     pub kernel_args: Vec<String>,
@@ -160,48 +220,61 @@ pub struct ProfileView {
     pub packages: Vec<String>,
     /// Software that Alpine's packages do not bring.
     #[serde(default)]
+    #[schema(value_type = Vec<String>)]
     pub bundles: Vec<BundleName>,
     /// PCI devices for virtual machines.
     pub vfio: Vec<String>,
     /// Variables of its overlays.
     #[serde(default)]
+    #[schema(value_type = Object)]
     pub vars: Vars,
     /// Checks that are off or only warn, and what checks compare with.
     #[serde(default)]
+    #[schema(value_type = Object)]
     pub checks: CheckPolicy,
 }
 
 /// One event: one line of `meshd events -o json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
     /// Its place in the record.
+    #[schema(value_type = u64)]
     pub seq: EventSeq,
     /// When.
+    #[schema(value_type = String)]
     pub at: Timestamp,
     /// One word: what happened. A raised condition goes by its own word.
     pub kind: String,
     /// Which node, where one is known.
+    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// Which boot, where one is known.
+    #[schema(value_type = Option<String>)]
     pub session: Option<BootSessionId>,
     /// Who caused it.
+    #[schema(value_type = String)]
     pub actor: crate::fleet::Actor,
     /// For people.
     pub detail: String,
     /// The order that it came of: who gave it, which, why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub by: Option<By>,
     /// The stage that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// The phase before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub from: Option<Phase>,
     /// The phase now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub to: Option<Phase>,
     /// The condition that was raised or cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub condition: Option<ConditionKind>,
 }
 

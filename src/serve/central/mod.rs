@@ -20,6 +20,7 @@
 //! | `live`, `context` | what boots are decided from, and what of a node and its groups |
 //! | `render`, `keep`, `reconsider` | what a node boots, what it booted, and what it would boot now |
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
+//! | `api_tokens` | tokens of the admin plane |
 //! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
@@ -29,6 +30,7 @@
 mod admit;
 mod again;
 mod alarm;
+mod api_tokens;
 mod arrive;
 mod backup;
 mod authority;
@@ -58,6 +60,7 @@ mod stalls;
 mod tokens;
 mod watch;
 
+pub use api_tokens::ApiTokenError;
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};

@@ -1,6 +1,9 @@
 //! An operator spoke.
 
-use super::{Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event, stalls};
+use super::{
+    ApiTokenError, Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event,
+    stalls,
+};
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
 use crate::id::NodeId;
@@ -49,6 +52,9 @@ pub enum OperateError {
     /// Something that a node cannot be told.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// A token of the admin plane.
+    #[error(transparent)]
+    ApiToken(#[from] ApiTokenError),
     /// What it would boot cannot be made, or is not there.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),

@@ -220,6 +220,8 @@ fn keep_fixed(new: &mut Site, was: &Site) -> Vec<&'static str> {
         "agent.port": agent.port;
         "agent.binary": agent.binary;
         "admin.socket": admin.socket;
+        "admin.https": admin.https;
+        "process": process;
         "metrics": metrics;
         "boot.loaders_dir": boot.loaders_dir;
         "boot.max_loading": boot.max_loading;

@@ -24,7 +24,7 @@ mod witness;
 #[cfg(test)]
 mod tests;
 
-pub use numbered::{EVENTS, Log, Newest};
+pub use numbered::{AUDIT, EVENTS, Log, Newest};
 
 use super::VERSION;
 use crate::fail;

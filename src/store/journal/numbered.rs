@@ -14,9 +14,11 @@ pub struct Log(usize);
 
 /// The record of events.
 pub const EVENTS: Log = Log(0);
+/// The audit log.
+pub const AUDIT: Log = Log(1);
 
 /// How they are called, and how many of each are kept; the oldest go first.
-const LOGS: [(&str, u64); 1] = [("event/", crate::store::MAX_EVENTS)];
+const LOGS: [(&str, u64); 2] = [("event/", crate::store::MAX_EVENTS), ("audit/", crate::store::MAX_AUDIT)];
 /// Records whose places are looked up at once.
 const CHUNK: u64 = 256;
 

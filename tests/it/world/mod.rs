@@ -224,6 +224,18 @@ overlays = ["motd"]
         eventually("meshd stops", || daemon.try_wait().unwrap().ok_or("it runs".to_owned()))
     }
 
+    /// The process that serves.
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("meshd runs").id()
+    }
+
+    /// Replaces a part of the site file.
+    pub fn edit_site(&self, part: &str, with: &str) {
+        let text = fs::read_to_string(self.path("site.toml")).unwrap();
+        assert!(text.contains(part), "{part}");
+        fs::write(self.path("site.toml"), text.replacen(part, with, 1)).unwrap();
+    }
+
     pub fn log_text(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }

@@ -1,0 +1,85 @@
+//! `meshd api-token`: who may use the admin plane by HTTPS, and for what.
+
+use super::{
+    Context, Failure,
+    client::segment,
+    print::{self, Output, ago, confirm, now, table},
+    wait,
+};
+use crate::config::reader::parse_duration;
+use crate::id::{ApiTokenName, Timestamp};
+use crate::serve::admin::view::{ApiTokenView, CreateApiToken, CreatedApiToken};
+use crate::trust::Role;
+use clap::Subcommand;
+use std::time::Duration;
+
+/// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.
+#[derive(Debug, Subcommand)]
+pub(super) enum ApiToken {
+    /// Make a token and print it, this once
+    Create {
+        /// What it shall be called, in lists and in the audit log
+        name: ApiTokenName,
+        /// viewer sees, operator gives orders about nodes, admin decides who else may
+        #[arg(long)]
+        role: Role,
+        /// How long it lives, such as 12h or 90d; until it is revoked unless this is said
+        #[arg(long, value_name = "SPAN", value_parser = span)]
+        expires: Option<Duration>,
+    },
+    /// All tokens, without what they are
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a token away, at once
+    Revoke {
+        /// What it is called
+        name: ApiTokenName,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90d".to_owned())
+}
+
+impl ApiToken {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            ApiToken::Create { name, role, expires } => {
+                let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
+                let created: CreatedApiToken = wait(client.post("/v1/api-tokens/create", &order))?;
+                let end =
+                    created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
+                eprintln!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
+                print::write(&format!("{}\n", created.secret))
+            }
+            ApiToken::List { output } => {
+                let all: Vec<ApiTokenView> = wait(client.get("/v1/api-tokens"))?;
+                output.print(&all, |all| tokens(all, now()))
+            }
+            ApiToken::Revoke { name, yes } => {
+                if !yes {
+                    confirm(&format!("Is token {name} to be worth nothing from now on?"))?;
+                }
+                let path = format!("/v1/api-tokens/{}/revoke", segment(name.as_str()));
+                let left: Vec<ApiTokenView> = wait(client.post(&path, &()))?;
+                eprintln!("token {name} is honoured no longer; {} are left", left.len());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn tokens(all: &[ApiTokenView], now: Timestamp) -> String {
+    let rows = all.iter().map(|token| {
+        let end = token.expires_at.map(|end| end.to_string()).unwrap_or_default();
+        let state = if token.expired { "expired" } else { "honoured" };
+        [token.name.to_string(), token.role.to_string(), ago(token.created_at, now), end, state.to_owned()]
+    });
+    table(["name", "role", "made", "expires", "is"], rows)
+}

@@ -1,0 +1,52 @@
+//! `meshd audit`: who ordered what, why, and what came of it.
+
+use super::{
+    Context, Failure,
+    client::segment,
+    print::{Output, table},
+    wait,
+};
+use crate::fleet::Who;
+use crate::serve::admin::view::AuditView;
+use clap::Args;
+
+/// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
+#[derive(Debug, Args)]
+pub(super) struct Audit {
+    /// Only orders about this node, by ID or name
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Only orders of this actor: uid:NUMBER, token:NAME, rule:NAME, node or meshd
+    #[arg(long, value_name = "ACTOR")]
+    actor: Option<Who>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Audit {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
+        let actor = self.actor.map(|actor| format!("&actor={}", segment(&actor.to_string()))).unwrap_or_default();
+        let lines: Vec<AuditView> =
+            wait(context.client()?.get(&format!("/v1/audit?limit={}{node}{actor}", self.limit)))?;
+        self.output.print(&lines, |lines| rows(lines))
+    }
+}
+
+fn rows(lines: &[AuditView]) -> String {
+    let rows = lines.iter().map(|AuditView { audit, .. }| {
+        [
+            audit.at.to_string(),
+            audit.by.who.to_string(),
+            audit.by.verb.to_string(),
+            audit.target.clone().unwrap_or_default(),
+            audit.outcome.code().to_owned(),
+            audit.by.reason.clone().unwrap_or_default(),
+            audit.detail.clone(),
+        ]
+    });
+    table(["at", "actor", "verb", "target", "outcome", "reason", "detail"], rows)
+}

@@ -1,0 +1,155 @@
+//! What this process may do, settled while it is a single thread: capabilities belong to threads, and those that come later inherit them.
+//!
+//! With `[process].user` meshd goes on as that user before it opens anything, and keeps the two capabilities that its ports want. That
+//! is safer than opening ports first and dropping afterwards, and what is opened later, at a restart of a service or on a new
+//! interface, works as at the start.
+
+use crate::config::Site;
+use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
+use rustix::{
+    fs::Mode,
+    io::Errno,
+    process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit, umask},
+    thread::{
+        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_keep_capabilities, set_no_new_privs,
+    },
+};
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Ports below 1024, and DHCP's packet sockets.
+const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW);
+
+/// Why the process is not what the site says.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegeError {
+    /// Nobody is called so.
+    #[error("[process].user: there is no user `{0}`; make one with `useradd --system {0}`, or remove the key")]
+    NoUser(String),
+    /// It is somebody else's process.
+    #[error("[process].user is `{user}`, but meshd was started as user ID {uid}; start it as root or as {user}")]
+    NotRoot {
+        /// As configured.
+        user: String,
+        /// As started.
+        uid: u32,
+    },
+    /// Something that belongs to another user.
+    #[error("{} belongs to user ID {uid}, and meshd runs as {user}; run: chown -R {user}: {}", path.display(), path.display())]
+    Owner {
+        /// What.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+        /// As configured.
+        user: String,
+    },
+    /// A folder cannot be made.
+    #[error("cannot make {}", path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused.
+    #[error("cannot {what}; meshd does not run with more than it needs")]
+    Kernel {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn refused<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {
+    move |source| PrivilegeError::Kernel { what, source: source.into() }
+}
+
+/// Settles it for the whole life of the process. Call it before there is a second thread.
+///
+/// # Errors
+/// Nothing is served then.
+pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
+    // What is made from here on is nobody else's to read; the admin socket says its mode itself.
+    umask(Mode::RWXG | Mode::RWXO);
+    super::files::raise_limit();
+    let uid = Uid::effective();
+    if let Some(name) = &site.process.user {
+        let user = User::from_name(name).map_err(refused("look up a user"))?;
+        let user = user.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?;
+        if uid.is_root() && !user.uid.is_root() {
+            prepare(site, &user)?;
+            become_user(&user)?;
+        } else if uid != user.uid {
+            return Err(PrivilegeError::NotRoot { user: name.clone(), uid: uid.as_raw() });
+        }
+        own(&site.state_dir, &user)?;
+    }
+    set_no_new_privs(true).map_err(refused("give up ever having more privileges"))?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .map_err(refused("switch core dumps off"))?;
+    // Last: becoming another user sets it back.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("switch core dumps off"))?;
+    tell();
+    Ok(())
+}
+
+/// What the user has to have is made while root may still do so.
+fn prepare(site: &Site, user: &User) -> Result<(), PrivilegeError> {
+    let socket = site.admin.socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+    for (path, mode) in [(Some(&*site.state_dir), 0o700), (socket, 0o755)] {
+        let Some(path) = path.filter(|path| !path.exists()) else { continue };
+        let failed = |source| PrivilegeError::Folder { path: path.to_owned(), source };
+        fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
+        chown(path, Some(user.uid), Some(user.gid)).map_err(|error| failed(error.into()))?;
+        // The mask above took what others may do.
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
+    match fs::metadata(path) {
+        Ok(found) if found.uid() != user.uid.as_raw() => {
+            Err(PrivilegeError::Owner { path: path.to_owned(), uid: found.uid(), user: user.name.clone() })
+        }
+        // What is not there is made by the user, or refused to them, in words of its own.
+        _ => Ok(()),
+    }
+}
+
+fn become_user(user: &User) -> Result<(), PrivilegeError> {
+    let (uid, gid): (Uid, Gid) = (user.uid, user.gid);
+    let name = std::ffi::CString::new(user.name.as_str()).map_err(|_| PrivilegeError::NoUser(user.name.clone()))?;
+    for bit in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+        match remove_capability_from_bounding_set(bit) {
+            // The last one that this kernel knows was the one before.
+            Err(Errno::INVAL) => break,
+            done => done.map_err(refused("give up capabilities"))?,
+        }
+    }
+    clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
+    set_keep_capabilities(true).map_err(refused("keep capabilities"))?;
+    initgroups(&name, gid).map_err(refused("take a user's groups"))?;
+    setresgid(gid, gid, gid).map_err(refused("take a user's group"))?;
+    setresuid(uid, uid, uid).map_err(refused("become another user"))?;
+    let kept = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, kept).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
+}
+
+fn tell() {
+    let uid = Uid::effective();
+    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    if uid.is_root() {
+        tracing::warn!("meshd runs as root, as a lab may; elsewhere give it a user: [process].user in site.toml");
+    } else if held.contains(KEPT) {
+        tracing::info!(%uid, "meshd runs without root; it may open low ports and packet sockets, and nothing else");
+    } else {
+        tracing::warn!(%uid, "meshd has neither CAP_NET_BIND_SERVICE nor CAP_NET_RAW: DHCP and TFTP cannot be opened");
+    }
+}

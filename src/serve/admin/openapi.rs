@@ -1,0 +1,86 @@
+//! The OpenAPI document of this plane, made of the table of routes and of the types that they take and answer.
+
+use super::{
+    asked::KEY_HEADER,
+    order::{CORRELATION_HEADER, REASON_HEADER},
+    table::{Listed, Schemas},
+    view::ErrorView,
+};
+use crate::fleet::MAX_REASON;
+use serde_json::{Map, Value, json};
+
+/// Version of the document's own format.
+const OPENAPI: &str = "3.1.0";
+
+/// The whole document.
+pub(super) fn document(listed: &[Listed], schemas: &mut Schemas) -> Value {
+    let error = schemas.of::<ErrorView>();
+    let mut paths: Map<String, Value> = Map::new();
+    for route in listed {
+        let method = if route.verb.is_some() { "post" } else { "get" };
+        let operations = paths.entry(route.path.clone()).or_insert_with(|| json!({}));
+        operations[method] = operation(route);
+    }
+    json!({
+        "openapi": OPENAPI,
+        "info": {
+            "title": "meshd admin plane",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "At the Unix socket of the site nobody needs a token. By HTTPS each request shows one. Every answer has a \
+                            correlation ID, which the log, the events and the audit log have too.",
+        },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "responses": { "Error": {
+                "description": "why it is not done",
+                "headers": { CORRELATION_HEADER: { "schema": { "type": "string" } } },
+                "content": { "application/json": { "schema": error } },
+            } },
+            "schemas": schemas.0,
+        },
+    })
+}
+
+fn operation(route: &Listed) -> Value {
+    let parameter = |place: &str, name: &str, what: String| {
+        let schema = json!({ "type": "string" });
+        json!({ "name": name, "in": place, "required": place == "path", "description": what, "schema": schema })
+    };
+    let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> =
+        named.map(|name| parameter("path", name, format!("ID or name of the {name}"))).collect();
+    parameters.extend(route.query.iter().map(|name| parameter("query", name, String::new())));
+    if route.verb.is_some() {
+        let reason = format!("why, for the audit log: one line of at most {MAX_REASON} characters");
+        let key = "a random text; the same order with the same key is followed once within a day".to_owned();
+        parameters.extend([parameter("header", REASON_HEADER, reason), parameter("header", KEY_HEADER, key)]);
+    }
+    let mut content = json!({ route.media: {} });
+    if let Some(schema) = &route.answer {
+        content[route.media] = json!({ "schema": schema });
+    }
+    let mut operation = json!({
+        "operationId": id(route),
+        "summary": route.what,
+        "description": format!("Takes role {}.", route.needs),
+        "x-role": route.needs,
+        "parameters": parameters,
+        "responses": {
+            "200": { "description": "done", "content": content },
+            "default": { "$ref": "#/components/responses/Error" },
+        },
+    });
+    if let Some(schema) = &route.body {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    operation
+}
+
+/// One word for an operation: what its path says, without what it names.
+fn id(route: &Listed) -> String {
+    let words = route.path.split('/').skip(1).filter(|part| *part != "v1");
+    let words: Vec<String> = words.map(|part| part.trim_matches(['{', '}']).replace(['-', '.'], "_")).collect();
+    format!("{}_{}", if route.verb.is_some() { "order" } else { "see" }, words.join("_"))
+}

@@ -1,0 +1,68 @@
+//! The OpenAPI document speaks of the routes that there are, and of no others.
+
+use super::*;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Everything that is referred to anywhere in the document.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_operation_is_a_route_and_every_route_is_an_operation() {
+    let fixture = Fixture::start().await;
+    let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().expect("paths");
+    let mut operations = BTreeSet::new();
+    for (path, methods) in paths {
+        let methods = methods.as_object().expect("methods");
+        for operation in methods.values() {
+            assert!(operations.insert(operation["operationId"].as_str().expect("named").to_owned()), "{operation}");
+            assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path}");
+        }
+        // It is there by these methods and by no other.
+        let real = path.replace("{node}", "nobody").replace("{name}", "nobody").replace("{token}", "nobody");
+        for tried in ["GET", "POST", "DELETE"] {
+            let answer = fixture.ask(tried, &real, "null").await.status();
+            let known = methods.contains_key(&tried.to_lowercase());
+            assert_eq!(answer != StatusCode::METHOD_NOT_ALLOWED, known, "{tried} {path}: {answer}");
+        }
+    }
+    // A route that is not made by the table would be in the router and not in the document: there is no other way to make one.
+    for (file, text) in [("routes.rs", include_str!("../routes.rs")), ("mod.rs", include_str!("../mod.rs"))] {
+        assert!(!text.contains(".route(") && !text.contains(".nest("), "{file} makes a route beside the table");
+    }
+    assert!(operations.len() >= 20, "{operations:?}");
+}
+
+#[tokio::test]
+async fn whatever_the_document_refers_to_is_in_it_and_orders_say_what_they_take() {
+    let fixture = Fixture::start().await;
+    let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    assert!(found.contains("#/components/schemas/NodeView") && found.contains("#/components/responses/Error"));
+    for reference in &found {
+        let place = reference.strip_prefix('#').expect("of this document");
+        assert!(document.pointer(place).is_some(), "{reference}");
+    }
+    let order = &document["paths"]["/v1/nodes/{node}/assign-profile"]["post"];
+    let names: Vec<&str> =
+        order["parameters"].as_array().expect("a list").iter().filter_map(|it| it["name"].as_str()).collect();
+    assert_eq!(names, ["node", "x-reason", "idempotency-key"]);
+    assert_eq!(
+        order["requestBody"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/AssignProfile"
+    );
+    assert_eq!(document["components"]["schemas"]["AssignProfile"]["properties"]["profile"]["type"], "string");
+    assert_eq!(document["paths"]["/v1/api-tokens/create"]["post"]["x-role"], "admin");
+}

@@ -1,0 +1,119 @@
+//! Orders: each leaves a line in the audit log, and one with a key is followed once.
+
+use super::*;
+use crate::fleet::{Audit, AuditOutcome, Verb, Who};
+use crate::id::Digest;
+use crate::serve::admin::{KEY_HEADER, REASON_HEADER};
+use crate::store::{AuditFilter, EventFilter};
+
+fn log(fixture: &Fixture) -> Vec<Audit> {
+    let all = AuditFilter { limit: 100, ..AuditFilter::default() };
+    fixture.central.store().audit(&all).expect("read").into_iter().map(|(_, line)| line).collect()
+}
+
+fn own_uid() -> Who {
+    Who::Operator(rustix::process::getuid().as_raw())
+}
+
+#[tokio::test]
+async fn each_order_is_one_line_with_who_what_why_and_what_came_of_it() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node;
+    let path = |verb: &str| format!("/v1/nodes/{node}/{verb}");
+    let why = [(REASON_HEADER, "Umzug ins Rack 7, Größe L")];
+    assert_eq!(fixture.order(&path("approve"), "null", &why).await.0, 200);
+    // It changes nothing, so no event speaks of it.
+    assert_eq!(fixture.order(&path("approve"), "null", &[]).await.0, 200);
+    assert_eq!(fixture.order(&path("release"), "null", &[]).await.0, 409);
+    assert_eq!(fixture.order("/v1/nodes/nobody/reboot", "null", &[]).await.0, 404);
+    assert_eq!(fixture.order(&path("assign-profile"), "{", &[]).await.0, 400);
+    let lines = log(&fixture);
+    let seen: Vec<_> = lines.iter().map(|line| (line.by.verb, line.outcome.code(), line.target.as_deref())).collect();
+    let own = node.to_string();
+    assert_eq!(
+        seen,
+        [
+            (Verb::Approve, "done", Some(&*own)),
+            (Verb::Approve, "done", Some(&*own)),
+            (Verb::Release, "unlawful", Some(&*own)),
+            (Verb::Reboot, "no_node", Some("nobody")),
+            (Verb::AssignProfile, "bad_request", Some(&*own)),
+        ]
+    );
+    assert!(lines.iter().all(|line| line.by.who == own_uid()), "{lines:?}");
+    assert_eq!(lines[0].by.reason.as_deref(), Some(why[0].1));
+    assert_eq!(lines[0].detail, "discovered -> approved");
+    let events = fixture.central.store().events(EventFilter { limit: 10, ..EventFilter::default() }).expect("read");
+    let of = events.iter().find_map(|(_, event)| event.by.as_ref()).expect("the change of phase came of an order");
+    assert_eq!(*of, lines[0].by, "event and audit log say the same, with one correlation ID");
+    let (_, seen) = fixture.get::<serde_json::Value>("GET", &format!("/v1/audit?node={node}&limit=2"), "").await;
+    assert_eq!((seen.as_array().map(Vec::len), &seen[1]["verb"]), (Some(2), &"assign-profile".into()));
+    assert_eq!(seen[1]["outcome"]["refused"], "bad_request");
+    let (_, none) = fixture.get::<serde_json::Value>("GET", "/v1/audit?actor=token:nobody", "").await;
+    assert_eq!(none, serde_json::json!([]));
+    let two_lines = [(REASON_HEADER, "x".repeat(501))];
+    let long: Vec<(&'static str, &str)> = two_lines.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    assert_eq!(fixture.order(&path("approve"), "null", &long).await.0, 400, "a reason is bounded");
+}
+
+#[tokio::test]
+async fn an_order_with_a_key_is_followed_once_however_often_it_comes_at_once_or_later() {
+    let fixture = Fixture::start().await;
+    let path = format!("/v1/nodes/{}/vars", fixture.node);
+    let key = [(KEY_HEADER, "0b6f")];
+    let order = || fixture.order(&path, r#"{"set":{"slots":8}}"#, &key);
+    let (first, second, third) = tokio::join!(order(), order(), order());
+    let done = [&first, &second, &third].into_iter().filter(|(status, again, _)| *status == 200 && !again).count();
+    assert_eq!(done, 1, "{first:?} {second:?} {third:?}");
+    let (status, again, body) = order().await;
+    assert_eq!((status, again, &body["vars"]["slots"]), (200, true, &8.into()));
+    let changes = log(&fixture).into_iter().filter(|line| line.detail.contains("slots=8")).count();
+    assert_eq!(changes, 1, "one transaction changed it");
+    let (status, _, refused) = fixture.order(&path, r#"{"set":{"slots":9}}"#, &key).await;
+    assert_eq!((status, &refused["code"]), (409, &"key_reused".into()));
+    // A refusal is remembered as well.
+    let unknown = format!("/v1/nodes/{}/release", fixture.node);
+    for again in [false, true] {
+        let answer = fixture.order(&unknown, "null", &[(KEY_HEADER, "2")]).await;
+        assert_eq!((answer.0, answer.1, &answer.2["code"]), (409, again, &"unlawful".into()));
+    }
+    assert_eq!(fixture.order(&path, "{}", &[(KEY_HEADER, "")]).await.0, 400);
+}
+
+#[tokio::test]
+async fn an_order_that_a_crash_cut_off_is_a_question_and_never_a_second_deed() {
+    let fixture = Fixture::start().await;
+    let path = format!("/v1/nodes/{}/approve", fixture.node);
+    // What is on the disk when the program ends between the key and the deed.
+    let slot = Digest::of_fields([own_uid().to_string().as_bytes(), b"k".as_slice()]);
+    let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
+    let now = fixture.central.now();
+    let begun = fixture.central.store().commit(|tx| {
+        tx.put_asked(slot, crate::fleet::Asked { request, at: now, answer: None });
+        Ok::<_, StoreError>(())
+    });
+    begun.await.expect("stored");
+    let (status, _, refused) = fixture.order(&path, "null", &[(KEY_HEADER, "k")]).await;
+    assert_eq!((status, &refused["code"]), (409, &"outcome_unknown".into()));
+    assert!(matches!(log(&fixture)[0].outcome, AuditOutcome::Refused(_)));
+    assert_eq!(fixture.order(&path, "null", &[(KEY_HEADER, "l")]).await.0, 200, "a new key is a new order");
+}
+
+#[tokio::test]
+async fn a_token_is_shown_once_even_if_it_is_asked_for_twice() {
+    let fixture = Fixture::start().await;
+    let order = r#"{"name":"ci","role":"viewer","expires_in":60}"#;
+    let (status, _, made) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
+    let secret = made["secret"].as_str().expect("its text").to_owned();
+    assert_eq!((status, &made["token"]["name"]), (200, &"ci".into()));
+    let (status, _, again) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
+    assert_eq!((status, &again["code"]), (409, &"answer_not_kept".into()));
+    let (status, _, taken) = fixture.order("/v1/api-tokens/create", order, &[]).await;
+    assert_eq!((status, &taken["code"]), (409, &"bad_token".into()));
+    assert!(fixture.central.api_token(&secret).is_some());
+    let (_, listed) = fixture.get::<serde_json::Value>("GET", "/v1/api-tokens", "").await;
+    assert!(!listed.to_string().contains(&secret) && listed[0]["role"] == "viewer", "{listed}");
+    assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
+    assert!(fixture.central.api_token(&secret).is_none());
+    assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 404);
+}

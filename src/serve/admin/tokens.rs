@@ -1,0 +1,47 @@
+//! Routes of the tokens of this plane.
+
+use super::{
+    Plane,
+    error::Refused,
+    orders::{Body, body},
+    routes::Answer,
+    view::{ApiTokenView, CreateApiToken, CreatedApiToken},
+};
+use crate::fleet::By;
+use crate::id::ApiTokenName;
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::header::CACHE_CONTROL,
+    response::{IntoResponse as _, Response},
+};
+use std::time::Duration;
+
+pub(super) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
+    let now = central.now();
+    Json(central.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
+}
+
+/// The only answer that a token is ever in.
+pub(super) async fn create(
+    State(Plane { central, .. }): State<Plane>,
+    by: By,
+    order: Body<CreateApiToken>,
+) -> Result<Response, Refused> {
+    let CreateApiToken { name, role, expires_in } = body(order)?;
+    let (text, token) = central.create_api_token(name, role, expires_in.map(Duration::from_secs), &by).await?;
+    let token = ApiTokenView::new(&token, central.now());
+    let created = Json(CreatedApiToken { token, secret: text.expose().clone() });
+    Ok(([(CACHE_CONTROL, "no-store")], created).into_response())
+}
+
+pub(super) async fn revoke(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+    by: By,
+) -> Answer<Vec<ApiTokenView>> {
+    let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
+    central.revoke_api_token(name, &by).await?;
+    let now = central.now();
+    Ok(Json(central.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
+}

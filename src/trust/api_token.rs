@@ -1,0 +1,123 @@
+//! Tokens of the admin plane: for people and programs that do not sit at its socket. Shown once; only the hash is kept.
+
+use crate::id::{ApiTokenName, Digest, Secret, Timestamp, hex};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use subtle::ConstantTimeEq as _;
+
+/// How every token begins, so that one that lies about is known for what it is.
+const PREFIX: &str = "meshd_";
+
+/// What somebody may do. A later one may all that an earlier one may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// See everything but overlays, which carry secrets.
+    Viewer,
+    /// Give orders about nodes and what they boot.
+    Operator,
+    /// Decide who else may: tokens, certificates, backups.
+    Admin,
+}
+
+impl Role {
+    /// Every role there is.
+    pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
+
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The text is no role.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no role; there are viewer, operator and admin")]
+pub struct ParseRoleError(String);
+
+impl FromStr for Role {
+    type Err = ParseRoleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Role::ALL.into_iter().find(|role| role.as_str() == text);
+        named.ok_or_else(|| ParseRoleError(text.chars().take(80).collect()))
+    }
+}
+
+/// What is kept of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// What it is called; no two are called the same.
+    pub name: ApiTokenName,
+    /// Hash of its text.
+    pub hash: Digest,
+    /// What it may.
+    pub role: Role,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Not honoured after this time; `None` until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+impl ApiToken {
+    /// Makes a token from 32 random bytes: the text, which is shown once, and what is kept.
+    pub fn mint(
+        random: [u8; 32],
+        name: ApiTokenName,
+        role: Role,
+        created_at: Timestamp,
+        expires_at: Option<Timestamp>,
+    ) -> (Secret<String>, Self) {
+        let text = format!("{PREFIX}{}", hex(&random));
+        let hash = Digest::of(text.as_bytes());
+        (Secret::new(text), ApiToken { name, hash, role, created_at, expires_at })
+    }
+
+    /// True if the text is this token. Takes the same time whatever the text.
+    pub fn is(&self, text: &str) -> bool {
+        self.hash.0.ct_eq(&Digest::of(text.as_bytes()).0).into()
+    }
+
+    /// True once its time is over.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| now > end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_by_its_text_alone_until_its_time_is_over_and_the_text_is_not_kept() {
+        let at = Timestamp::from_millis;
+        let name: ApiTokenName = "ci".parse().expect("a name");
+        let (text, token) = ApiToken::mint([7; 32], name, Role::Operator, at(1), Some(at(10)));
+        assert!(token.is(text.expose()) && !token.is("") && !token.is(&text.expose()[1..]));
+        assert!(!token.is_over(at(10)) && token.is_over(at(11)));
+        let stored = serde_json::to_string(&token).expect("plain data");
+        assert!(!stored.contains(&text.expose()[PREFIX.len()..]), "{stored}");
+        assert_eq!(serde_json::from_str::<ApiToken>(&stored).expect("what was written"), token);
+        assert!(!format!("{text:?}").contains(PREFIX));
+    }
+
+    #[test]
+    fn roles_are_in_order_and_read_as_they_are_written() {
+        assert!(Role::Viewer < Role::Operator && Role::Operator < Role::Admin);
+        for role in Role::ALL {
+            assert_eq!(role.to_string().parse(), Ok(role));
+        }
+        assert!("root".parse::<Role>().is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! The admin plane by HTTPS, from a network of its own: tokens, roles, what is refused, and what is written down of it.
+
+use crate::world::World;
+use meshd::lab::Namespace;
+use serde_json::Value;
+use std::{
+    fs,
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+/// Where meshd is told from.
+const ADMIN: &str = "10.78.0.1";
+const PORT: u16 = 8444;
+
+/// A site whose admin plane is on a network where nothing boots, and an operator's machine on that network.
+struct Office {
+    world: World,
+    desk: Namespace,
+    fingerprint: String,
+}
+
+impl Office {
+    fn prepared() -> (World, Namespace) {
+        let world = World::prepared("approve");
+        let desk = world.central.beside("o");
+        desk.create().unwrap();
+        world
+            .central
+            .ip(&["link", "add", "adm0", "type", "veth", "peer", "name", "eth0", "netns", desk.name()])
+            .unwrap();
+        world.central.ip(&["address", "add", &format!("{ADMIN}/24"), "dev", "adm0"]).unwrap();
+        for (space, link) in [(&world.central, "adm0"), (&world.central, "lo"), (&desk, "eth0")] {
+            space.ip(&["link", "set", link, "up"]).unwrap();
+        }
+        desk.ip(&["address", "add", "10.78.0.2/24", "dev", "eth0"]).unwrap();
+        world.edit_site("[enroll]", &format!("[admin.https]\naddress = \"{ADMIN}\"\nport = {PORT}\n[enroll]"));
+        (world, desk)
+    }
+
+    fn open() -> Self {
+        let (mut world, desk) = Self::prepared();
+        world.start();
+        let log = world.log_text();
+        let shown = log.split("fingerprint=").nth(1).unwrap_or_else(|| panic!("{log}"));
+        let fingerprint = shown.trim_start_matches('"')[..64].to_owned();
+        Office { world, desk, fingerprint }
+    }
+
+    /// Makes a token at the socket; gives the file that it is in.
+    fn token(&self, name: &str, role: &str) -> String {
+        let made = self.world.meshd(&["api-token", "create", name, "--role", role, "--reason", "a test"]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let file = self.world.path(name);
+        fs::write(&file, made.stdout).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        file.display().to_string()
+    }
+
+    /// Runs a verb on the operator's machine.
+    fn remote(&self, token_file: &str, fingerprint: &str, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        command.args(["--server", &format!("https://{ADMIN}:{PORT}"), "--token-file", token_file]);
+        command.args(["--server-fingerprint", fingerprint]).args(args);
+        let child =
+            self.desk.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// What another program is answered, heads and bodies, all over one connection.
+    fn curl(&self, header: &str, path: &str) -> String {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--include", "--insecure", "--tlsv1.3", "--header", header]);
+        command.arg(format!("https://{ADMIN}:{PORT}/v1/{path}"));
+        let child =
+            self.desk.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
+        ok(child.wait_with_output().unwrap())
+    }
+
+    fn refused(&self, token_file: &str, args: &[&str]) -> String {
+        let output = self.remote(token_file, &self.fingerprint, args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Drop for Office {
+    fn drop(&mut self) {
+        let _ = self.desk.delete();
+    }
+}
+
+fn ok(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_token_may_what_its_role_may_until_it_is_revoked_and_the_audit_log_knows() {
+    let office = Office::open();
+    let (viewer, operator, admin) =
+        (office.token("eyes", "viewer"), office.token("hands", "operator"), office.token("head", "admin"));
+    for (file, status) in [(&viewer, "viewer"), (&operator, "operator"), (&admin, "admin")] {
+        let text = ok(office.remote(file, &office.fingerprint, &["status", "-o", "json"]));
+        let seen: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&seen["site"], &seen["nodes"]), (&Value::from("world"), &Value::from(0)), "{status}");
+    }
+    let beyond = office.refused(&viewer, &["reload", "--reason", "curious"]);
+    assert!(beyond.contains("role viewer may not") && beyond.contains("role operator"), "{beyond}");
+    ok(office.remote(&operator, &office.fingerprint, &["reload", "--reason", "new motd"]));
+    let beyond = office.refused(&operator, &["api-token", "create", "more", "--role", "admin"]);
+    assert!(beyond.contains("takes role admin"), "{beyond}");
+    let listed = ok(office.remote(&admin, &office.fingerprint, &["api-token", "list", "-o", "json"]));
+    let text = fs::read_to_string(&viewer).unwrap();
+    assert!(listed.contains("\"eyes\"") && !listed.contains(text.trim()), "{listed}");
+
+    ok(office.remote(&admin, &office.fingerprint, &["api-token", "revoke", "eyes", "--yes"]));
+    assert!(office.refused(&viewer, &["status"]).contains("not honoured"));
+
+    let audit = office.world.json(&["audit", "-o", "json"]);
+    let line = |line: &Value| {
+        let word = |key: &str| line[key].as_str().unwrap_or("-").to_owned();
+        let outcome =
+            line["outcome"].as_str().map(str::to_owned).unwrap_or_else(|| line["outcome"]["refused"].to_string());
+        format!("{} {} {} {outcome} {}", word("actor"), word("verb"), word("target"), word("reason"))
+    };
+    let lines: Vec<String> = audit.as_array().unwrap().iter().map(line).collect();
+    assert_eq!(
+        lines,
+        [
+            "uid:0 api-token-create eyes done a test",
+            "uid:0 api-token-create hands done a test",
+            "uid:0 api-token-create head done a test",
+            "token:eyes reload - \"forbidden\" curious",
+            "token:hands reload - done new motd",
+            "token:hands api-token-create - \"forbidden\" -",
+            "token:head api-token-revoke eyes done -",
+        ]
+    );
+    let hers = office.world.json(&["audit", "--actor", "token:hands", "-o", "json"]);
+    assert_eq!(hers.as_array().map(Vec::len), Some(2));
+    // Shown once, and nowhere else: neither store nor log has the text of any token.
+    let all = String::from_utf8_lossy(&office.world.state_bytes()).into_owned();
+    for file in [&viewer, &operator, &admin] {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.starts_with("meshd_") && !all.contains(text.trim().trim_start_matches("meshd_")));
+    }
+}
+
+#[test]
+fn without_a_token_with_a_wrong_one_or_at_a_wrong_server_nothing_is_told() {
+    let office = Office::open();
+    let none = office.world.path("none");
+    let none_text = format!("meshd_{}", "0".repeat(64));
+    fs::write(&none, &none_text).unwrap();
+    let none = none.display().to_string();
+    assert!(office.refused(&none, &["status"]).contains("not honoured"));
+    let good = office.token("good", "viewer");
+    let output = office.remote(&good, &"0".repeat(64), &["status"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("another certificate") && said.contains(&office.fingerprint), "{said}");
+    let (none, bare) = (format!("Authorization: Bearer {none_text}"), "X-Nothing: 1".to_owned());
+    let told = office.curl(&bare, "status");
+    assert!(told.contains("401") && told.to_lowercase().contains("www-authenticate: bearer"), "{told}");
+    assert!(told.to_lowercase().contains("x-correlation-id: ") && !told.contains("world"), "{told}");
+    // Guessing ends: after some refusals the address is not looked at for a while, whatever it shows.
+    let guesses = office.curl(&none, "status?[1-40]");
+    let count = |what: &str| guesses.matches(what).count();
+    assert_eq!(count("\"unauthorized\"") + count("\"too_many\""), 40, "{guesses}");
+    assert!((1..=20).contains(&count("\"unauthorized\"")), "{guesses}");
+    assert!(office.refused(&good, &["status"]).contains("too many refused requests"));
+    assert!(office.world.meshd(&["status"]).status.success(), "the socket is another way in");
+}
+
+#[test]
+fn a_machine_on_the_boot_network_does_not_reach_the_listener() {
+    let office = Office::open();
+    let nodes = &office.world.nodes;
+    nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
+    nodes.ip(&["route", "add", "10.78.0.0/24", "via", "10.77.0.1"]).unwrap();
+    let reach = |at: &str| {
+        let at: SocketAddr = at.parse().unwrap();
+        nodes.inside(move || TcpStream::connect_timeout(&at, Duration::from_secs(5)).map(drop)).unwrap()
+    };
+    assert!(reach("10.77.0.1:8080").is_ok(), "the wire is there");
+    assert!(reach(&format!("{ADMIN}:{PORT}")).is_err(), "Linux would take it on any interface");
+    assert!(reach(&format!("10.77.0.1:{PORT}")).is_err());
+}
+
+#[test]
+fn a_listener_on_a_boot_network_is_refused_unless_it_is_said_twice() {
+    let (mut world, desk) = Office::prepared();
+    desk.delete().unwrap();
+    world.edit_site(&format!("address = \"{ADMIN}\""), "address = \"10.77.0.1\"");
+    let refused = world.serve_and_fail();
+    assert!(refused.contains("where machines boot") && refused.contains("boot_network = true"), "{refused}");
+    world.edit_site("address = \"10.77.0.1\"\nport", "address = \"10.77.0.1\"\nboot_network = true\nport");
+    world.start();
+    assert!(world.stop().success());
+}
