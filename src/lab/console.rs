@@ -1,11 +1,11 @@
 //! A node's serial port as a console: what the node writes is shown, and what is typed at a terminal goes to it.
 
 use super::{Interrupt, LabError};
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    termios::{OptionalActions, Termios, tcgetattr, tcsetattr},
 };
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::{
     io::{self, Read, Write},
     os::{
@@ -18,7 +18,7 @@ use std::{
 /// Ctrl-], as in telnet: leaves the console. Everything else is the node's.
 const LEAVE: u8 = 0x1d;
 /// Between two looks at an interrupt.
-const LOOK: u16 = 200;
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Between two looks at what somebody waits for.
 const ASK: Duration = Duration::from_secs(1);
 
@@ -108,13 +108,14 @@ impl Console<'_> {
 
 /// Whether there is something to show, and something typed.
 fn ready(port: &UnixStream, keyboard: Option<&impl AsFd>) -> io::Result<(bool, bool)> {
-    let mut watched = vec![PollFd::new(port.as_fd(), PollFlags::POLLIN)];
-    watched.extend(keyboard.map(|keyboard| PollFd::new(keyboard.as_fd(), PollFlags::POLLIN)));
-    match poll(&mut watched, PollTimeout::from(LOOK)) {
-        Ok(_) | Err(Errno::EINTR) => {}
+    let mut watched = vec![PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN)];
+    watched.extend(keyboard.map(|keyboard| PollFd::from_borrowed_fd(keyboard.as_fd(), PollFlags::IN)));
+    match poll(&mut watched, Some(&LOOK)) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok((false, false)),
         Err(error) => return Err(error.into()),
     }
-    let mut any = watched.iter().map(|one| one.any().unwrap_or(false));
+    let mut any = watched.iter().map(|one| !one.revents().is_empty());
     Ok((any.next().unwrap_or(false), any.next().unwrap_or(false)))
 }
 
