@@ -29,6 +29,9 @@ async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else()
     grouped.boot(Stage::Overlay).await;
     assert_eq!([plain.id(), grouped.id()], nodes);
     rig.central.chores().await;
+    // The first reload finds out what each of them would boot.
+    put(&world, "overlays/kvm-host/rootfs/etc/unrelated", "w");
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
     let mut before = counted(&rig, &nodes).await;
     for (path, text, anew) in [
         ("overlays/kvm-host/rootfs/etc/unrelated", "x", 0),

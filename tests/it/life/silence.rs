@@ -6,7 +6,7 @@ use meshd::fleet::{Phase, Stage};
 use std::time::Duration;
 
 /// `[agent].offline_after` of the site.
-const OFFLINE_AFTER: u64 = 5;
+const OFFLINE_AFTER: u64 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
