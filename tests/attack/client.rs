@@ -112,7 +112,10 @@ impl<'a> Attacker<'a> {
 
     /// Status and body of a raw request; nothing if the connection was refused before an answer.
     pub async fn exchange(&self, who: &Identity, request: &str) -> Option<(u16, String)> {
-        let mut stream = self.dial(who).await.ok()?;
+        Self::ask(self.dial(who).await.ok()?, request).await
+    }
+
+    async fn ask(mut stream: Tls, request: &str) -> Option<(u16, String)> {
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = Vec::new();
         // Without a TLS close-notify the end is an error; what came before it counts.
@@ -123,9 +126,17 @@ impl<'a> Attacker<'a> {
     }
 
     pub async fn post(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
-        let body = body.to_string();
-        let length = body.len();
-        self.exchange(who, &format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")).await
+        self.exchange(who, &posted(path, body)).await
+    }
+
+    /// One of a crowd, which can keep a busy machine at handshakes for longer than one may take: then it dials again.
+    pub async fn post_in_a_crowd(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
+        for _ in 0..20 {
+            if let Ok(stream) = self.dial(who).await {
+                return Self::ask(stream, &posted(path, body)).await;
+            }
+        }
+        None
     }
 
     pub async fn get(&self, who: &Identity, path: &str) -> Option<(u16, String)> {
@@ -192,4 +203,10 @@ impl Link {
             }
         }
     }
+}
+
+fn posted(path: &str, body: &Value) -> String {
+    let body = body.to_string();
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
 }

@@ -223,6 +223,7 @@ impl Record {
         let text = admin.get(&format!("/v1/events?limit=10000{after}"))?;
         let read = text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).expect("JSON"));
         let read: Vec<Value> = read.collect();
+        let there = from + read.len();
         let mut known = self.known();
         for (at, event) in (from..).zip(read) {
             match known.events.get(at) {
@@ -238,8 +239,8 @@ impl Record {
                 }
             }
         }
-        if known.events.len() < count {
-            known.faults.push(format!("there were {count} events"));
+        if there < count {
+            known.faults.push(format!("there were {count} events, and are {there}"));
         }
         let mut told: BTreeMap<&str, u32> = BTreeMap::new();
         for event in known.events.iter().filter(|event| event["kind"] == "certificate_issued") {

@@ -35,7 +35,7 @@ fn a_machine_waits_with_its_facts_shown_and_goes_on_when_a_rule_comes_that_it_fi
     tell(&world, &["reload"]);
     world.wait_for_phase("online");
     let approved = world.events("phase").into_iter().find(|event| event["to"] == "approved").expect("an event");
-    assert_eq!(approved["by"]["who"], "rule:bought", "{approved}");
+    assert_eq!(approved["by"]["actor"], "rule:bought", "{approved}");
     assert_eq!(machine.world.events("boot_started").len(), 1, "without a reboot");
 }
 
