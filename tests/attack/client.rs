@@ -117,6 +117,8 @@ impl<'a> Attacker<'a> {
 
     async fn ask(mut stream: Tls, request: &str) -> Option<(u16, String)> {
         stream.write_all(request.as_bytes()).await.ok()?;
+        // What the socket did not take at once stays with TLS until it is flushed.
+        stream.flush().await.ok()?;
         let mut answer = Vec::new();
         // Without a TLS close-notify the end is an error; what came before it counts.
         let _ = stream.read_to_end(&mut answer).await;
@@ -127,16 +129,6 @@ impl<'a> Attacker<'a> {
 
     pub async fn post(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
         self.exchange(who, &posted(path, body)).await
-    }
-
-    /// One of a crowd, which can keep a busy machine at handshakes for longer than one may take: then it dials again.
-    pub async fn post_in_a_crowd(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
-        for _ in 0..20 {
-            if let Ok(stream) = self.dial(who).await {
-                return Self::ask(stream, &posted(path, body)).await;
-            }
-        }
-        None
     }
 
     pub async fn get(&self, who: &Identity, path: &str) -> Option<(u16, String)> {

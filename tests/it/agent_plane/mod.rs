@@ -37,6 +37,8 @@ async fn dial(address: SocketAddr, config: ClientConfig) -> std::io::Result<TlsS
 /// Sends raw HTTP and reads all of the answer.
 async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.expect("sent");
+    // What the socket did not take at once stays with TLS until it is flushed.
+    stream.flush().await.expect("sent");
     let mut answer = Vec::new();
     // Without a TLS close-notify the end is an error; what came before it counts.
     let _ = deadline(stream.read_to_end(&mut answer)).await;
