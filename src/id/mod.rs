@@ -21,7 +21,7 @@ pub use arch::{Arch, ClientArch};
 pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
-pub use name::{ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName};
+pub use name::{ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, VmName};
 pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
@@ -29,7 +29,7 @@ pub use session::{BootSessionId, ParseBootSessionIdError};
 pub use time::{ParseTimestampError, Timestamp};
 pub use uuid::{ParseUuidError, SystemUuid};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
-pub use vfio::{ParseVfioError, PciName, VfioSelector};
+pub use vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
 
 /// Writes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! Names that people give to profiles, overlays, images, bundles, groups, tokens and rules. A name
+//! Names that people give to profiles, overlays, images, bundles, groups, tokens, rules and virtual machines. A name
 //! is a folder name too, so it cannot hold `/` or `..`.
 
 use std::{fmt, str::FromStr};
@@ -99,6 +99,11 @@ name!(
     /// The name of a group of nodes.
     GroupName,
     "group"
+);
+name!(
+    /// The name of a virtual machine.
+    VmName,
+    "virtual machine"
 );
 
 #[cfg(test)]

@@ -24,6 +24,38 @@ pub enum VfioSelector {
 #[error("`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0")]
 pub struct ParseVfioError(String);
 
+/// Where a PCI function is: `0000:01:00.0`, lower-case, as sysfs names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress(String);
+
+/// The text names no PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no PCI address; write domain, bus, device and function: 0000:01:00.0")]
+pub struct ParsePciAddressError(String);
+
+impl PciAddress {
+    /// As sysfs names it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = ParsePciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        address(text).map(PciAddress).ok_or_else(|| ParsePciAddressError(text.chars().take(MAX_SHOWN).collect()))
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+super::serde_as_text!(PciAddress);
+
 /// Four hexadecimal digits, as sysfs and lspci write IDs.
 fn id(text: &str) -> Option<u16> {
     unhex::<2>(text).map(u16::from_be_bytes)
@@ -110,6 +142,14 @@ mod tests {
         }
         for text in ["class:0300", "vendor:10de", "device:8086:100e", "address:0000:01:1f.7"] {
             assert_eq!(text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn an_address_is_whole_and_lower_case() {
+        assert_eq!("0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(), Ok("0000:0a:00.0"));
+        for text in ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"] {
+            assert!(text.parse::<PciAddress>().is_err(), "{text}");
         }
     }
 

@@ -15,6 +15,7 @@ mod enrol;
 mod facts;
 mod link;
 mod units;
+pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds, Ticket,

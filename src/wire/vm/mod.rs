@@ -1,0 +1,26 @@
+//! A virtual machine as the central node orders it and as the node tells of it.
+//!
+//! ```text
+//! spec   what it shall be: every field typed, every text bounded
+//! check  what only holds between fields, and all bounds: asked by who reads a vm.toml and by the node that shall run it
+//! state  what it is: closed words, with the reason where it is not as asked
+//! size   `^[0-9]+[KMGT]$`
+//! ```
+
+mod check;
+mod size;
+mod spec;
+mod state;
+
+pub use check::{SpecFault, max_seed_text};
+pub use size::{ByteSize, ParseByteSizeError};
+pub use spec::{
+    CloudInit, CpuModel, DiskIdentity, Firmware, InterfaceName, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec,
+    VmTextError, Volume, VolumeName, VolumeSource,
+};
+pub use state::{
+    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmRefusalReason, VmReport, VmState,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! What a virtual machine is, in closed words.
+
+use crate::id::{SystemUuid, VmName};
+use serde::{Deserialize, Serialize};
+
+/// Longest detail of a failure or refusal, in bytes.
+pub const MAX_FAILURE_TEXT: usize = 1024;
+/// Most lines of QEMU's log that go with a failure.
+pub const MAX_FAILURE_LINES: usize = 20;
+
+/// Where a virtual machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmState {
+    /// QEMU is being started; the guest does not run yet.
+    Starting,
+    /// The guest runs.
+    Running,
+    /// It was asked to end.
+    Stopping,
+    /// It ended by itself, and is started again after a delay.
+    Waiting,
+    /// It is off, as asked, or because the guest switched itself off.
+    Stopped,
+    /// It is off, and nobody wanted that.
+    Failed,
+}
+
+impl VmState {
+    /// The word of the wire, which is also shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VmState::Starting => "starting",
+            VmState::Running => "running",
+            VmState::Stopping => "stopping",
+            VmState::Waiting => "waiting",
+            VmState::Stopped => "stopped",
+            VmState::Failed => "failed",
+        }
+    }
+
+    /// True while there is, or may be, a process of it.
+    pub fn is_live(self) -> bool {
+        matches!(self, VmState::Starting | VmState::Running | VmState::Stopping)
+    }
+}
+
+/// What ended a virtual machine that nobody asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmFailureKind {
+    /// The node cannot run it as it is now.
+    Refused,
+    /// Its files could not be made, or QEMU could not be run.
+    Prepare,
+    /// QEMU ended before the guest ran.
+    NotStarted,
+    /// QEMU did not answer in time.
+    StartTimeout,
+    /// QEMU ended while the guest ran.
+    Crashed,
+    /// The guest's kernel gave up.
+    GuestPanic,
+    /// It ended while no agent watched.
+    EndedUnseen,
+    /// QEMU does not end, not even when killed.
+    Immortal,
+}
+
+/// Why a virtual machine has failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmFailure {
+    /// What happened.
+    pub kind: VmFailureKind,
+    /// In words, at most [`MAX_FAILURE_TEXT`] bytes.
+    pub detail: String,
+    /// The last of QEMU's own words, at most [`MAX_FAILURE_LINES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+}
+
+/// What a node tells of one of its virtual machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmReport {
+    /// Which.
+    pub uuid: SystemUuid,
+    /// What people call it.
+    pub name: VmName,
+    /// Where it stands.
+    pub state: VmState,
+    /// Why it failed, or why it was started again last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<VmFailure>,
+    /// How often it was started again in a row.
+    #[serde(default)]
+    pub restarts: u32,
+}
+
+/// What a node lacks for a virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmRefusalReason {
+    /// The specification cannot be run on any node.
+    SpecInvalid,
+    /// There is no QEMU.
+    QemuMissing,
+    /// `/dev/kvm` does not open, and the specification does not allow emulation.
+    KvmMissing,
+    /// More processors than the node has threads.
+    CpusExceeded,
+    /// More memory than the node has left.
+    MemoryExceeded,
+    /// Fewer huge pages are free than it needs.
+    HugepagesExceeded,
+    /// There is no such NUMA node.
+    NumaMissing,
+    /// No unit has that function.
+    UnitMissing,
+    /// The unit cannot be given now.
+    UnitNotReady,
+    /// Another machine of this node has it, or shall have it.
+    UnitTaken,
+    /// A file that was named by its digest is not on the node.
+    VolumeMissing,
+    /// A file that is no image, or one that reaches for other files.
+    VolumeUnfit,
+    /// No disk has that identity, or several have.
+    DiskMissing,
+    /// The node itself, or another machine, uses the disk.
+    DiskInUse,
+    /// There is no such bridge.
+    BridgeMissing,
+    /// The firmware that it asks for is not installed.
+    FirmwareMissing,
+    /// There is no TPM emulator.
+    TpmMissing,
+    /// Another machine of this node has that name.
+    NameTaken,
+    /// Another machine of this node has that MAC address.
+    MacTaken,
+}
+
+impl VmRefusalReason {
+    /// The word of the wire, which is also shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VmRefusalReason::SpecInvalid => "spec_invalid",
+            VmRefusalReason::QemuMissing => "qemu_missing",
+            VmRefusalReason::KvmMissing => "kvm_missing",
+            VmRefusalReason::CpusExceeded => "cpus_exceeded",
+            VmRefusalReason::MemoryExceeded => "memory_exceeded",
+            VmRefusalReason::HugepagesExceeded => "hugepages_exceeded",
+            VmRefusalReason::NumaMissing => "numa_missing",
+            VmRefusalReason::UnitMissing => "unit_missing",
+            VmRefusalReason::UnitNotReady => "unit_not_ready",
+            VmRefusalReason::UnitTaken => "unit_taken",
+            VmRefusalReason::VolumeMissing => "volume_missing",
+            VmRefusalReason::VolumeUnfit => "volume_unfit",
+            VmRefusalReason::DiskMissing => "disk_missing",
+            VmRefusalReason::DiskInUse => "disk_in_use",
+            VmRefusalReason::BridgeMissing => "bridge_missing",
+            VmRefusalReason::FirmwareMissing => "firmware_missing",
+            VmRefusalReason::TpmMissing => "tpm_missing",
+            VmRefusalReason::NameTaken => "name_taken",
+            VmRefusalReason::MacTaken => "mac_taken",
+        }
+    }
+}
+
+/// One reason why a node cannot run a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmRefusal {
+    /// What is lacking.
+    pub reason: VmRefusalReason,
+    /// In words.
+    pub detail: String,
+}
