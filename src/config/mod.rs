@@ -19,6 +19,7 @@ mod secrets;
 mod segment;
 mod site;
 mod vars;
+pub mod vm;
 
 pub use crate::id::VfioSelector;
 pub use check::kernel_arg;

@@ -1,0 +1,170 @@
+//! A vm.toml with many faults, one that says everything, one that says the least, and any text at all.
+
+use super::*;
+use crate::wire::vm::VmState;
+use proptest::prelude::*;
+
+const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+fn fresh() -> SystemUuid {
+    "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
+}
+
+fn read(text: &str) -> Result<VmSpec, Faults> {
+    parse(text, Path::new("vm.toml"), fresh())
+}
+
+fn places(text: &str) -> Vec<(usize, String)> {
+    let Faults(faults) = read(text).expect_err("it has faults");
+    assert!(faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()), "{faults:?}");
+    faults.into_iter().map(|fault| (fault.line, fault.key)).collect()
+}
+
+#[test]
+fn five_faults_are_five_with_line_key_and_hint() {
+    let text = r#"name = "train 7"
+vcpus = 0
+memory = "64GB"
+secure_boot = true
+[[volume]]
+name = "root"
+format = "qcow"
+"#;
+    let expected = [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (7, "volume[0].format")];
+    assert_eq!(places(text), expected.map(|(line, key)| (line, key.to_owned())));
+}
+
+#[test]
+fn what_only_the_wire_knows_has_its_line_too() {
+    let text = format!(
+        r#"name = "a"
+vcpus = 2
+memory = "1G"
+units = ["0000:01:00.0", "0000:01:00.0"]
+[[volume]]
+format = "raw"
+name = "broken"
+[[volume]]
+name = "root"
+format = "qcow2"
+digest = "{DIGEST}"
+size = "0M"
+[[nic]]
+mac = "01:00:5e:00:00:01"
+address = "10.0.2.2"
+[restart]
+when = "always"
+delay = "10s"
+max_delay = "5s"
+"#
+    );
+    let expected = [
+        (4, "units"),
+        (5, "volume[0].disk"),
+        (12, "volume[1].size"),
+        (14, "nic[0].mac"),
+        (15, "nic[0].address"),
+        (19, "restart.max_delay"),
+    ];
+    assert_eq!(places(&text), expected.map(|(line, key)| (line, key.to_owned())));
+}
+
+#[test]
+fn an_unknown_key_a_missing_one_and_one_beside_the_wrong_format_are_faults() {
+    let text = format!(
+        r#"nmae = "a"
+vcpus = 2
+[[volume]]
+name = "cd"
+format = "iso"
+digest = "{DIGEST}"
+size = "1G"
+disk = "eui.1"
+[cloud_init]
+"#
+    );
+    let keys: Vec<String> = places(&text).into_iter().map(|(_, key)| key).collect();
+    assert_eq!(keys, ["memory", "name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]);
+}
+
+#[test]
+fn a_file_that_says_everything_is_read_as_it_stands() {
+    let text = format!(
+        r##"name = "train-7"
+uuid = "01020304-0506-0708-090a-0b0c0d0e0f10"
+vcpus = 8
+memory = "64G"
+machine = "q35"
+cpu = "EPYC-Milan"
+firmware = "uefi"
+secure_boot = true
+vtpm = true
+hugepages = true
+numa_node = 1
+units = ["0000:41:00.0"]
+allow_tcg = true
+[restart]
+when = "on-failure"
+delay = "1s"
+max_delay = "1m"
+attempts = 3
+stable_after = "1h"
+[[volume]]
+name = "root"
+format = "qcow2"
+digest = "{DIGEST}"
+size = "40G"
+[[volume]]
+name = "data"
+format = "raw"
+disk = "eui.0025388b71b0c6a0"
+[[volume]]
+name = "cd"
+format = "iso"
+digest = "{DIGEST}"
+[[nic]]
+bridge = "br0"
+mac = "52:54:00:00:00:01"
+address = "10.77.0.50"
+[[nic]]
+[cloud_init]
+user_data = "#cloud-config\n"
+network_config = "version: 2\n"
+"##
+    );
+    let spec = read(&text).expect("it is sound");
+    assert_eq!(spec.uuid.to_string(), "01020304-0506-0708-090a-0b0c0d0e0f10");
+    assert_eq!((spec.vcpus, spec.memory.to_string().as_str(), spec.numa_node), (8, "64G", Some(1)));
+    assert!(spec.secure_boot && spec.vtpm && spec.hugepages && spec.allow_tcg);
+    let RestartPolicy { when, delay_s, max_delay_s, attempts, stable_after_s } = spec.restart;
+    assert_eq!((when, delay_s, max_delay_s, attempts, stable_after_s), (RestartWhen::OnFailure, 1, 60, 3, 3600));
+    assert_eq!((spec.volumes.len(), spec.nics.len()), (3, 2));
+    assert!(spec.nics[1].bridge.is_none() && spec.nics[1].mac.0[..3] == [0x52, 0x54, 0x00]);
+    assert!(spec.cloud_init.is_some_and(|seed| seed.network_config.is_some() && seed.meta_data.is_none()));
+}
+
+#[test]
+fn the_least_gets_the_fresh_uuid_and_the_same_cards_each_time() {
+    let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\n[[nic]]\n";
+    let (one, two) = (read(text).expect("sound"), read(text).expect("sound"));
+    assert_eq!(one, two);
+    assert_eq!(one.uuid, fresh());
+    assert_ne!(one.nics[0].mac, one.nics[1].mac);
+    assert!(!VmState::Stopped.is_live());
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_and_what_is_read_is_sound(
+        lines in proptest::collection::vec(prop_oneof![
+            "(name|vcpus|memory|units|cpu|uuid|machine) = (\"[a-z0-9:.G-]{0,40}\"|[0-9]{1,12}|\\[\\]|true)",
+            Just("[[volume]]".to_owned()), Just("[[nic]]".to_owned()), Just("[restart]".to_owned()),
+            "(format|digest|size|disk|mac|address|bridge|when|delay|attempts) = (\"[a-z0-9:.sM]{0,20}\"|-?[0-9]{1,6})",
+            "\\PC{0,40}",
+        ], 0..14),
+    ) {
+        if let Ok(spec) = read(&lines.join("\n")) {
+            prop_assert_eq!(spec.faults(), []);
+        }
+    }
+}
