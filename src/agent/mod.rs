@@ -8,6 +8,7 @@
 //!            checks    is it fit for work?
 //!            machine   what to do next: pure, no socket, no clock
 //!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
+//!            vm        virtual machines, run by QEMU
 //!            driver    gives the machine events and does what it says
 //! ```
 //! Uses the vocabulary and the wire, and nothing else of this crate.
@@ -18,6 +19,7 @@ pub mod facts;
 pub mod files;
 pub mod machine;
 pub mod units;
+pub mod vm;
 
 mod call;
 #[cfg(test)]

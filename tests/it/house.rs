@@ -41,7 +41,7 @@ const HOMES: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules, or parts of them, that take time, randomness and I/O as arguments.
-const PURE: [&str; 12] = [
+const PURE: [&str; 18] = [
     "src/id/",
     "src/wire/",
     "src/fleet/",
@@ -54,6 +54,12 @@ const PURE: [&str; 12] = [
     "src/overlay/values.rs",
     "src/trust/capability.rs",
     "src/agent/machine",
+    "src/agent/vm/argv.rs",
+    "src/agent/vm/machine.rs",
+    "src/agent/vm/plan.rs",
+    "src/agent/vm/qcow2.rs",
+    "src/agent/vm/qmp.rs",
+    "src/agent/vm/seed.rs",
 ];
 const IMPURE: [&str; 6] = ["tokio::", "std::fs", "std::net::Tcp", "SystemTime::now", "Instant::now", "getrandom::"];
 

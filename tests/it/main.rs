@@ -27,4 +27,5 @@ mod secrets;
 mod storm;
 mod trust;
 mod vfio;
+mod vms;
 mod world;

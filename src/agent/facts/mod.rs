@@ -9,7 +9,7 @@ mod tree;
 pub use tree::Tree;
 
 pub(super) use addresses::by_interface;
-pub(super) use devices::{all_pci, nics};
+pub(super) use devices::{all_pci, disks, nics};
 pub(super) use machine::{cpu, memory};
 
 use super::{units, version};

@@ -118,7 +118,7 @@ fn default_routes(tree: &Tree) -> BTreeSet<String> {
 }
 
 /// Disks that are mounted, swapped to, or part of something else, each with why.
-fn disks(tree: &Tree) -> Vec<(String, String)> {
+pub fn disks(tree: &Tree) -> Vec<(String, String)> {
     let used = used_nodes(tree);
     let mut found = Vec::new();
     for disk in tree.list("/sys/block") {

@@ -18,6 +18,7 @@ mod judge;
 mod take;
 
 pub use bind::{Bound, bind};
+pub(super) use host::disks as disks_in_use;
 pub use take::{Linux, Refusal, System};
 
 use super::facts::{self, Tree};

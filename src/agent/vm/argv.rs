@@ -1,0 +1,195 @@
+//! QEMU's command line for one machine. Pure.
+//!
+//! Only what is asked for: no default devices, no configuration of the distribution. The guest does not run yet (`-S`): whoever
+//! started it goes on when control socket, console and cards are in place, so nothing runs half.
+
+use super::{
+    folder::Files,
+    host::Uefi,
+    plan::{Accel, Plan, PlannedVolume},
+};
+use crate::wire::vm::{CpuModel, MachineType, Nic, VmSpec};
+use std::{net::Ipv4Addr, path::Path};
+
+/// First slot of root ports; those before it are for devices that QEMU places itself.
+const FIRST_PORT_SLOT: usize = 0x10;
+/// Functions of a slot.
+const SLOT: usize = 8;
+
+/// A path as a value in QEMU's comma-separated options.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// The name of a card's port on its bridge: of this machine alone, and within 15 bytes.
+pub fn tap(spec: &VmSpec, index: usize) -> String {
+    let uuid = crate::id::Digest::of(&spec.uuid.0).to_string();
+    format!("vm{}n{index}", &uuid[..10])
+}
+
+/// The arguments of `swtpm`, which has its socket ready when it goes into the background, and ends with QEMU.
+pub fn swtpm(files: &Files) -> Vec<String> {
+    let args = [
+        "socket".to_owned(),
+        "--tpm2".to_owned(),
+        "--daemon".to_owned(),
+        "--terminate".to_owned(),
+        "--tpmstate".to_owned(),
+        format!("dir={}", files.tpm_state().display()),
+        "--ctrl".to_owned(),
+        format!("type=unixio,path={}", files.tpm_socket().display()),
+    ];
+    args.into()
+}
+
+/// The arguments of `qemu-img` that make the layer above an image.
+pub fn layer(place: &Path, base: &Path, size: Option<u64>) -> Vec<String> {
+    let mut args: Vec<String> = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
+    args.push(base.display().to_string());
+    args.push(place.display().to_string());
+    args.extend(size.map(|size| size.to_string()));
+    args
+}
+
+/// The arguments of QEMU.
+pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Vec<String> {
+    let mut line = Line(Vec::new());
+    line.add("-name", format!("guest={},debug-threads=on", spec.name));
+    line.add("-uuid", spec.uuid.to_string());
+    line.0.extend(["-nodefaults", "-no-user-config", "-S"].map(str::to_owned));
+    line.add("-display", "none");
+    line.add("-boot", "strict=on");
+    line.add("-msg", "timestamp=on");
+    line.add("-pidfile", files.pid().display().to_string());
+    line.add("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", escaped(&files.qmp())));
+    line.add("-mon", "chardev=qmp,mode=control");
+    line.add("-chardev", format!("socket,id=serial0,path={},server=on,wait=off", escaped(&files.serial())));
+    line.add("-serial", "chardev:serial0");
+    processors(spec, plan, &mut line);
+    memory(spec, plan, &mut line);
+    if let Some(uefi) = &plan.uefi {
+        flash(uefi, files, &mut line);
+    }
+    for (index, function) in plan.functions.iter().enumerate() {
+        let (slot, port) = (FIRST_PORT_SLOT + index / SLOT, index % SLOT);
+        let first = if port == 0 { ",multifunction=on" } else { "" };
+        line.add(
+            "-device",
+            format!("pcie-root-port,id=port{index},chassis={},addr={slot:#x}.{port}{first}", index + 1),
+        );
+        line.add("-device", format!("vfio-pci,host={function},bus=port{index}"));
+    }
+    for (index, volume) in plan.volumes.iter().enumerate() {
+        disk(spec, index, volume, files, &mut line);
+    }
+    if spec.cloud_init.is_some() {
+        let file = escaped(&files.seed());
+        line.add("-blockdev", format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"));
+        line.add("-device", "ide-cd,drive=seed");
+    }
+    for (index, nic) in spec.nics.iter().enumerate() {
+        card(spec, index, nic, &mut line);
+    }
+    if plan.swtpm.is_some() {
+        line.add("-chardev", format!("socket,id=tpm,path={}", escaped(&files.tpm_socket())));
+        line.add("-tpmdev", "emulator,id=tpm0,chardev=tpm");
+        line.add("-device", "tpm-crb,tpmdev=tpm0");
+    }
+    line.add("-device", "virtio-rng-pci");
+    // By it a guest's kernel says that it gave up.
+    line.add("-device", "pvpanic");
+    line.0
+}
+
+struct Line(Vec<String>);
+
+impl Line {
+    fn add(&mut self, option: &str, value: impl Into<String>) {
+        self.0.extend([option.to_owned(), value.into()]);
+    }
+}
+
+fn processors(spec: &VmSpec, plan: &Plan, line: &mut Line) {
+    let machine = match spec.machine {
+        MachineType::Q35 => "q35",
+        MachineType::Pc => "pc",
+    };
+    let secure = if spec.secure_boot { ",smm=on" } else { "" };
+    // Without a screen SeaBIOS speaks on the serial port.
+    line.add("-machine", format!("{machine},graphics=off,memory-backend=ram{secure}"));
+    line.add(
+        "-accel",
+        match plan.accel {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg,thread=multi",
+        },
+    );
+    // `host` is a word of KVM alone.
+    let cpu = if plan.accel == Accel::Tcg && spec.cpu == CpuModel::default() { "max" } else { spec.cpu.as_str() };
+    line.add("-cpu", cpu);
+    line.add("-smp", spec.vcpus.to_string());
+}
+
+fn memory(spec: &VmSpec, plan: &Plan, line: &mut Line) {
+    let size = format!("{}M", spec.memory.mib());
+    let bound = spec.numa_node.map_or_else(String::new, |node| format!(",host-nodes={node},policy=bind"));
+    let backend = match plan.hugepage {
+        Some(page) => {
+            format!("memory-backend-memfd,id=ram,size={size},hugetlb=on,hugetlbsize={page},prealloc=on{bound}")
+        }
+        None => format!("memory-backend-ram,id=ram,size={size}{bound}"),
+    };
+    line.add("-m", size);
+    line.add("-object", backend);
+}
+
+fn flash(uefi: &Uefi, files: &Files, line: &mut Line) {
+    if uefi.secure {
+        line.add("-global", "driver=cfi.pflash01,property=secure,value=on");
+    }
+    line.add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escaped(&uefi.code)));
+    line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars())));
+}
+
+fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line: &mut Line) {
+    let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
+    let (node, boot) = (format!("volume{index}"), index + 1);
+    let cd = || format!("ide-cd,drive={node},bootindex={boot}");
+    let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
+    let (source, device) = match volume {
+        PlannedVolume::Layer { .. } => {
+            let file = escaped(&files.layer(index));
+            (format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}"), block())
+        }
+        PlannedVolume::Disk { device } => {
+            let device = escaped(device);
+            (format!("driver=raw,cache.direct=on,file.driver=host_device,file.filename={device}"), block())
+        }
+        PlannedVolume::Cd { file } => {
+            (format!("driver=raw,read-only=on,file.driver=file,file.filename={}", escaped(file)), cd())
+        }
+    };
+    line.add("-blockdev", format!("{source},node-name={node}"));
+    line.add("-device", device);
+}
+
+fn card(spec: &VmSpec, index: usize, nic: &Nic, line: &mut Line) {
+    let network = match (&nic.bridge, nic.address) {
+        // QEMU makes the port, and it is gone with QEMU; the agent plugs it into the bridge before the guest runs.
+        (Some(_), _) => format!("tap,id=net{index},ifname={},script=no,downscript=no", tap(spec, index)),
+        (None, None) => format!("user,id=net{index}"),
+        (None, Some(address)) => {
+            let [a, b, c, _] = address.octets();
+            let at = |last: u8| Ipv4Addr::new(a, b, c, last);
+            let (net, host, dns) = (at(0), at(2), at(3));
+            format!("user,id=net{index},net={net}/24,host={host},dns={dns},dhcpstart={address}")
+        }
+    };
+    line.add("-netdev", network);
+    // No ROM: it boots from its volumes.
+    line.add("-device", format!("virtio-net-pci,netdev=net{index},mac={},romfile=", nic.mac));
+}
+
+#[cfg(test)]
+#[path = "tests/argv.rs"]
+mod tests;

@@ -1,0 +1,187 @@
+//! The run folder of one machine: everything that it has on this node lies there, so removing it removes the machine.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use crate::{id::SystemUuid, wire::vm::MAX_FAILURE_LINES};
+
+/// Longest path of a Unix socket (unix(7)), in bytes.
+const MAX_SOCKET_PATH: usize = 107;
+/// How much of a log's end is looked at, in bytes.
+const LOG_TAIL: u64 = 8 * 1024;
+/// Longest line of a log that is told, in bytes.
+const MAX_LOG_LINE: usize = 400;
+
+/// Names of a machine's files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    folder: PathBuf,
+}
+
+impl Files {
+    /// Of one machine, below the folder of all.
+    pub fn new(all: &Path, uuid: SystemUuid) -> Self {
+        Files { folder: all.join(uuid.to_string()) }
+    }
+
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it shall be, and what is to be remembered of it.
+    pub fn kept(&self) -> PathBuf {
+        self.folder.join("vm.json")
+    }
+
+    /// QEMU's control socket.
+    pub fn qmp(&self) -> PathBuf {
+        self.folder.join("qmp.sock")
+    }
+
+    /// The serial console.
+    pub fn serial(&self) -> PathBuf {
+        self.folder.join("serial.sock")
+    }
+
+    /// QEMU's process ID, written by QEMU.
+    pub fn pid(&self) -> PathBuf {
+        self.folder.join("qemu.pid")
+    }
+
+    /// QEMU's own words.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("qemu.log")
+    }
+
+    /// What the guest wrote to its console, the newer half.
+    pub fn console(&self) -> PathBuf {
+        self.folder.join("console.log")
+    }
+
+    /// What the guest wrote to its console, the older half.
+    pub fn console_before(&self) -> PathBuf {
+        self.folder.join("console.old.log")
+    }
+
+    /// UEFI variables.
+    pub fn vars(&self) -> PathBuf {
+        self.folder.join("vars.fd")
+    }
+
+    /// The NoCloud disk.
+    pub fn seed(&self) -> PathBuf {
+        self.folder.join("seed.iso")
+    }
+
+    /// What the guest wrote to a volume.
+    pub fn layer(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("volume{index}.qcow2"))
+    }
+
+    /// State of the TPM.
+    pub fn tpm_state(&self) -> PathBuf {
+        self.folder.join("tpm")
+    }
+
+    /// Control socket of the TPM.
+    pub fn tpm_socket(&self) -> PathBuf {
+        self.folder.join("tpm.sock")
+    }
+
+    /// Makes the folder, for root's eyes only.
+    ///
+    /// # Errors
+    /// When it cannot be made, or when sockets in it would have too long a path.
+    pub fn make(&self) -> io::Result<()> {
+        let longest = self.serial().as_os_str().len();
+        if longest > MAX_SOCKET_PATH {
+            let message = format!("a socket below {} would have {longest} bytes of path", self.folder.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
+    }
+
+    /// Removes it with all that is in it; what is not there is removed.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The last lines of QEMU's own words, without blanks at the end and control characters.
+    pub fn last_words(&self) -> Vec<String> {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(self.log())?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+            let mut bytes = Vec::new();
+            file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+        let clean = |line: &str| {
+            let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let mut end = line.len().min(MAX_LOG_LINE);
+            while !line.is_char_boundary(end) {
+                end -= 1;
+            }
+            line[..end].trim_end().to_owned()
+        };
+        let lines: Vec<String> = text.lines().map(clean).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(MAX_FAILURE_LINES)..].to_vec()
+    }
+}
+
+/// Machines that have a folder, whatever is in it.
+pub fn all(folder: &Path) -> Vec<SystemUuid> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<SystemUuid> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    found.sort_unstable();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid() -> SystemUuid {
+        "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
+    }
+
+    #[test]
+    fn a_folder_is_made_found_and_removed_twice() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = Files::new(dir.path(), uuid());
+        files.make().expect("made");
+        files.make().expect("it may be there");
+        fs::write(dir.path().join("other"), "").expect("written");
+        assert_eq!(all(dir.path()), [uuid()]);
+        files.remove().expect("removed");
+        files.remove().expect("nothing to remove");
+        assert_eq!(all(dir.path()), []);
+        assert!(Files::new(&dir.path().join("x".repeat(100)), uuid()).make().is_err(), "too long for a socket");
+    }
+
+    #[test]
+    fn the_last_words_are_few_short_and_clean() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = Files::new(dir.path(), uuid());
+        assert_eq!(files.last_words(), Vec::<String>::new());
+        files.make().expect("made");
+        let lines: Vec<String> = (0..2000).map(|n| format!("line {n}\x1b[31m  ")).collect();
+        fs::write(files.log(), format!("{}\n\n{}\n", lines.join("\n"), "é".repeat(1000))).expect("written");
+        let words = files.last_words();
+        assert_eq!(words.len(), MAX_FAILURE_LINES);
+        assert_eq!(words[MAX_FAILURE_LINES - 2], "line 1999 [31m");
+        assert!(words[MAX_FAILURE_LINES - 1].len() <= MAX_LOG_LINE);
+    }
+}

@@ -1,0 +1,288 @@
+//! What of this node matters to a virtual machine: its types, and how they are read. The reading is total; what cannot be
+//! read is not there.
+
+use super::super::{
+    facts::{self, Tree},
+    units,
+};
+use crate::{
+    id::{Digest, VfioSelector},
+    wire::{
+        UnitFacts,
+        vm::{VmSpec, VolumeSource},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+/// Where programs of packages and of bundles lie, the first that is there is taken.
+const PROGRAM_FOLDERS: [&str; 6] = ["/opt/qemu/bin", "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+/// UEFI as distributions and the bundle install it: code, variables, whether it is built for Secure Boot.
+const UEFI: [(&str, &str, bool); 7] = [
+    ("/opt/qemu/share/qemu/OVMF_CODE_4M.fd", "/opt/qemu/share/qemu/OVMF_VARS_4M.fd", false),
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false),
+    ("/usr/share/edk2/x64/OVMF_CODE.fd", "/usr/share/edk2/x64/OVMF_VARS.fd", false),
+    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true),
+    ("/usr/share/OVMF/OVMF_CODE.secboot.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true),
+    ("/usr/share/edk2/x64/OVMF_CODE.secure.fd", "/usr/share/edk2/x64/OVMF_VARS.secure.fd", true),
+];
+/// Most processors of one NUMA node.
+const MAX_CPUS: usize = 4096;
+
+/// A node, as far as a virtual machine is concerned.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// Programs that are there.
+    pub programs: Programs,
+    /// `/dev/kvm` opens.
+    pub kvm: bool,
+    /// Hardware threads.
+    pub threads: u32,
+    /// `MemTotal`, bytes.
+    pub memory_total: u64,
+    /// `MemAvailable`, bytes.
+    pub memory_available: u64,
+    /// Huge pages, by NUMA node and size.
+    pub hugepages: Vec<HugePool>,
+    /// NUMA nodes.
+    pub numa: Vec<NumaNode>,
+    /// What the profile gives to virtual machines.
+    pub units: Vec<UnitFacts>,
+    /// Whole disks.
+    pub disks: Vec<HostDisk>,
+    /// Bridges.
+    pub bridges: BTreeSet<String>,
+    /// UEFI firmware that is installed.
+    pub uefi: Vec<Uefi>,
+    /// The files that the specification names by digest, as far as they are there.
+    pub images: BTreeMap<Digest, Image>,
+}
+
+/// Programs by their place.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    /// `qemu-system-x86_64`.
+    pub qemu: Option<PathBuf>,
+    /// `qemu-img`.
+    pub qemu_img: Option<PathBuf>,
+    /// `swtpm`.
+    pub swtpm: Option<PathBuf>,
+    /// `ip`, of iproute2 or busybox.
+    pub ip: Option<PathBuf>,
+}
+
+/// Huge pages of one size in one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePool {
+    /// Where; `None` where the machine tells of no NUMA nodes.
+    pub node: Option<u32>,
+    /// Bytes of a page.
+    pub page: u64,
+    /// How many are free.
+    pub free: u64,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: u32,
+    /// Its processors.
+    pub cpus: Vec<u32>,
+}
+
+/// A disk of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostDisk {
+    /// Its name of this boot.
+    pub name: String,
+    /// What it calls itself.
+    pub wwid: Option<String>,
+    /// What it calls itself.
+    pub serial: Option<String>,
+    /// What of the node stands on it.
+    pub in_use: Option<String>,
+}
+
+/// UEFI's two flash chips.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uefi {
+    /// Code.
+    pub code: PathBuf,
+    /// Variables as they are at first.
+    pub vars: PathBuf,
+    /// Built for Secure Boot, with the usual keys enrolled.
+    pub secure: bool,
+}
+
+/// A file that is named by its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its first bytes, up to [`super::qcow2::HEADER`].
+    pub header: Vec<u8>,
+}
+
+/// Where the node keeps what is read here.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Root of the file system.
+    pub root: PathBuf,
+    /// Folder of volumes; each file is named by its digest.
+    pub images: PathBuf,
+    /// What the profile gives to virtual machines.
+    pub vfio: Vec<VfioSelector>,
+}
+
+/// Reads it all, for one specification.
+pub fn survey(places: &Places, spec: &VmSpec) -> Host {
+    let tree = Tree::new(&places.root);
+    let memory = facts::memory(&tree);
+    let (total, available) = (memory.total_kib.saturating_mul(1024), memory.available_kib.saturating_mul(1024));
+    Host {
+        programs: programs(places),
+        kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
+        threads: facts::cpu(&tree).threads,
+        memory_total: total,
+        memory_available: available,
+        hugepages: hugepages(&tree),
+        numa: numa(&tree),
+        units: if spec.units.is_empty() {
+            Vec::new()
+        } else {
+            units::survey(&tree, &places.vfio, &units::Linux(&tree))
+        },
+        disks: disks(&tree),
+        bridges: bridges(&tree),
+        uefi: uefi(&tree),
+        images: images(&places.images, spec),
+    }
+}
+
+/// Programs that are there.
+pub fn programs(places: &Places) -> Programs {
+    let tree = Tree::new(&places.root);
+    let find = |name: &str| {
+        let places = PROGRAM_FOLDERS.iter().map(|folder| format!("{folder}/{name}"));
+        places.into_iter().find(|place| tree.path(place).is_file()).map(|place| tree.path(&place))
+    };
+    Programs { qemu: find("qemu-system-x86_64"), qemu_img: find("qemu-img"), swtpm: find("swtpm"), ip: find("ip") }
+}
+
+fn hugepages(tree: &Tree) -> Vec<HugePool> {
+    let pools = |folder: String, node: Option<u32>| {
+        let pool = |name: String| {
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free = tree.number(&format!("{folder}/{name}/free_hugepages"))?;
+            Some(HugePool { node, page: kib.checked_mul(1024)?, free })
+        };
+        tree.list(&folder).into_iter().filter_map(pool).collect::<Vec<_>>()
+    };
+    let nodes = node_numbers(tree).into_iter();
+    let by_node: Vec<HugePool> =
+        nodes.flat_map(|id| pools(format!("/sys/devices/system/node/node{id}/hugepages"), Some(id))).collect();
+    if by_node.is_empty() { pools("/sys/kernel/mm/hugepages".to_owned(), None) } else { by_node }
+}
+
+fn node_numbers(tree: &Tree) -> Vec<u32> {
+    let names = tree.list("/sys/devices/system/node");
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn numa(tree: &Tree) -> Vec<NumaNode> {
+    let cpus = |id: u32| tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default();
+    node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: cpu_list(&cpus(id)) }).collect()
+}
+
+/// `0-3,8,10-11`, as sysfs writes lists of processors.
+fn cpu_list(text: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else { continue };
+        cpus.extend((first..=last).take(MAX_CPUS));
+    }
+    cpus.truncate(MAX_CPUS);
+    cpus
+}
+
+fn disks(tree: &Tree) -> Vec<HostDisk> {
+    let in_use: BTreeMap<String, String> = units::disks_in_use(tree).into_iter().collect();
+    let disk = |disk: crate::wire::DiskFacts| HostDisk {
+        in_use: in_use.get(&disk.name).cloned(),
+        name: disk.name,
+        wwid: disk.wwid,
+        serial: disk.serial,
+    };
+    facts::disks(tree).into_iter().map(disk).collect()
+}
+
+fn bridges(tree: &Tree) -> BTreeSet<String> {
+    let names = tree.list("/sys/class/net").into_iter();
+    names.filter(|name| tree.has(&format!("/sys/class/net/{name}/bridge"))).collect()
+}
+
+fn uefi(tree: &Tree) -> Vec<Uefi> {
+    let there = |(code, vars, secure): &(&str, &str, bool)| {
+        let (code, vars) = (tree.path(code), tree.path(vars));
+        (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: *secure })
+    };
+    UEFI.iter().filter_map(there).collect()
+}
+
+fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, Image> {
+    let digests = spec.volumes.iter().filter_map(|volume| match &volume.source {
+        VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some(*digest),
+        VolumeSource::Raw { .. } => None,
+    });
+    let read = |digest: Digest| {
+        let path = folder.join(digest.to_string());
+        let mut header = Vec::new();
+        File::open(&path).ok()?.take(super::qcow2::HEADER).read_to_end(&mut header).ok()?;
+        Some((digest, Image { path, header }))
+    };
+    digests.filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_processors_is_read_and_junk_gives_none() {
+        assert_eq!(cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert!(cpu_list("").is_empty());
+        assert_eq!(cpu_list("a-b,3-1,4294967295"), [u32::MAX]);
+        assert_eq!(cpu_list("0-4294967295").len(), MAX_CPUS);
+    }
+
+    #[test]
+    fn a_tree_that_shows_bridges_huge_pages_and_nodes_is_seen() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        write("sys/class/net/br0/bridge/x", "");
+        write("sys/class/net/eth0/mtu", "1500");
+        write("sys/devices/system/node/node1/cpulist", "4-7\n");
+        write("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
+        write("opt/qemu/bin/qemu-img", "");
+        let tree = Tree::new(dir.path());
+        assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
+        assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
+        assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
+        let places = Places { root: dir.path().to_owned(), images: dir.path().to_owned(), vfio: Vec::new() };
+        let programs = programs(&places);
+        assert!(programs.qemu.is_none() && programs.qemu_img.is_some());
+    }
+}

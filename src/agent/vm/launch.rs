@@ -1,0 +1,123 @@
+//! From a specification to a process: looks whether the node can run it, makes its files, runs QEMU.
+
+use super::{
+    argv,
+    folder::Files,
+    host::{self, Places},
+    keeper::Promised,
+    plan::{Plan, PlannedVolume},
+    process::{self, Process},
+    seed,
+};
+use crate::wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec};
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// A QEMU that was run; its guest waits.
+#[derive(Debug)]
+pub struct Launched {
+    /// It.
+    pub process: Process,
+    /// `ip`, where cards are to be plugged into bridges.
+    pub ip: Option<PathBuf>,
+}
+
+/// Looks at the node; the reading blocks, so it has a thread of its own.
+pub async fn survey(places: &Arc<Places>, spec: &VmSpec) -> host::Host {
+    let (places, spec) = (places.clone(), spec.clone());
+    let looked = tokio::task::spawn_blocking(move || host::survey(&places, &spec)).await;
+    looked.unwrap_or_else(|error| {
+        // A node that cannot be looked at has nothing to give.
+        tracing::error!(%error, "the node could not be looked at");
+        host::Host::default()
+    })
+}
+
+/// What was refused, in one text.
+pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
+    let reasons: Vec<String> =
+        refusals.iter().map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail)).collect();
+    let detail: String = reasons.join("; ").chars().take(MAX_FAILURE_TEXT / 4).collect();
+    VmFailure { kind: VmFailureKind::Refused, detail, log: Vec::new() }
+}
+
+/// Runs QEMU.
+///
+/// # Errors
+/// What the node lacks, or which file could not be made.
+pub async fn launch(
+    spec: &VmSpec,
+    files: &Files,
+    places: &Arc<Places>,
+    promised: &Promised,
+) -> Result<Launched, VmFailure> {
+    let host = survey(places, spec).await;
+    let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
+    prepare(spec, &plan, files).await.map_err(failed)?;
+    let args = argv::qemu(spec, &plan, files);
+    let process = process::spawn(&plan.qemu, &args, &files.log(), plan.cpus.as_deref());
+    let process = process.map_err(|error| failed(format!("{} cannot be run: {error}", plan.qemu.display())))?;
+    tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
+    Ok(Launched { process, ip: plan.ip })
+}
+
+fn failed(detail: String) -> VmFailure {
+    let detail = detail.chars().take(MAX_FAILURE_TEXT / 4).collect();
+    VmFailure { kind: VmFailureKind::Prepare, detail, log: Vec::new() }
+}
+
+/// Makes what is not there yet: what the guest wrote to volumes, variables and TPM stays from one start to the next.
+async fn prepare(spec: &VmSpec, plan: &Plan, files: &Files) -> Result<(), String> {
+    let made = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| format!("{path} cannot be made: {error}")
+    };
+    files.make().map_err(made(files.folder()))?;
+    if let Some(uefi) = &plan.uefi {
+        copy_once(&uefi.vars, &files.vars()).map_err(made(&files.vars()))?;
+    }
+    if let Some(image) = seed::image(spec) {
+        write(&files.seed(), &image).map_err(made(&files.seed()))?;
+    }
+    for (index, volume) in plan.volumes.iter().enumerate() {
+        if let (PlannedVolume::Layer { base, size }, Some(qemu_img)) = (volume, &plan.qemu_img) {
+            layer(files, index, base, size.map(|size| size.bytes()), qemu_img).await?;
+        }
+    }
+    if let Some(swtpm) = &plan.swtpm {
+        DirBuilder::new().recursive(true).mode(0o700).create(files.tpm_state()).map_err(made(&files.tpm_state()))?;
+        // It ends with the QEMU that it served.
+        process::run(swtpm, &argv::swtpm(files)).await?;
+    }
+    Ok(())
+}
+
+/// Made under another name first: half a layer is none.
+async fn layer(files: &Files, index: usize, base: &Path, size: Option<u64>, qemu_img: &Path) -> Result<(), String> {
+    let place = files.layer(index);
+    if place.exists() {
+        return Ok(());
+    }
+    let fresh = place.with_extension("new");
+    process::run(qemu_img, &argv::layer(&fresh, base, size)).await?;
+    fs::rename(&fresh, &place).map_err(|error| format!("{} cannot be made: {error}", place.display()))
+}
+
+fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
+    if to.exists() {
+        return Ok(());
+    }
+    let fresh = to.with_extension("new");
+    write(&fresh, &fs::read(from)?)?;
+    fs::rename(fresh, to)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)
+}

@@ -1,0 +1,393 @@
+//! What happens to one virtual machine, and when. Pure: time is an argument, and what is to be done is given back.
+//!
+//! ```text
+//!            ordered                answered             ordered: ACPI, then SIGTERM, then SIGKILL
+//! stopped ───────────▶ starting ───────────▶ running ───────────────────────────────▶ stopping ──▶ stopped
+//!    ▲                    ▲  │ ended            │ ended
+//!    │ switched itself    │  ▼                  ▼
+//!    │ off, no policy   waiting ◀────── policy allows ──────▶ failed, with the reason
+//! ```
+
+use crate::wire::vm::{MAX_FAILURE_TEXT, RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long QEMU may take until the guest runs, and how much longer for each GiB of memory: devices and huge pages need it all
+/// mapped first.
+const START_PATIENCE: Duration = Duration::from_secs(120);
+const START_PATIENCE_PER_GIB: Duration = Duration::from_secs(1);
+/// How long QEMU may take to write back and end after SIGTERM.
+pub const TERM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel may take to end it after SIGKILL; giving back devices and memory takes seconds.
+pub const KILL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It shall run.
+    Start,
+    /// It shall end: the guest is asked, and killed when `grace` is over.
+    Stop {
+        /// How long the guest may take.
+        grace: Duration,
+    },
+    /// It shall end, and run again.
+    Restart {
+        /// How long the guest may take.
+        grace: Duration,
+    },
+    /// It shall be gone, whatever the guest thinks.
+    Discard,
+    /// QEMU could not even be run.
+    LaunchFailed(VmFailure),
+    /// QEMU has answered, but its guest cannot be let run.
+    CannotGo(VmFailure),
+    /// QEMU has answered, and the guest runs.
+    Answered,
+    /// QEMU says why it is about to end.
+    Leaving(Leaving),
+    /// The process has gone.
+    Ended {
+        /// How, in words.
+        how: String,
+        /// The last of its words.
+        log: Vec<String>,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What QEMU says before it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The guest switched itself off.
+    Guest,
+    /// The guest's kernel gave up.
+    Panic,
+    /// Somebody outside ended it.
+    Outside {
+        /// QEMU's word for it.
+        reason: String,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look whether the node can run it, make its files, run QEMU.
+    Launch,
+    /// Press the power button.
+    PowerDown,
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// What outlives the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// It shall run.
+    pub wanted: bool,
+    /// New starts in a row.
+    pub restarts: u32,
+    /// Why it failed, or was started again last.
+    pub failure: Option<VmFailure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Off,
+    Starting { deadline: Duration },
+    Running { since: Duration },
+    Stopping { step: Step, deadline: Duration, then: Then },
+    Waiting { until: Duration },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Acpi,
+    Term,
+    Kill,
+}
+
+/// What follows a stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Then {
+    Rest,
+    Start,
+    Fail(VmFailure),
+}
+
+/// One virtual machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    state: State,
+    policy: RestartPolicy,
+    patience: Duration,
+    kept: Kept,
+    leaving: Option<Leaving>,
+}
+
+impl Machine {
+    /// One that is off; `kept` is what an earlier agent remembered.
+    pub fn new(policy: RestartPolicy, memory_bytes: u64, kept: Kept) -> Self {
+        let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
+        let patience = START_PATIENCE + START_PATIENCE_PER_GIB * gib;
+        Machine { state: State::Off, policy, patience, kept, leaving: None }
+    }
+
+    /// Takes over what an earlier agent left: a process of it lives, or not.
+    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<Action> {
+        match (self.kept.wanted, is_alive) {
+            (true, true) => self.state = State::Running { since: now },
+            (true, false) => {
+                let detail = "it ended while no agent watched".to_owned();
+                self.failed(now, VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
+            }
+            (false, true) => return self.stop(now, Step::Term, TERM_PATIENCE, Then::Rest),
+            (false, false) => {}
+        }
+        Vec::new()
+    }
+
+    /// The closed word for where it stands.
+    pub fn state(&self) -> VmState {
+        match &self.state {
+            State::Off if self.kept.failure.is_some() => VmState::Failed,
+            State::Off => VmState::Stopped,
+            State::Starting { .. } => VmState::Starting,
+            State::Running { .. } => VmState::Running,
+            State::Stopping { .. } => VmState::Stopping,
+            State::Waiting { .. } => VmState::Waiting,
+        }
+    }
+
+    /// What outlives the agent.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        match &self.state {
+            State::Starting { deadline } | State::Stopping { deadline, .. } => Some(*deadline),
+            State::Waiting { until } => Some(*until),
+            State::Off | State::Running { .. } => None,
+        }
+    }
+
+    /// Takes an event, and says what is to be done.
+    pub fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        match event {
+            Event::Start => self.start(now),
+            Event::Stop { grace } => self.ordered_stop(now, grace, Then::Rest),
+            Event::Restart { .. } if self.state == State::Off => self.start(now),
+            Event::Restart { grace } => self.ordered_stop(now, grace, Then::Start),
+            Event::Discard => self.discard(now),
+            Event::LaunchFailed(failure) => {
+                if matches!(self.state, State::Starting { .. }) {
+                    self.failed(now, failure);
+                }
+                Vec::new()
+            }
+            Event::CannotGo(failure) => match self.state {
+                State::Starting { .. } => self.stop(now, Step::Kill, KILL_PATIENCE, Then::Fail(failure)),
+                _ => Vec::new(),
+            },
+            Event::Answered => {
+                if matches!(self.state, State::Starting { .. }) {
+                    self.state = State::Running { since: now };
+                }
+                Vec::new()
+            }
+            Event::Leaving(leaving) => {
+                // A panic comes before the end that it causes.
+                if self.leaving != Some(Leaving::Panic) {
+                    self.leaving = Some(leaving);
+                }
+                Vec::new()
+            }
+            Event::Ended { how, log } => self.ended(now, &how, log),
+            Event::Tick => self.tick(now),
+        }
+    }
+
+    /// An order to run begins a new row of new starts.
+    fn start(&mut self, now: Duration) -> Vec<Action> {
+        match &mut self.state {
+            State::Off | State::Waiting { .. } => {
+                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.launch(now)
+            }
+            State::Stopping { then, .. } => {
+                self.kept = Kept { wanted: true, ..Kept::default() };
+                *then = Then::Start;
+                Vec::new()
+            }
+            State::Starting { .. } | State::Running { .. } => Vec::new(),
+        }
+    }
+
+    fn launch(&mut self, now: Duration) -> Vec<Action> {
+        self.leaving = None;
+        self.state = State::Starting { deadline: now + self.patience };
+        vec![Action::Launch]
+    }
+
+    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: Then) -> Vec<Action> {
+        self.kept.wanted = after == Then::Start;
+        match &mut self.state {
+            State::Off => Vec::new(),
+            State::Waiting { .. } if after == Then::Start => self.launch(now),
+            State::Waiting { .. } => {
+                self.state = State::Off;
+                self.kept.failure = None;
+                Vec::new()
+            }
+            // The guest has not run: there is nobody to ask.
+            State::Starting { .. } => self.stop(now, Step::Term, TERM_PATIENCE, after),
+            State::Running { .. } => self.stop(now, Step::Acpi, grace, after),
+            State::Stopping { then, deadline, step } => {
+                *then = after;
+                // A second order may shorten the patience, never lengthen it.
+                if *step == Step::Acpi {
+                    *deadline = (*deadline).min(now + grace);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn discard(&mut self, now: Duration) -> Vec<Action> {
+        self.kept.wanted = false;
+        match self.state {
+            State::Off => Vec::new(),
+            State::Waiting { .. } => {
+                self.state = State::Off;
+                Vec::new()
+            }
+            _ => self.stop(now, Step::Kill, KILL_PATIENCE, Then::Rest),
+        }
+    }
+
+    fn stop(&mut self, now: Duration, step: Step, patience: Duration, then: Then) -> Vec<Action> {
+        self.state = State::Stopping { step, deadline: now + patience, then };
+        vec![match step {
+            Step::Acpi => Action::PowerDown,
+            Step::Term => Action::Terminate,
+            Step::Kill => Action::Kill,
+        }]
+    }
+
+    fn tick(&mut self, now: Duration) -> Vec<Action> {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return Vec::new();
+        }
+        match &self.state {
+            State::Starting { .. } => {
+                let detail = format!("the guest did not run within {} s", self.patience.as_secs());
+                let failure = VmFailure { kind: VmFailureKind::StartTimeout, detail, log: Vec::new() };
+                self.stop(now, Step::Kill, KILL_PATIENCE, Then::Fail(failure))
+            }
+            State::Waiting { .. } => self.launch(now),
+            State::Stopping { step: Step::Acpi, then, .. } => {
+                let then = then.clone();
+                self.stop(now, Step::Term, TERM_PATIENCE, then)
+            }
+            State::Stopping { step: Step::Term, then, .. } => {
+                let then = then.clone();
+                self.stop(now, Step::Kill, KILL_PATIENCE, then)
+            }
+            State::Stopping { step: Step::Kill, .. } => {
+                let detail = "QEMU was killed and does not end; look at the node's kernel log".to_owned();
+                let failure = VmFailure { kind: VmFailureKind::Immortal, detail, log: Vec::new() };
+                self.kept = Kept { wanted: false, failure: Some(failure), ..self.kept.clone() };
+                self.state = State::Off;
+                Vec::new()
+            }
+            State::Off | State::Running { .. } => Vec::new(),
+        }
+    }
+
+    fn ended(&mut self, now: Duration, how: &str, log: Vec<String>) -> Vec<Action> {
+        let leaving = self.leaving.take();
+        match self.state.clone() {
+            State::Starting { .. } => {
+                let detail = format!("QEMU {how} before the guest ran");
+                self.failed(now, VmFailure { kind: VmFailureKind::NotStarted, detail: cut(detail), log });
+            }
+            State::Running { since } => {
+                if now.saturating_sub(since) >= Duration::from_secs(self.policy.stable_after_s.into()) {
+                    self.kept.restarts = 0;
+                }
+                match (leaving, self.policy.when) {
+                    (Some(Leaving::Guest), RestartWhen::Always) => {
+                        let detail = "the guest switched itself off".to_owned();
+                        self.failed(now, VmFailure { kind: VmFailureKind::Crashed, detail, log });
+                    }
+                    (Some(Leaving::Guest), _) => self.rest(),
+                    (leaving, _) => self.failed(now, crash(leaving, how, log)),
+                }
+            }
+            State::Stopping { then, .. } => match then {
+                Then::Rest => self.rest(),
+                Then::Start => return self.launch(now),
+                Then::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
+            },
+            State::Off | State::Waiting { .. } => {}
+        }
+        Vec::new()
+    }
+
+    fn rest(&mut self) {
+        self.state = State::Off;
+        self.kept = Kept::default();
+    }
+
+    /// It ended and should not have: again after a while, or never.
+    fn failed(&mut self, now: Duration, mut failure: VmFailure) {
+        let again = self.policy.when != RestartWhen::Never && self.kept.wanted;
+        if again && self.kept.restarts < self.policy.attempts {
+            let delay = delay(&self.policy, self.kept.restarts);
+            self.kept.restarts += 1;
+            self.state = State::Waiting { until: now + delay };
+        } else {
+            if again {
+                failure.detail = cut(format!("{}; given up after {} new starts", failure.detail, self.kept.restarts));
+            }
+            self.kept.wanted = false;
+            self.state = State::Off;
+        }
+        self.kept.failure = Some(failure);
+    }
+}
+
+fn crash(leaving: Option<Leaving>, how: &str, log: Vec<String>) -> VmFailure {
+    let (kind, detail) = match leaving {
+        Some(Leaving::Panic) => (VmFailureKind::GuestPanic, "the guest's kernel gave up (panic)".to_owned()),
+        Some(Leaving::Outside { reason }) => (VmFailureKind::Crashed, format!("QEMU was ended from outside: {reason}")),
+        Some(Leaving::Guest) | None => (VmFailureKind::Crashed, format!("QEMU {how} while the guest ran")),
+    };
+    VmFailure { kind, detail: cut(detail), log }
+}
+
+/// Doubled with each new start in a row.
+fn delay(policy: &RestartPolicy, restarts: u32) -> Duration {
+    let factor = 1u64.checked_shl(restarts).unwrap_or(u64::MAX);
+    Duration::from_secs(u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()))
+}
+
+fn cut(mut text: String) -> String {
+    let mut end = text.len().min(MAX_FAILURE_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+#[path = "tests/machine.rs"]
+mod tests;

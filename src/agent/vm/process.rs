@@ -1,0 +1,189 @@
+//! QEMU's process: run so that it outlives the agent, found again by a later one, and watched by a pidfd, which cannot be taken
+//! for another process that got the same ID.
+
+use rustix::{
+    fd::{AsFd as _, OwnedFd},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tokio::io::unix::AsyncFd;
+
+/// Longest command line that is read, in bytes.
+const MAX_COMMAND_LINE: usize = 256 * 1024;
+/// How long a program that makes a file may take.
+const TOOL_PATIENCE: Duration = Duration::from_secs(60);
+/// Most of a program's words that are repeated, in characters.
+const MAX_WORDS: usize = 400;
+
+/// A process that is watched.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    fd: AsyncFd<OwnedFd>,
+}
+
+/// Runs a program in a process group of its own, its words going to `log`, on these processors of the node.
+///
+/// # Errors
+/// When it cannot be run.
+pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) -> io::Result<Process> {
+    let words = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words).process_group(0);
+    // A new process runs where the thread that makes it runs: before it has threads of its own.
+    let before = cpus.map(pin).transpose()?;
+    let spawned = command.spawn();
+    if let Some(before) = before {
+        sched_setaffinity(None, &before)?;
+    }
+    let child = spawned?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+    // Not waited for by its handle: `Process::ended` does, for this one as for one that an earlier agent ran.
+    drop(child);
+    Process::watch(pid)
+}
+
+/// Binds this thread to processors, and gives back where it ran before.
+fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
+    let before = sched_getaffinity(None)?;
+    let mut wanted = CpuSet::new();
+    for cpu in cpus.iter().filter_map(|cpu| usize::try_from(*cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+        wanted.set(cpu);
+    }
+    sched_setaffinity(None, &wanted)?;
+    Ok(before)
+}
+
+/// The QEMU that was told to write its ID to this file; `None` where none runs.
+pub fn find(pidfile: &Path) -> Option<Process> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
+    let ours = |pid: Pid| is_ours(pid, pidfile);
+    // Looked at again once it is held: the ID may have changed hands in between.
+    pids.filter(|pid| ours(*pid)).filter_map(|pid| Process::watch(pid).ok()).find(|process| ours(process.pid))
+}
+
+/// A zombie has no command line any more, so it is nobody's.
+fn is_ours(pid: Pid, pidfile: &Path) -> bool {
+    let Ok(line) = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
+    let line = &line[..line.len().min(MAX_COMMAND_LINE)];
+    let args: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    args.windows(2).any(|pair| pair == [b"-pidfile".as_slice(), pidfile.as_os_str().as_encoded_bytes()])
+}
+
+impl Process {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; what it asks for, an own descriptor that stays, holds here"
+    )]
+    fn watch(pid: Pid) -> io::Result<Self> {
+        let fd = AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?;
+        Ok(Process { pid, fd })
+    }
+
+    /// Its process ID.
+    pub fn id(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Waits until it has gone; says how, as far as that can be known. It may be called again.
+    pub async fn ended(&self) -> String {
+        if let Err(error) = self.fd.readable().await {
+            return format!("cannot be watched ({error})");
+        }
+        // Only who ran it may know more; for one that an earlier agent ran, init does.
+        match waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => format!("ended with exit code {code}"),
+                (None, Some(signal)) => format!("was killed by signal {signal}"),
+                (None, None) => "ended".to_owned(),
+            },
+            _ => "ended".to_owned(),
+        }
+    }
+
+    /// Sends a signal; one that has gone needs none.
+    pub fn signal(&self, signal: Signal) {
+        if let Err(error) = pidfd_send_signal(self.fd.as_fd(), signal)
+            && error != rustix::io::Errno::SRCH
+        {
+            tracing::warn!(pid = self.id(), ?signal, %error, "a signal was not delivered");
+        }
+    }
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// What it said, when it failed, could not be run or took too long.
+pub async fn run(program: &Path, args: &[String]) -> Result<(), String> {
+    let mut command = tokio::process::Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let name = program.display();
+    let ended = match tokio::time::timeout(TOOL_PATIENCE, command.output()).await {
+        Ok(Ok(ended)) => ended,
+        Ok(Err(error)) => return Err(format!("{name} cannot be run: {error}")),
+        Err(_) => return Err(format!("{name} took more than {} s", TOOL_PATIENCE.as_secs())),
+    };
+    if ended.status.success() {
+        return Ok(());
+    }
+    let words: String = String::from_utf8_lossy(&ended.stderr).trim().chars().take(MAX_WORDS).collect();
+    Err(format!("{name} {}: {}: {words}", args.join(" "), ended.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_found_by_its_file_killed_and_told_how_it_ended() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let pidfile = dir.path().join("qemu.pid");
+        assert!(find(&pidfile).is_none());
+        let args = ["-c", "sleep 600; :", "-pidfile"].map(str::to_owned);
+        let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
+        let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
+        let found = find(&pidfile).expect("it is found");
+        assert_eq!(found.id(), process.id());
+        assert!(find(&dir.path().join("qemu")).is_none(), "another file is another machine");
+        // The shell alone is signalled; its own group goes with it.
+        let group = Pid::from_raw(process.id()).expect("a process ID");
+        rustix::process::kill_process_group(group, Signal::KILL).expect("its own group");
+        assert_eq!(process.ended().await, "was killed by signal 9");
+        assert_eq!(process.ended().await, "ended", "the second time nobody knows more");
+        found.signal(Signal::KILL);
+        assert_eq!(found.ended().await, "ended");
+        assert!(find(&pidfile).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_pinned_process_leaves_this_thread_where_it_was() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let before = sched_getaffinity(None).expect("known");
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("it runs somewhere");
+        let cpu = u32::try_from(cpu).expect("small");
+        let log = dir.path().join("log");
+        let args = ["Cpus_allowed_list".to_owned(), "/proc/self/status".to_owned()];
+        let process = spawn(Path::new("/bin/grep"), &args, &log, Some(&[cpu])).expect("it runs");
+        assert_eq!(process.ended().await, "ended with exit code 0");
+        assert_eq!(fs::read_to_string(log).expect("its words"), format!("Cpus_allowed_list:\t{cpu}\n"));
+        assert!(sched_getaffinity(None).expect("known") == before);
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_fails_says_why() {
+        assert_eq!(run(Path::new("/bin/true"), &[]).await, Ok(()));
+        let failed = run(Path::new("/bin/ls"), &["/no/such/place".to_owned()]).await;
+        assert!(failed.is_err_and(|why| why.contains("/no/such/place") && why.contains("ls")));
+        assert!(run(Path::new("/no/such/program"), &[]).await.is_err_and(|why| why.contains("cannot be run")));
+    }
+}

@@ -1,0 +1,68 @@
+//! The header of a qcow2 image (QEMU's docs/interop/qcow2.txt), as far as it decides whether the image may be used. Pure.
+
+/// What is looked at, in bytes.
+pub const HEADER: u64 = 104;
+
+const MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Incompatible feature: the content lies in another file.
+const EXTERNAL_DATA: u64 = 1 << 2;
+
+/// What an image says of itself that could not be used as it is. An image that names another file, as its backing file or for its
+/// data, would give the guest any file of the node.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
+    const SHORT: &str = "it is too short for a qcow2 image";
+    let word = |at: usize| header.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+    let long = |at: usize| header.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+    if header.get(..4) != Some(MAGIC.as_slice()) {
+        return Err("it is no qcow2 image");
+    }
+    let version = word(4).ok_or(SHORT)?;
+    if !matches!(version, 2 | 3) {
+        return Err("it is a qcow2 image of an unknown version");
+    }
+    if long(8).ok_or(SHORT)? != 0 {
+        return Err("it stands on another file (backing file); flatten it with `qemu-img convert`");
+    }
+    if version == 3 && long(72).ok_or(SHORT)? & EXTERNAL_DATA != 0 {
+        return Err("its data lies in another file; flatten it with `qemu-img convert`");
+    }
+    long(24).ok_or(SHORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(version: u32, backing: u64, features: u64) -> Vec<u8> {
+        let mut header = vec![0; 104];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4..8].copy_from_slice(&version.to_be_bytes());
+        header[8..16].copy_from_slice(&backing.to_be_bytes());
+        header[24..32].copy_from_slice(&(8u64 << 30).to_be_bytes());
+        header[72..80].copy_from_slice(&features.to_be_bytes());
+        header
+    }
+
+    #[test]
+    fn an_image_that_reaches_for_other_files_is_refused() {
+        assert_eq!(virtual_size(&header(3, 0, 0)), Ok(8 << 30));
+        assert_eq!(virtual_size(&header(2, 0, EXTERNAL_DATA)), Ok(8 << 30), "version 2 has other words there");
+        assert!(virtual_size(&header(3, 512, 0)).is_err_and(|why| why.contains("backing")));
+        assert!(virtual_size(&header(3, 0, EXTERNAL_DATA)).is_err_and(|why| why.contains("data")));
+        assert!(virtual_size(&header(4, 0, 0)).is_err());
+        assert!(virtual_size(b"\x7fELF").is_err());
+        assert!(virtual_size(&header(3, 0, 0)[..73]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_judged(junk: Vec<u8>) {
+            let _ = virtual_size(&junk);
+            let _ = virtual_size(&[MAGIC.as_slice(), &junk].concat());
+        }
+    }
+}

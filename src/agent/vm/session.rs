@@ -1,0 +1,307 @@
+//! The two sockets of a running QEMU: control and serial console. Sees to it that both are held and the cards are plugged in
+//! before the guest's first instruction, then carries what is said and typed until both have ended.
+
+use super::{
+    console::Console,
+    machine::Leaving,
+    process,
+    qmp::{self, Line},
+};
+use serde_json::Value;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Mutex, mpsc},
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at something that QEMU does in its own time.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often it is looked whether QEMU has taken the console's connection.
+const LOOKS: u32 = 500;
+/// Largest piece of the console that is read at once, in bytes.
+const PIECE: usize = 4096;
+/// Messages that wait.
+const WAITING: usize = 32;
+
+/// What is told of a running QEMU.
+#[derive(Debug)]
+pub enum Told {
+    /// The guest runs.
+    Answered,
+    /// The guest cannot be let run.
+    CannotGo(String),
+    /// It is about to end.
+    Leaving(Leaving),
+}
+
+/// What a session needs.
+pub struct Terms {
+    /// Control socket.
+    pub qmp: PathBuf,
+    /// Console socket.
+    pub serial: PathBuf,
+    /// Where what the guest writes goes.
+    pub console: Console,
+    /// What is typed to it.
+    pub typing: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
+    /// Ports and the bridges that they belong to.
+    pub ports: Vec<(String, String)>,
+    /// `ip`.
+    pub ip: Option<PathBuf>,
+}
+
+/// A session that runs; dropped, it lets go of both sockets.
+#[derive(Debug)]
+pub struct Session {
+    told: mpsc::Receiver<Told>,
+    say: mpsc::Sender<&'static str>,
+    gone: CancellationToken,
+    _task: JoinSet<()>,
+}
+
+impl Session {
+    /// Begins one.
+    pub fn open(terms: Terms) -> Self {
+        let (tell, told) = mpsc::channel(WAITING);
+        let (say, heard) = mpsc::channel(WAITING);
+        let gone = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let ended = gone.clone();
+        task.spawn(async move {
+            match run(terms, &tell, heard, &ended).await {
+                // Sockets that break off end with the process, and whoever watches that knows more.
+                Err(error) if error.kind() == io::ErrorKind::Other => {
+                    let _ = tell.send(Told::CannotGo(error.to_string())).await;
+                }
+                Err(error) => tracing::debug!(%error, "a session with QEMU broke off"),
+                Ok(()) => {}
+            }
+        });
+        Session { told, say, gone, _task: task }
+    }
+
+    /// The process has gone: what it said is still told, and nothing is waited for.
+    pub fn is_gone(&self) {
+        self.gone.cancel();
+    }
+
+    /// The next that is told; `None` when both sockets have ended.
+    pub async fn next(&mut self) -> Option<Told> {
+        self.told.recv().await
+    }
+
+    /// Presses the power button.
+    pub fn power_down(&self) {
+        if let Err(error) = self.say.try_send("system_powerdown") {
+            tracing::warn!(%error, "the power button was not pressed");
+        }
+    }
+}
+
+async fn run(
+    terms: Terms,
+    tell: &mpsc::Sender<Told>,
+    heard: mpsc::Receiver<&'static str>,
+    gone: &CancellationToken,
+) -> io::Result<()> {
+    let mut control = Control::open(&terms.qmp, tell, gone).await?;
+    let serial = connect(&terms.serial, gone).await?;
+    // Before QEMU has taken the connection, what the guest writes is lost.
+    let mut looks = 0;
+    while !qmp::is_listened_to(&control.ask("query-chardev").await?, "serial0") {
+        looks += 1;
+        if looks > LOOKS {
+            return Err(io::Error::other("QEMU does not take the console's connection"));
+        }
+        sleep(PAUSE).await;
+    }
+    if qmp::is_before_start(&control.ask("query-status").await?) {
+        plug(&terms).await.map_err(io::Error::other)?;
+        control.ask("cont").await?;
+    }
+    let _ = tell.send(Told::Answered).await;
+    carry(control, serial, &terms, heard).await
+}
+
+/// Plugs each port, which QEMU has made, into its bridge.
+async fn plug(terms: &Terms) -> Result<(), String> {
+    for (port, bridge) in &terms.ports {
+        let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
+        for args in [["link", "set", "dev", port, "master", bridge].as_slice(), &["link", "set", "dev", port, "up"]] {
+            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+            process::run(ip, &args).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn carry(
+    mut control: Control<'_>,
+    serial: UnixStream,
+    terms: &Terms,
+    mut heard: mpsc::Receiver<&'static str>,
+) -> io::Result<()> {
+    let (mut serial, mut keyboard) = serial.into_split();
+    let mut typing = terms.typing.lock().await;
+    let mut piece = [0; PIECE];
+    let (mut is_controlled, mut is_heard) = (true, true);
+    while is_controlled || is_heard {
+        tokio::select! {
+            line = control.lines.next(), if is_controlled => match line {
+                Ok(Some(line)) => control.note(&line).await,
+                Ok(None) | Err(_) => is_controlled = false,
+            },
+            length = serial.read(&mut piece), if is_heard => match length {
+                Ok(0) | Err(_) => is_heard = false,
+                Ok(length) => terms.console.wrote(&piece[..length]),
+            },
+            Some(typed) = typing.recv(), if is_heard => {
+                // A guest that does not read loses what was typed, not its console.
+                let _ = keyboard.try_write(&typed);
+            }
+            Some(command) = heard.recv(), if is_controlled => {
+                control.say(command).await?;
+            }
+        }
+    }
+    // Kept until here: half a socket that is dropped is shut down.
+    let _ = keyboard.shutdown().await;
+    Ok(())
+}
+
+/// The control socket after its greeting.
+struct Control<'a> {
+    lines: Lines,
+    write: OwnedWriteHalf,
+    last: u64,
+    tell: &'a mpsc::Sender<Told>,
+}
+
+impl<'a> Control<'a> {
+    async fn open(path: &Path, tell: &'a mpsc::Sender<Told>, gone: &CancellationToken) -> io::Result<Self> {
+        let (read, write) = connect(path, gone).await?.into_split();
+        let mut control = Control { lines: Lines::new(read), write, last: 0, tell };
+        while qmp::read(&control.line().await?) != Line::Greeting {}
+        control.ask("qmp_capabilities").await?;
+        Ok(control)
+    }
+
+    async fn line(&mut self) -> io::Result<Vec<u8>> {
+        self.lines.next().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    async fn say(&mut self, command: &str) -> io::Result<u64> {
+        self.last += 1;
+        self.write.write_all(qmp::command(self.last, command).as_bytes()).await?;
+        Ok(self.last)
+    }
+
+    /// Says a command and waits for its answer; what else is told meanwhile is passed on.
+    async fn ask(&mut self, command: &str) -> io::Result<Value> {
+        let asked = self.say(command).await?;
+        loop {
+            let line = self.line().await?;
+            match qmp::read(&line) {
+                Line::Done { id, value } if id == asked => return Ok(value),
+                Line::Refused { id, reason } if id == asked => {
+                    return Err(io::Error::other(format!("QEMU refuses `{command}`: {reason}")));
+                }
+                _ => self.note(&line).await,
+            }
+        }
+    }
+
+    async fn note(&self, line: &[u8]) {
+        match qmp::read(line) {
+            Line::Leaving(leaving) => drop(self.tell.send(Told::Leaving(leaving)).await),
+            Line::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
+            _ => {}
+        }
+    }
+}
+
+/// Connects as soon as QEMU listens, or until it has gone: who watches the process has the deadline.
+async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                tokio::select! {
+                    () = gone.cancelled() => return Err(error),
+                    () = sleep(PAUSE) => {}
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lines of a socket, each within [`qmp::MAX_LINE`]; a longer one is passed over. Nothing is lost when a wait is given up.
+struct Lines {
+    read: BufReader<OwnedReadHalf>,
+    line: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl Lines {
+    fn new(read: OwnedReadHalf) -> Self {
+        Lines { read: BufReader::new(read), line: Vec::new(), is_too_long: false }
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let bytes = self.read.fill_buf().await?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let (piece, used) = (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
+            if self.line.len() + piece.len() > qmp::MAX_LINE {
+                self.is_too_long = true;
+            }
+            if !self.is_too_long {
+                self.line.extend_from_slice(piece);
+            }
+            self.read.consume(used);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                if !std::mem::take(&mut self.is_too_long) {
+                    return Ok(Some(line));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_without_end_is_passed_over_and_the_next_is_read() {
+        let (one, mut two) = UnixStream::pair().expect("a pair");
+        let (read, _write) = one.into_split();
+        let writer = tokio::spawn(async move {
+            two.write_all(b"a\n").await.expect("written");
+            two.write_all(&vec![b'x'; qmp::MAX_LINE + 10]).await.expect("written");
+            two.write_all(b"\nb\nhalf").await.expect("written");
+        });
+        let mut lines = Lines::new(read);
+        assert_eq!(lines.next().await.expect("no I/O"), Some(b"a".to_vec()));
+        assert_eq!(lines.next().await.expect("no I/O"), Some(b"b".to_vec()));
+        assert_eq!(lines.next().await.expect("no I/O"), None);
+        writer.await.expect("it ends");
+    }
+}

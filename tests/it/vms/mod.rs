@@ -1,0 +1,223 @@
+//! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
+
+mod guest;
+
+use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
+use meshd::{
+    agent::vm::StartError,
+    wire::vm::{VmFailureKind, VmRefusalReason, VmState},
+};
+use serde_json::json;
+use std::{fs, time::Duration};
+use tokio::time::timeout;
+
+fn pid_of(node: &Node, uuid: meshd::id::SystemUuid) -> rustix::process::Pid {
+    let text = fs::read_to_string(node.files(uuid).join("qemu.pid")).unwrap();
+    rustix::process::Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
+    let node = Node::new();
+    let spec = node.spec(
+        Guest::Echo,
+        json!({ "cloud_init": { "user_data": "#cloud-config\n" }, "nics": [{ "mac": "52:54:00:00:00:01" }] }),
+    );
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    vms.start(&spec).await.unwrap();
+    let mut reports = vms.watch(spec.uuid).unwrap();
+    reaches(&mut reports, VmState::Running).await;
+    says(&vms, spec.uuid, HELLO).await;
+    assert_eq!(node.processes().len(), 1, "ordered twice, run once");
+    assert!(vms.console(spec.uuid).unwrap().write(b"H".to_vec()));
+    says(&vms, spec.uuid, &format!("{HELLO}I")).await;
+    vms.release(spec.uuid).await.unwrap();
+    vms.release(spec.uuid).await.unwrap();
+    assert!(node.processes().is_empty() && vms.reports().is_empty());
+    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_with_its_disk() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Polite, json!({ "restart": { "when": "always" } }));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let mut reports = vms.watch(spec.uuid).unwrap();
+    says(&vms, spec.uuid, HELLO).await;
+    assert!(vms.stop(spec.uuid, DEADLINE).await);
+    assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
+    let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
+    assert!(!log.contains("terminating on signal"), "nobody had to end it: {log}");
+    assert!(node.files(spec.uuid).join("volume0.qcow2").exists());
+    vms.start(&spec).await.unwrap();
+    reaches(&mut reports, VmState::Running).await;
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let mut reports = vms.watch(spec.uuid).unwrap();
+    says(&vms, spec.uuid, HELLO).await;
+    assert!(vms.stop(spec.uuid, Duration::from_millis(200)).await);
+    assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
+    let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
+    assert!(log.contains("terminating on signal 15"), "{log}");
+    assert!(node.processes().is_empty());
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_qemu_that_is_killed_is_failed_at_once_or_run_again_where_the_policy_says_so() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "on-failure", "delay_s": 1, "attempts": 1 } }));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let (mut reports, mut changes) = (vms.watch(spec.uuid).unwrap(), vms.changes());
+    for again in [true, false] {
+        reaches(&mut reports, VmState::Running).await;
+        changes.mark_unchanged();
+        let pid = pid_of(&node, spec.uuid);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        timeout(DEADLINE, changes.changed()).await.unwrap().unwrap();
+        let report = reaches(&mut reports, if again { VmState::Waiting } else { VmState::Failed }).await;
+        let failure = report.failure.unwrap();
+        assert_eq!((failure.kind, report.restarts), (VmFailureKind::Crashed, 1));
+        assert!(failure.detail.contains("killed by signal 9"), "{}", failure.detail);
+    }
+    assert!(node.processes().is_empty());
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guest_that_switches_itself_off_is_stopped() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Short, json!({ "restart": { "when": "on-failure" } }));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Stopped).await;
+    assert_eq!((report.failure, report.restarts), (None, 0));
+    assert!(says(&vms, spec.uuid, HELLO).await.ends_with(HELLO), "its last words are kept");
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_agent_takes_over_what_the_last_one_left_running() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Echo, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    says(&vms, spec.uuid, HELLO).await;
+    let before = node.processes();
+    drop(vms);
+    let mut vms = node.agent();
+    let mut reports = vms.watch(spec.uuid).unwrap();
+    assert_eq!(reports.borrow().state, VmState::Running, "it never was anything else");
+    says(&vms, spec.uuid, HELLO).await;
+    // The console is taken over when it answers again; what is typed before waits.
+    assert!(vms.console(spec.uuid).unwrap().write(b"X".to_vec()));
+    says(&vms, spec.uuid, &format!("{HELLO}Y")).await;
+    vms.start(&spec).await.unwrap();
+    assert_eq!((node.processes().len(), node.processes()), (1, before));
+    rustix::process::kill_process(pid_of(&node, spec.uuid), rustix::process::Signal::KILL).unwrap();
+    let failure = reaches(&mut reports, VmState::Failed).await.failure.unwrap();
+    assert_eq!(failure.kind, VmFailureKind::Crashed);
+    drop(vms);
+    let mut vms = node.agent();
+    assert_eq!(vms.reports()[0].failure, Some(failure), "what happened is remembered");
+    vms.release(spec.uuid).await.unwrap();
+    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    says(&vms, spec.uuid, HELLO).await;
+    let pid = pid_of(&node, spec.uuid);
+    drop(vms);
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    // It is this process's child: the next agent would take it for one that is about to end.
+    rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
+    let mut vms = node.agent();
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
+    assert_eq!(report.failure.unwrap().kind, VmFailureKind::EndedUnseen);
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({ "cpu": "no-such-model" }));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
+    let failure = report.failure.unwrap();
+    assert_eq!(failure.kind, VmFailureKind::NotStarted);
+    assert!(failure.log.iter().any(|line| line.contains("no-such-model")), "{failure:?}");
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_node_cannot_run_leaves_nothing_begun() {
+    let node = Node::new();
+    let sound = node.spec(Guest::Deaf, json!({}));
+    let mut vms = node.agent();
+    let cases = [
+        (json!({ "allow_tcg": false }), VmRefusalReason::KvmMissing),
+        (json!({ "memory": "32T" }), VmRefusalReason::MemoryExceeded),
+        (json!({ "units": ["0000:ff:1f.7"] }), VmRefusalReason::UnitMissing),
+        (json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "nobr0" }] }), VmRefusalReason::BridgeMissing),
+    ];
+    for (more, reason) in cases {
+        let refused = vms.start(&node.spec(Guest::Deaf, more)).await.unwrap_err();
+        let StartError::Refused { refusals, .. } = &refused else { panic!("{refused}") };
+        assert!(refusals.iter().any(|refusal| refusal.reason == reason), "{refused}");
+        assert!(refused.to_string().contains(reason.as_str()));
+    }
+    fs::remove_file(node.path().join("root/usr")).unwrap();
+    let refused = vms.start(&sound).await.unwrap_err();
+    assert!(refused.to_string().contains("qemu_missing"), "{refused}");
+    assert!(!node.run_folder().exists() && vms.reports().is_empty());
+}
+
+#[tokio::test]
+async fn another_specification_of_the_same_machine_is_not_run_over_it() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    let other = node.spec(Guest::Deaf, json!({ "vcpus": 2 }));
+    assert!(matches!(vms.start(&other).await, Err(StartError::Differs { .. })));
+    let twin = node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
+    assert!(vms.start(&twin).await.unwrap_err().to_string().contains("name_taken"));
+    // In the midst of its start.
+    vms.release(spec.uuid).await.unwrap();
+    assert!(node.processes().is_empty());
+    vms.start(&twin).await.unwrap();
+    vms.release(twin.uuid).await.unwrap();
+    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_damaged_folder_is_not_taken_over_and_can_be_released() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec).await.unwrap();
+    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    drop(vms);
+    fs::write(node.files(spec.uuid).join("vm.json"), "{").unwrap();
+    let mut vms = node.agent();
+    assert!(vms.reports().is_empty());
+    vms.release(spec.uuid).await.unwrap();
+    assert!(node.processes().is_empty());
+    assert!(!node.files(spec.uuid).exists());
+}
