@@ -16,6 +16,8 @@ pub mod config;
 pub mod fleet;
 #[cfg(feature = "server")]
 pub mod trust;
+#[cfg(feature = "server")]
+pub mod work;
 // 3  images and overlays as read; durable state
 #[cfg(feature = "server")]
 pub mod catalog;

@@ -180,7 +180,12 @@ impl Agent<'_> {
             }
             // A storm is over long before a certificate is.
             Action::OpenPending { reason } => Some(Event::Lost(format!("it would have to be approved: {reason}"))),
-            Action::Renew | Action::DropCertificate | Action::AskRenewal | Action::Trust(_) | Action::Reboot => None,
+            Action::Renew
+            | Action::DropCertificate
+            | Action::AskRenewal
+            | Action::Trust(_)
+            | Action::Vm(_)
+            | Action::Reboot => None,
         }
     }
 

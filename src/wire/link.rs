@@ -11,10 +11,15 @@
 //!          ◀────────── Certificate
 //!          Renewed ─────────────▶            (the old one is over)
 //!          ◀──────────────── Roots           first, and when the authority changes
+//!          ◀─────────────────── Vm           the whole wish for one virtual machine; again after each welcome
+//!          Vm ──────────────────▶            the whole state of all of them, at each change
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
-use super::{EnrolResponse, Facts};
+use super::{
+    EnrolResponse, Facts,
+    vm::{VmNews, VmOrder},
+};
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +50,8 @@ pub enum FromAgent {
     },
     /// The certificate that was asked for by `Renew` is kept: the one before it is not needed any more.
     Renewed,
+    /// How its virtual machines are.
+    Vm(VmNews),
     /// Half of the certificate's life is over: a new request for the same node.
     Renew {
         /// As in [`super::EnrolRequest`].
@@ -67,6 +74,8 @@ pub enum FromCentral {
     },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
+    /// How a virtual machine shall be.
+    Vm(VmOrder),
     /// Whom the node is to trust from now on.
     Roots {
         /// The roots of the site, PEM.

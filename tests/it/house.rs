@@ -7,13 +7,14 @@ use std::{
 };
 
 /// The level of each module: it uses only what stands on a lower one.
-const LEVELS: [(&str, u32); 18] = [
+const LEVELS: [(&str, u32); 19] = [
     ("fail", 0),
     ("id", 0),
     ("wire", 1),
     ("config", 2),
     ("fleet", 3),
     ("trust", 3),
+    ("work", 3),
     ("catalog", 4),
     ("store", 4),
     ("boot", 5),
@@ -41,10 +42,11 @@ const HOMES: [(&str, &[&str]); 8] = [
 ];
 
 /// Modules, or parts of them, that take time, randomness and I/O as arguments.
-const PURE: [&str; 18] = [
+const PURE: [&str; 19] = [
     "src/id/",
     "src/wire/",
     "src/fleet/",
+    "src/work/",
     "src/boot/",
     "src/overlay/context.rs",
     "src/overlay/merge.rs",

@@ -204,6 +204,7 @@ impl Driver {
             Action::Renew => self.renew(),
             Action::OpenPending { reason } => self.open_pending(reason),
             Action::OpenLink => self.open_link(),
+            Action::Vm(order) => tracing::warn!(uuid = %order.uuid, "this agent runs no virtual machines yet"),
             Action::Close => {
                 self.call = JoinSet::new();
                 self.hang_up().await;

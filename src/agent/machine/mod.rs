@@ -309,6 +309,7 @@ impl Machine {
                 actions.push(Action::Say(FromAgent::Renewed));
                 actions
             }
+            (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
                     // Asked for with a heartbeat: a rack does not ask in one instant.

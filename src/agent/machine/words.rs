@@ -2,7 +2,7 @@
 
 use crate::{
     id::Timestamp,
-    wire::{Check, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId},
+    wire::{Check, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, vm::VmOrder},
 };
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub enum Action {
     Check,
     /// Say this.
     Say(FromAgent),
+    /// See to it that a virtual machine is as it shall be.
+    Vm(VmOrder),
     /// Ask for a new certificate over the link.
     AskRenewal,
     /// Restart the machine.

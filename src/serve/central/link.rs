@@ -150,6 +150,10 @@ impl Central {
                 self.task_done(link.node, task, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { task }))
             }
+            FromAgent::Vm(news) => {
+                tracing::debug!(node = %link.node, ?news, "a node tells of its virtual machines");
+                Ok(None)
+            }
             FromAgent::Renewed => self.renewed(link.node, &serial).await.map(|()| None),
             FromAgent::Renew { csr_pem } => {
                 self.renew_for(link.node, &serial, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))

@@ -4,15 +4,18 @@
 //! spec   what it shall be: every field typed, every text bounded
 //! check  what only holds between fields, and all bounds: asked by who reads a vm.toml and by the node that shall run it
 //! state  what it is: closed words, with the reason where it is not as asked
+//! order  what the link says of it: the whole wish one way, the whole state the other
 //! size   `^[0-9]+[KMGT]$`
 //! ```
 
 mod check;
+mod order;
 mod size;
 mod spec;
 mod state;
 
 pub use check::{SpecFault, max_seed_text};
+pub use order::{MAX_VMS, VmNews, VmOrder, VmWant};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
     CloudInit, CpuModel, DiskIdentity, Firmware, InterfaceName, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec,
