@@ -18,7 +18,7 @@
 
 use super::{
     EnrolResponse, Facts,
-    vm::{VmNews, VmOrder},
+    vm::{ConsoleOrder, VmNews, VmOrder},
 };
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,8 @@ pub enum FromCentral {
     Certificate(EnrolResponse),
     /// How a virtual machine shall be.
     Vm(VmOrder),
+    /// Somebody wants to sit at the console of a virtual machine.
+    Console(ConsoleOrder),
     /// Whom the node is to trust from now on.
     Roots {
         /// The roots of the site, PEM.

@@ -9,6 +9,8 @@
 //! | [`PENDING_PATH`] | WebSocket | anyone on the agent plane, bounded | [`PendingHello`], then [`PendingReply`]s |
 //! | [`RENEW_PATH`] | POST, JSON | a client certificate, expired or not | [`RenewRequest`] -> [`EnrolResponse`] |
 //! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
+//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, when asked by the link | bytes, [`vm::ConsoleNote`] |
+//! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a machine that names it | bytes |
 
 mod boot;
 mod enrol;
@@ -40,6 +42,11 @@ pub const PENDING_PATH: &str = "/v1/pending";
 pub const RENEW_PATH: &str = "/v1/renew";
 /// The standing link of an enrolled node.
 pub const LINK_PATH: &str = "/v1/link";
+
+/// Where a node brings the console of a virtual machine; the ID that it was asked with follows.
+pub const CONSOLE_PATH: &str = "/v1/console";
+/// Files of virtual machines; the digest follows.
+pub const VOLUMES_PATH: &str = "/v1/volumes";
 
 /// The DNS name in the central node's certificate. Agents are told an address; the name is the same on every site.
 pub const SERVER_NAME: &str = "central.meshd.internal";

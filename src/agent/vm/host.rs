@@ -7,10 +7,7 @@ use super::super::{
 };
 use crate::{
     id::{Digest, VfioSelector},
-    wire::{
-        UnitFacts,
-        vm::{VmSpec, VolumeSource},
-    },
+    wire::{UnitFacts, vm::VmSpec},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -239,17 +236,13 @@ fn uefi(tree: &Tree) -> Vec<Uefi> {
 }
 
 fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, Image> {
-    let digests = spec.volumes.iter().filter_map(|volume| match &volume.source {
-        VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some(*digest),
-        VolumeSource::Raw { .. } => None,
-    });
     let read = |digest: Digest| {
         let path = folder.join(digest.to_string());
         let mut header = Vec::new();
         File::open(&path).ok()?.take(super::qcow2::HEADER).read_to_end(&mut header).ok()?;
         Some((digest, Image { path, header }))
     };
-    digests.filter_map(read).collect()
+    spec.files().filter_map(|(_, digest)| read(digest)).collect()
 }
 
 #[cfg(test)]

@@ -362,7 +362,7 @@ enum Next {
 
 fn report(spec: &VmSpec, machine: &Machine) -> VmReport {
     let Kept { restarts, failure, .. } = machine.kept().clone();
-    VmReport { uuid: spec.uuid, name: spec.name.clone(), state: machine.state(), failure, restarts }
+    VmReport { uuid: spec.uuid, name: spec.name.clone(), state: machine.state(), failure, restarts, fetching: None }
 }
 
 /// Writes what outlives the agent; makes the folder.

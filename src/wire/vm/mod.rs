@@ -5,16 +5,19 @@
 //! check  what only holds between fields, and all bounds: asked by who reads a vm.toml and by the node that shall run it
 //! state  what it is: closed words, with the reason where it is not as asked
 //! order  what the link says of it: the whole wish one way, the whole state the other
+//! console  what goes between the console of a machine and who sits at it
 //! size   `^[0-9]+[KMGT]$`
 //! ```
 
 mod check;
+mod console;
 mod order;
 mod size;
 mod spec;
 mod state;
 
 pub use check::{SpecFault, max_seed_text};
+pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
 pub use order::{MAX_VMS, VmNews, VmOrder, VmWant};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
@@ -22,7 +25,8 @@ pub use spec::{
     VmTextError, Volume, VolumeName, VolumeSource,
 };
 pub use state::{
-    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmRefusalReason, VmReport, VmState,
+    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmFetching, VmRefusal, VmRefusalReason, VmReport,
+    VmState,
 };
 
 #[cfg(test)]

@@ -57,6 +57,16 @@ pub struct VmSpec {
     pub allow_tcg: bool,
 }
 
+impl VmSpec {
+    /// The volumes that are files of the central node, with their digests; twice where two volumes stand on one file.
+    pub fn files(&self) -> impl Iterator<Item = (&VolumeName, Digest)> {
+        self.volumes.iter().filter_map(|volume| match &volume.source {
+            VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some((&volume.name, *digest)),
+            VolumeSource::Raw { .. } => None,
+        })
+    }
+}
+
 /// Chipset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

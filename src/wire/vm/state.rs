@@ -94,6 +94,18 @@ pub struct VmReport {
     /// How often it was started again in a row.
     #[serde(default)]
     pub restarts: u32,
+    /// How far the fetch of its volumes is, while they are fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetching: Option<VmFetching>,
+}
+
+/// How far the fetch of a machine's volumes is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmFetching {
+    /// Bytes that are on the node and checked.
+    pub bytes: u64,
+    /// Bytes of all volumes whose size is known so far.
+    pub of: u64,
 }
 
 /// What a node lacks for a virtual machine.
@@ -124,6 +136,10 @@ pub enum VmRefusalReason {
     VolumeMissing,
     /// A file that is no image, or one that reaches for other files.
     VolumeUnfit,
+    /// What was fetched is not what its digest names.
+    VolumeDiffers,
+    /// A file has no room on the node.
+    StoreFull,
     /// No disk has that identity, or several have.
     DiskMissing,
     /// The node itself, or another machine, uses the disk.
@@ -156,6 +172,8 @@ impl VmRefusalReason {
             VmRefusalReason::UnitTaken => "unit_taken",
             VmRefusalReason::VolumeMissing => "volume_missing",
             VmRefusalReason::VolumeUnfit => "volume_unfit",
+            VmRefusalReason::VolumeDiffers => "volume_differs",
+            VmRefusalReason::StoreFull => "store_full",
             VmRefusalReason::DiskMissing => "disk_missing",
             VmRefusalReason::DiskInUse => "disk_in_use",
             VmRefusalReason::BridgeMissing => "bridge_missing",

@@ -40,6 +40,8 @@ fn the_words_of_states_and_reasons_are_those_of_the_wire() {
         UnitTaken,
         VolumeMissing,
         VolumeUnfit,
+        VolumeDiffers,
+        StoreFull,
         DiskMissing,
         DiskInUse,
         BridgeMissing,
