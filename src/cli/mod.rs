@@ -34,6 +34,7 @@ mod timeline;
 mod token;
 mod units;
 mod versions;
+mod vm;
 
 pub use failure::Failure;
 
@@ -99,6 +100,9 @@ enum Verb {
     /// Bundles: software as layers that nodes mount: build, list
     #[command(subcommand)]
     Bundle(bundle::Bundle),
+    /// Virtual machines: create, start, stop, restart, list, show, delete
+    #[command(subcommand)]
+    Vm(vm::Vm),
     /// Tokens for machines that are not netbooted: create, list, revoke
     #[command(subcommand)]
     Token(token::Token),
@@ -172,6 +176,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),
         Verb::Bundle(bundle) => bundle.run(&context),
+        Verb::Vm(vm) => vm.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),

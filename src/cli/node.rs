@@ -265,7 +265,7 @@ fn once(once: &Once) -> String {
 }
 
 /// A word of the wire as it is written there.
-fn word(value: &impl serde::Serialize) -> String {
+pub(super) fn word(value: &impl serde::Serialize) -> String {
     let word = serde_json::to_value(value).ok();
     word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }

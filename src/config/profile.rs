@@ -94,6 +94,15 @@ pub enum PageSize {
 }
 
 impl Hugepages {
+    /// All of them, in bytes.
+    pub fn bytes(self) -> u64 {
+        let one: u64 = match self.size {
+            PageSize::G1 => 1 << 30,
+            PageSize::M2 => 2 << 20,
+        };
+        one.saturating_mul(self.count.into())
+    }
+
     /// As the kernel is told.
     pub fn kernel_args(self) -> [String; 2] {
         [format!("hugepagesz={}", self.size), format!("hugepages={}", self.count)]

@@ -52,6 +52,11 @@ pub enum Verb {
     ApiTokenCreate,
     ApiTokenRevoke,
     Backup,
+    VmCreate,
+    VmStart,
+    VmStop,
+    VmRestart,
+    VmDelete,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

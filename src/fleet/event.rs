@@ -97,6 +97,28 @@ pub enum EventKind {
     Restored,
     /// What was edited has faults; the last good one stays.
     ReloadRefused,
+    /// A virtual machine was ordered, and has a node.
+    VmCreated,
+    /// An operator started, stopped, restarted or deleted a virtual machine.
+    VmOrdered,
+    /// The guest of a virtual machine runs.
+    VmStarted,
+    /// A virtual machine is off, as wanted.
+    VmStopped,
+    /// A virtual machine is off, and nobody wanted that.
+    VmFailed,
+    /// A virtual machine ended and is started again by its node.
+    VmRestarted,
+    /// A node has a virtual machine no more, and did not say that it ended.
+    VmLost,
+    /// Nothing of a virtual machine is on its node any more.
+    VmReleased,
+    /// A node cannot release a virtual machine.
+    VmReleaseBlocked,
+    /// A node has a virtual machine that is not on record.
+    VmUnknown,
+    /// A virtual machine is placed on another node than before.
+    VmMoved,
 }
 
 impl EventKind {
@@ -131,6 +153,17 @@ impl EventKind {
             EventKind::BackedUp => "backed_up",
             EventKind::Restored => "restored",
             EventKind::ReloadRefused => "reload_refused",
+            EventKind::VmCreated => "vm_created",
+            EventKind::VmOrdered => "vm_ordered",
+            EventKind::VmStarted => "vm_started",
+            EventKind::VmStopped => "vm_stopped",
+            EventKind::VmFailed => "vm_failed",
+            EventKind::VmRestarted => "vm_restarted",
+            EventKind::VmLost => "vm_lost",
+            EventKind::VmReleased => "vm_released",
+            EventKind::VmReleaseBlocked => "vm_release_blocked",
+            EventKind::VmUnknown => "vm_unknown",
+            EventKind::VmMoved => "vm_moved",
         }
     }
 }

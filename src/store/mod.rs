@@ -13,6 +13,7 @@
 //! | `profile/<name>` | [`Revisions`](crate::fleet::Revisions): what a profile was, and what it is held at |
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](crate::trust::ApiToken) |
 //! | `asked/<SHA-256 of actor and key>` | [`Asked`](crate::fleet::Asked): orders that came with a key |
+//! | `vm/<UUID>` | [`Vm`](crate::work::Vm): a virtual machine, and what of its node it holds |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](crate::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!
@@ -41,6 +42,7 @@ mod model;
 mod open;
 mod revisions;
 mod tx;
+mod work;
 
 #[cfg(test)]
 mod tests;

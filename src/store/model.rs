@@ -3,6 +3,7 @@
 use super::{
     ASKED_LIFE, MAX_ASKED, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
+    work::Work,
 };
 use crate::fleet::{Asked, AuditSeq, BootSession, EventSeq, History, Lease, Node, Phase, Revisions};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
@@ -37,6 +38,7 @@ pub struct Model {
     pub(super) revisions: BTreeMap<ProfileName, Revisions>,
     pub(super) api_tokens: BTreeMap<Digest, ApiToken>,
     pub(super) asked: BTreeMap<Digest, Asked>,
+    pub(super) work: Work,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: which node stands for one whose hardware is gone.
@@ -282,6 +284,12 @@ impl Model {
             match change {
                 Change::Put(token) => self.put_token(token),
                 Change::Remove => self.remove_token(hash),
+            }
+        }
+        for (uuid, change) in staged.vms {
+            match change {
+                Change::Put(vm) => self.work.put_vm(vm),
+                Change::Remove => self.work.remove_vm(uuid),
             }
         }
     }

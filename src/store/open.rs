@@ -60,6 +60,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 model.asked.insert(digest, decode(&key, value)?);
             }
             "token" => model.put_token(decode(&key, value)?),
+            "vm" => model.work.put_vm(decode(&key, value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }
     }

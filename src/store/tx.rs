@@ -5,8 +5,9 @@ use super::{
     journal::{Batch, EVENTS},
 };
 use crate::fleet::{Asked, Audit, AuditSeq, BootSession, Event, EventSeq, History, Lease, Node, Revisions};
-use crate::id::{BootSessionId, Digest, NodeId, ProfileName};
+use crate::id::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid};
 use crate::trust::{ApiToken, TokenRecord};
+use crate::work::Vm;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -17,7 +18,7 @@ pub(super) enum Change<T> {
 }
 
 impl<T> Change<T> {
-    fn value(&self) -> Option<&T> {
+    pub(super) fn value(&self) -> Option<&T> {
         match self {
             Change::Put(value) => Some(value),
             Change::Remove => None,
@@ -36,6 +37,7 @@ pub(super) struct Staged {
     pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
     pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
     pub(super) asked: BTreeMap<Digest, Change<Asked>>,
+    pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -43,7 +45,7 @@ pub(super) struct Staged {
 /// A change in the making.
 pub struct Tx<'a> {
     model: &'a Model,
-    staged: Staged,
+    pub(super) staged: Staged,
     /// By how many sessions the staged ones outnumber those that go.
     more_sessions: isize,
     /// The order of the next session.
@@ -237,6 +239,7 @@ impl Staged {
             && self.revisions.is_empty()
             && self.api_tokens.is_empty()
             && self.asked.is_empty()
+            && self.vms.is_empty()
             && self.events.is_empty()
             && self.audit.is_empty()
     }
@@ -256,6 +259,7 @@ impl Staged {
         write_all(&mut batch, "profile", &self.revisions)?;
         write_all(&mut batch, "api-token", &self.api_tokens)?;
         write_all(&mut batch, "asked", &self.asked)?;
+        write_all(&mut batch, "vm", &self.vms)?;
         audit::write(&mut batch, next_audit, &self.audit)?;
         for (seq, event) in events {
             batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);

@@ -1,7 +1,16 @@
 //! Step 2, work: what nodes are given to do, and what they have to give. Pure.
 //!
 //! ```text
-//! slot   what of a node can be given away    place  which node takes it
-//! vm     a virtual machine's record and life  job    a bare-metal task's record and life
+//! slot   what of a node can be given away    place  which node takes it      wishes  which of its units
+//! vm     a virtual machine's record and life  job    a bare-metal task's record and life    held  what is given away of a node
 //! ```
 //! A node either holds virtual machines or is claimed by one job, never both.
+
+mod held;
+mod place;
+mod vm;
+mod wishes;
+
+pub use held::Held;
+pub use place::{Fit, Host, Lack, Lacking, MAX_TOLD, NODE_RESERVE, Runs, Unfit, Verdict, lacks, place};
+pub use vm::{Place, Seen, Vm, VmLife, VmTold, VmWish};

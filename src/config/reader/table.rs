@@ -73,6 +73,11 @@ impl<'d> Table<'d> {
         self.toml.get(key).is_some_and(|item| !item.is_none())
     }
 
+    /// What stands there, as TOML calls it: `string`, `integer`, `array`.
+    pub fn kind(&self, key: &str) -> Option<&'static str> {
+        self.item(key).map(Item::type_name)
+    }
+
     /// Records a fault if the key is absent. Give it what the getter gave: a faulty value is not reported twice.
     pub fn required<T>(&self, key: &str, value: Option<T>, hint: impl Into<String>) -> Option<T> {
         if value.is_none() && !self.has(key) {

@@ -1,10 +1,11 @@
-//! `vm.toml`: a virtual machine as people write it becomes a [`VmSpec`], or the list of all its faults.
+//! `vm.toml`: a virtual machine as people write it becomes a [`VmAsk`], or the list of all its faults.
 //!
 //! ```toml
 //! name = "train-7"
 //! vcpus = 8
 //! memory = "64G"
-//! units = ["0000:01:00.0"]          # one function of each unit; the units go whole
+//! units = ["class:0302", "any"]     # one unit each: an address, a selector or any; or a number; or "all" for the whole node
+//! on_node_loss = "wait"             # or "restart": elsewhere, once it is certain that it runs here no more
 //! [restart]
 //! when = "on-failure"
 //! [[volume]]
@@ -16,6 +17,10 @@
 //! user_data = "#cloud-config\n"
 //! ```
 //! Bounds, and what holds between fields, are the wire's ([`VmSpec::faults`]): the node asks the same. Here they get their lines.
+
+mod ask;
+
+pub use ask::{DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitWishError, UnitWish, UnitsAsk, VmAsk};
 
 use super::{
     Faults,
@@ -40,17 +45,17 @@ const PLACEHOLDER_MIB: u64 = 1024;
 ///
 /// # Errors
 /// All faults at once, in the order of their lines.
-pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmSpec, Faults> {
+pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
     let document = reader::parse(text, file)?;
-    let spec = read(&document, fresh);
-    document.finish(Some(spec))
+    let ask = read(&document, fresh);
+    document.finish(Some(ask))
 }
 
 /// Reads a file that holds one.
 ///
 /// # Errors
 /// All faults at once; one when the file cannot be read.
-pub fn load(file: &Path, fresh: SystemUuid) -> Result<VmSpec, Faults> {
+pub fn load(file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
     parse(&reader::read_text(file, "name the file of the virtual machine with -f FILE")?, file, fresh)
 }
 
@@ -64,9 +69,19 @@ struct Written<'d> {
     nics: Vec<Table<'d>>,
 }
 
-fn read(document: &Document, fresh: SystemUuid) -> VmSpec {
+fn read(document: &Document, fresh: SystemUuid) -> VmAsk {
     let root = document.root();
     let mut spec = head(&root, fresh);
+    let units = units(&root);
+    spec.units = units.each.iter().filter_map(UnitWish::address).collect();
+    let only_wished = spec.units.is_empty() && (units.whole || !units.each.is_empty());
+    if only_wished && spec.machine == MachineType::Pc {
+        root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
+    }
+    let policies = [("wait", OnNodeLoss::Wait), ("restart", OnNodeLoss::Restart)];
+    let on_node_loss = root.choice("on_node_loss", &policies).map(|policy| policy.value).unwrap_or_default();
+    let grace = root.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
+    let grace_s = grace.map_or(DEFAULT_GRACE_S, |grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
     let restart = root.table("restart");
     if let Some(table) = &restart {
         spec.restart = restart_policy(table);
@@ -88,7 +103,28 @@ fn read(document: &Document, fresh: SystemUuid) -> VmSpec {
     for fault in spec.faults() {
         written.report(fault);
     }
-    spec
+    VmAsk { spec, units, on_node_loss, grace_s }
+}
+
+/// A number of them, `"all"`, or a list with one entry for each.
+fn units(root: &Table<'_>) -> UnitsAsk {
+    match root.kind("units") {
+        Some("integer") => {
+            let count = root.integer("units", 0..=ask::MAX_UNITS).map_or(0, |count| count.value);
+            UnitsAsk { whole: false, each: (0..count).map(|_| UnitWish::Any).collect() }
+        }
+        Some("string") => {
+            let whole = root.choice("units", &[("all", true)]).is_some();
+            UnitsAsk { whole, each: Vec::new() }
+        }
+        _ => {
+            let each: Vec<UnitWish> = root.list("units").into_iter().map(|unit| unit.value).collect();
+            if each.len() > usize::try_from(ask::MAX_UNITS).unwrap_or(usize::MAX) {
+                root.fault("units", format!("{} units", each.len()), format!("at most {}", ask::MAX_UNITS));
+            }
+            UnitsAsk { whole: false, each }
+        }
+    }
 }
 
 impl Written<'_> {
@@ -144,7 +180,7 @@ fn head(root: &Table<'_>, fresh: SystemUuid) -> VmSpec {
         volumes: Vec::new(),
         cloud_init: None,
         nics: Vec::new(),
-        units: root.list("units").into_iter().map(|unit| unit.value).collect(),
+        units: Vec::new(),
         restart: RestartPolicy::default(),
         allow_tcg: flag("allow_tcg"),
     }

@@ -10,12 +10,16 @@ fn fresh() -> SystemUuid {
     "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
 }
 
-fn read(text: &str) -> Result<VmSpec, Faults> {
+fn ask(text: &str) -> Result<VmAsk, Faults> {
     parse(text, Path::new("vm.toml"), fresh())
 }
 
+fn read(text: &str) -> Result<VmSpec, Faults> {
+    ask(text).map(|ask| ask.spec)
+}
+
 fn places(text: &str) -> Vec<(usize, String)> {
-    let Faults(faults) = read(text).expect_err("it has faults");
+    let Faults(faults) = ask(text).expect_err("it has faults");
     assert!(faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()), "{faults:?}");
     faults.into_iter().map(|fault| (fault.line, fault.key)).collect()
 }
@@ -151,6 +155,31 @@ fn the_least_gets_the_fresh_uuid_and_the_same_cards_each_time() {
     assert_eq!(one.uuid, fresh());
     assert_ne!(one.nics[0].mac, one.nics[1].mac);
     assert!(!VmState::Stopped.is_live());
+}
+
+#[test]
+fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
+    let least = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\n";
+    let units = |line: &str| ask(&format!("{least}{line}\n")).expect("sound").units;
+    assert_eq!(units("units = 2").each, [UnitWish::Any, UnitWish::Any]);
+    assert!(units("units = \"all\"").whole && units("").each.is_empty());
+    let mixed = units("units = [\"any\", \"vendor:10de\", \"0000:41:00.0\"]").each;
+    let words: Vec<String> = mixed.iter().map(ToString::to_string).collect();
+    assert_eq!(words, ["any", "vendor:10de", "0000:41:00.0"]);
+    for line in ["units = -1", "units = 33", "units = \"every\"", "units = true", "units = [\"gpu\"]", "units = [1]"] {
+        assert!(ask(&format!("{least}{line}\n")).is_err(), "{line}");
+    }
+    assert_eq!(places(&format!("{least}machine = \"pc\"\nunits = 1\n")), [(4, "machine".to_owned())]);
+}
+
+#[test]
+fn what_becomes_of_it_without_its_node_is_said_in_the_file() {
+    let text = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n";
+    let asked = ask(text).expect("sound");
+    assert_eq!((asked.on_node_loss, asked.grace_s, asked.is_bound()), (OnNodeLoss::Restart, 5, false));
+    assert!(ask(&format!("{text}units = 1\n")).is_ok_and(|asked| asked.is_bound()));
+    let stored = serde_json::to_string(&asked).expect("plain");
+    assert_eq!(serde_json::from_str::<VmAsk>(&stored).expect("its own text"), asked);
 }
 
 proptest! {

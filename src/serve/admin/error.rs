@@ -3,7 +3,7 @@
 use super::view::ErrorView;
 use crate::fleet::AuditOutcome;
 use crate::id::CorrelationId;
-use crate::serve::central::{ApiTokenError, OperateError, RenderError};
+use crate::serve::central::{ApiTokenError, OperateError, RenderError, VmError};
 use crate::store::StoreError;
 use crate::trust::Role;
 use axum::{
@@ -104,6 +104,7 @@ impl From<OperateError> for Refused {
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
             OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
+            OperateError::Vm(error) => vm(error),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
             OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
@@ -111,6 +112,18 @@ impl From<OperateError> for Refused {
             OperateError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store"),
         };
         Refused::new(status, code, whole(&error))
+    }
+}
+
+/// What stands against a placement is its own word, for programs that try again.
+fn vm(error: &VmError) -> (StatusCode, &'static str) {
+    match error {
+        VmError::None(_) => (StatusCode::NOT_FOUND, "no_vm"),
+        VmError::NameTaken { .. } | VmError::UuidTaken { .. } => (StatusCode::CONFLICT, "vm_exists"),
+        VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
+        VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
+        VmError::Unfit(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
+        VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
     }
 }
 

@@ -17,6 +17,8 @@
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
 //! | `GET profiles` | profiles with all that they inherit |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
+//! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
+//! | `POST vms/{vm}/start`, `stop`, `restart`, `delete` | the virtual machine afterwards |
 //! | `POST backup` | a sealed backup, as a stream |
 //! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
@@ -47,6 +49,7 @@ mod timeline;
 mod tokens;
 mod trust;
 pub mod view;
+mod vms;
 
 pub use asked::{KEY_HEADER, REPLAYED_HEADER};
 pub use backup::MakeBackup;

@@ -17,6 +17,7 @@ use super::{
         Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView, TimelineView, TokenView,
         UnitCount,
     },
+    vms,
 };
 use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
@@ -36,15 +37,15 @@ use axum::{
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Largest request body, in bytes.
-pub(super) const MAX_BODY: usize = 16 * 1024;
+/// Largest request body, in bytes: a virtual machine with all that cloud-init may get.
+pub(super) const MAX_BODY: usize = 512 * 1024;
 /// How long an answer may take to begin.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
-    let routes = site_routes(credentials(boots(life::routes(nodes_routes(Routes::default())))));
+    let routes = site_routes(credentials(vms::routes(boots(life::routes(nodes_routes(Routes::default()))))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))

@@ -7,6 +7,7 @@ pub use super::bodies::{
 use super::doctor::Finding;
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
+pub use super::vms::{CreateVm, DeleteVm, VmView};
 use crate::config::{Profile, Site};
 use crate::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,

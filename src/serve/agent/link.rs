@@ -127,6 +127,11 @@ async fn attend<P: AgentPlane>(
             },
             command = inbox.recv() => match command {
                 Some(LinkCommand::Send(message)) => socket.send(&message).await?,
+                Some(LinkCommand::Vms(which)) => {
+                    for order in service.plane.vm_orders(link, which) {
+                        socket.send(&FromCentral::Vm(order)).await?;
+                    }
+                }
                 Some(LinkCommand::Probe(answer)) => socket.ping(probes.asked(answer)).await?,
                 Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
                 None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),

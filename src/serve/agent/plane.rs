@@ -1,11 +1,12 @@
 //! What the agent plane asks of the central node.
 
 use crate::{
-    id::NodeId,
+    id::{NodeId, SystemUuid},
     serve::central::{Central, LinkCommand, LinkId, PendingTicket, PlaneError},
     trust::{Peer, TrustError},
     wire::{
         EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
+        vm::VmOrder,
     },
 };
 use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
@@ -68,6 +69,11 @@ pub trait AgentPlane: Send + Sync + 'static {
         link: Self::Link,
         message: FromAgent,
     ) -> impl Future<Output = Result<Option<FromCentral>, PlaneError>> + Send;
+    /// What the node is told of one virtual machine, or of all.
+    fn vm_orders(&self, link: Self::Link, which: Option<SystemUuid>) -> Vec<VmOrder> {
+        let _ = (link, which);
+        Vec::new()
+    }
     /// A link is over. Called exactly once for each one that was up.
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
@@ -130,6 +136,10 @@ impl AgentPlane for Arc<Central> {
 
     async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
         Central::link_message(self, link, message).await
+    }
+
+    fn vm_orders(&self, link: LinkId, which: Option<SystemUuid>) -> Vec<VmOrder> {
+        Central::vm_orders(self, link.node(), which)
     }
 
     async fn link_down(&self, link: LinkId) {

@@ -10,7 +10,7 @@ use super::{
     stalls,
 };
 use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, LinkState, PhaseChange, Stage};
-use crate::id::{NodeId, Timestamp};
+use crate::id::{NodeId, SystemUuid, Timestamp};
 use crate::store::StoreError;
 use crate::trust::Peer;
 use crate::wire::{
@@ -37,6 +37,8 @@ pub struct LinkId {
 pub enum LinkCommand {
     /// Send this.
     Send(FromCentral),
+    /// Tell the node what is wanted of one virtual machine, or of all.
+    Vms(Option<SystemUuid>),
     /// Ping, and fire when the node has answered.
     Probe(oneshot::Sender<()>),
     /// End the link, for this reason.
@@ -66,6 +68,13 @@ pub(super) struct Live {
 struct Outstanding {
     task: Task,
     done: Option<oneshot::Sender<TaskOutcome>>,
+}
+
+impl LinkId {
+    /// Whose it is.
+    pub fn node(self) -> NodeId {
+        self.node
+    }
 }
 
 impl Central {
@@ -113,6 +122,7 @@ impl Central {
             // The link was just made: if it is gone again, its tasks wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
         }
+        let _ = commands.try_send(LinkCommand::Vms(None));
         let heartbeat_s = u32::try_from(self.site().agent.heartbeat.as_secs()).unwrap_or(30);
         Ok((id, Welcome { version: VERSION, heartbeat_s, now: Some(now) }))
     }
@@ -140,6 +150,7 @@ impl Central {
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 self.heartbeat(link, heartbeat);
+                self.notify_unsettled(link.node);
                 if idle {
                     self.drained(link.node).await?;
                 }
@@ -151,7 +162,7 @@ impl Central {
                 Ok(Some(FromCentral::Acknowledged { task }))
             }
             FromAgent::Vm(news) => {
-                tracing::debug!(node = %link.node, ?news, "a node tells of its virtual machines");
+                self.vm_news(link.node, news).await?;
                 Ok(None)
             }
             FromAgent::Renewed => self.renewed(link.node, &serial).await.map(|()| None),

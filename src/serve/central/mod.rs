@@ -22,6 +22,7 @@
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
 //! | `api_tokens` | tokens of the admin plane |
 //! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
+//! | `vms`, `hosts`, `vm_news` | virtual machines: what is ordered, which nodes take them, what these tell of them |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
@@ -38,6 +39,7 @@ mod context;
 mod dhcp;
 mod enrol;
 mod fetch;
+mod hosts;
 mod keep;
 mod life;
 mod link;
@@ -58,6 +60,8 @@ mod segments;
 mod stages;
 mod stalls;
 mod tokens;
+mod vm_news;
+mod vms;
 mod watch;
 
 pub use api_tokens::ApiTokenError;
@@ -79,6 +83,7 @@ pub use revisions::RollbackError;
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
+pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
 pub use watch::WATCH_INTERVAL;
 
 use crate::boot::Line;
@@ -145,6 +150,7 @@ pub struct Central {
     repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
+    strangers: vm_news::Strangers,
     vigil: Mutex<watch::Watched>,
     freed: Mutex<Vec<Lease>>,
     alarms: alarm::Limiter,
@@ -183,6 +189,7 @@ impl Central {
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
+            strangers: vm_news::Strangers::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),
             alarms: alarm::Limiter::default(),

@@ -2,7 +2,7 @@
 
 use super::{
     ApiTokenError, Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event,
-    stalls,
+    stalls, vms::VmError,
 };
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
@@ -61,6 +61,9 @@ pub enum OperateError {
     /// A profile cannot be rolled back.
     #[error(transparent)]
     Rollback(#[from] RollbackError),
+    /// A virtual machine.
+    #[error(transparent)]
+    Vm(#[from] VmError),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),

@@ -1,6 +1,8 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
-use super::{Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach};
+use super::{
+    Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach, vm_news,
+};
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
 use crate::fleet::{
     Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage, Transition,
@@ -145,6 +147,7 @@ impl Central {
                     session.address.get_or_insert(from);
                 });
                 reach(tx, session, Stage::Script, now);
+                vm_news::rebooted(tx, id, session, now);
                 let mut change = None;
                 let used = tx.edit_node(id, |node| {
                     node.boot = Some(session);

@@ -65,6 +65,29 @@ impl VmSpec {
             VolumeSource::Raw { .. } => None,
         })
     }
+
+    /// What is said of one of which nothing but this is known; it is there to be released.
+    pub fn unknown(name: VmName, uuid: SystemUuid) -> Self {
+        VmSpec {
+            name,
+            uuid,
+            vcpus: 1,
+            memory: ByteSize::from_mib(0),
+            machine: MachineType::default(),
+            cpu: CpuModel::default(),
+            firmware: Firmware::default(),
+            secure_boot: false,
+            vtpm: false,
+            hugepages: false,
+            numa_node: None,
+            volumes: Vec::new(),
+            cloud_init: None,
+            nics: Vec::new(),
+            units: Vec::new(),
+            restart: RestartPolicy::default(),
+            allow_tcg: false,
+        }
+    }
 }
 
 /// Chipset.

@@ -1,0 +1,140 @@
+//! What is asked of a virtual machine beside its specification: what only the central node decides by.
+
+use crate::{
+    id::{PciAddress, VfioSelector, serde_as_text},
+    wire::vm::VmSpec,
+};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// Seconds that a guest has to end by itself unless its file says otherwise.
+pub const DEFAULT_GRACE_S: u32 = 60;
+/// Most seconds that a guest has to end by itself.
+pub const MAX_GRACE_S: u32 = 3600;
+/// Most units of one machine; the wire's own bound.
+pub(super) const MAX_UNITS: i64 = 32;
+
+/// A virtual machine as it is ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmAsk {
+    /// What the node is told. Its `units` are those that it has on its node; before it has one, those that were named by address.
+    pub spec: VmSpec,
+    /// The units that it wants.
+    #[serde(default)]
+    pub units: UnitsAsk,
+    /// What becomes of it when its node is lost.
+    #[serde(default)]
+    pub on_node_loss: OnNodeLoss,
+    /// Seconds that the guest has to end by itself when it is stopped.
+    #[serde(default = "default_grace")]
+    pub grace_s: u32,
+}
+
+fn default_grace() -> u32 {
+    DEFAULT_GRACE_S
+}
+
+impl VmAsk {
+    /// A specification and nothing else.
+    pub fn new(spec: VmSpec) -> Self {
+        let each = spec.units.iter().cloned().map(UnitWish::named).collect();
+        let units = UnitsAsk { whole: false, each };
+        VmAsk { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S }
+    }
+
+    /// True if it stands on what only one node has: units, or a disk of it.
+    pub fn is_bound(&self) -> bool {
+        let raw = |volume: &crate::wire::vm::Volume| matches!(volume.source, crate::wire::vm::VolumeSource::Raw { .. });
+        self.units.whole || !self.units.each.is_empty() || self.spec.volumes.iter().any(raw)
+    }
+}
+
+/// The units that a virtual machine wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnitsAsk {
+    /// All of its node, with the switches that join them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
+    /// One unit for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<UnitWish>,
+}
+
+/// One unit that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnitWish {
+    /// Whichever is free.
+    Any,
+    /// One with a function that this names.
+    Selected(VfioSelector),
+}
+
+impl UnitWish {
+    /// The unit that holds one function.
+    pub fn named(address: PciAddress) -> Self {
+        UnitWish::Selected(VfioSelector::Address(address.as_str().to_owned()))
+    }
+
+    /// The function, where one is named.
+    pub fn address(&self) -> Option<PciAddress> {
+        match self {
+            UnitWish::Selected(VfioSelector::Address(address)) => address.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The text names no unit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335")]
+pub struct ParseUnitWishError(String);
+
+impl FromStr for UnitWish {
+    type Err = ParseUnitWishError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "any" {
+            return Ok(UnitWish::Any);
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(UnitWish::named(address));
+        }
+        let selector = text.parse().map(UnitWish::Selected);
+        selector.map_err(|_| ParseUnitWishError(text.chars().take(80).collect()))
+    }
+}
+
+impl fmt::Display for UnitWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnitWish::Any => f.write_str("any"),
+            UnitWish::Selected(VfioSelector::Address(address)) => f.write_str(address),
+            UnitWish::Selected(selector) => selector.fmt(f),
+        }
+    }
+}
+
+serde_as_text!(UnitWish);
+
+/// What becomes of a virtual machine when its node is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNodeLoss {
+    /// It waits for its node, or for an operator.
+    #[default]
+    Wait,
+    /// It is started on another node as soon as it is certain that it does not run on the old one any more. One with units or a disk
+    /// of its node is never moved.
+    Restart,
+}
+
+impl OnNodeLoss {
+    /// The word of a vm.toml, which is also shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnNodeLoss::Wait => "wait",
+            OnNodeLoss::Restart => "restart",
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What nodes are given to do: the tables of work, and what of each node is given away.
+
+use super::{
+    Model,
+    tx::{Change, Tx},
+};
+use crate::fleet::Node;
+use crate::id::{NodeId, SystemUuid, VmName};
+use crate::work::{Held, Vm};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Virtual machines, and the indexes that are derived from them.
+#[derive(Default)]
+pub(super) struct Work {
+    vms: BTreeMap<SystemUuid, Vm>,
+    /// Derived: a name is unique.
+    names: BTreeMap<VmName, SystemUuid>,
+    /// Derived: those that other nodes shall release, too.
+    strays: BTreeSet<SystemUuid>,
+    /// Derived: what the machines of a node hold.
+    held: BTreeMap<NodeId, Held>,
+}
+
+impl Work {
+    pub(super) fn put_vm(&mut self, vm: Vm) {
+        self.remove_vm(vm.uuid());
+        self.names.insert(vm.name().clone(), vm.uuid());
+        if !vm.strays.is_empty() {
+            self.strays.insert(vm.uuid());
+        }
+        if let Some(node) = vm.node() {
+            self.held.entry(node).or_default().add(&vm);
+        }
+        self.vms.insert(vm.uuid(), vm);
+    }
+
+    pub(super) fn remove_vm(&mut self, uuid: SystemUuid) {
+        let Some(old) = self.vms.remove(&uuid) else { return };
+        if self.names.get(old.name()) == Some(&uuid) {
+            self.names.remove(old.name());
+        }
+        self.strays.remove(&uuid);
+        let Some(node) = old.node() else { return };
+        if let Some(held) = self.held.get_mut(&node) {
+            held.remove(uuid);
+            if held.is_empty() {
+                self.held.remove(&node);
+            }
+        }
+    }
+}
+
+impl Model {
+    /// All nodes, by ID, for who may have to go through them twice.
+    pub fn all_nodes(&self) -> impl Iterator<Item = &Node> + Clone {
+        self.nodes.values()
+    }
+
+    /// All virtual machines, by UUID.
+    pub fn vms(&self) -> impl Iterator<Item = &Vm> {
+        self.work.vms.values()
+    }
+
+    /// How many virtual machines are on record.
+    pub fn vm_count(&self) -> usize {
+        self.work.vms.len()
+    }
+
+    /// One virtual machine.
+    pub fn vm(&self, uuid: SystemUuid) -> Option<&Vm> {
+        self.work.vms.get(&uuid)
+    }
+
+    /// The virtual machine of a name.
+    pub fn vm_named(&self, name: &VmName) -> Option<&Vm> {
+        self.vm(*self.work.names.get(name)?)
+    }
+
+    /// What of a node is given away to virtual machines; `None` where nothing is.
+    pub fn held(&self, node: NodeId) -> Option<&Held> {
+        self.work.held.get(&node)
+    }
+
+    /// The virtual machines that more nodes than their own shall release.
+    pub fn stray_vms(&self) -> impl Iterator<Item = &Vm> {
+        self.work.strays.iter().filter_map(|uuid| self.vm(*uuid))
+    }
+
+    /// The virtual machines that a node has.
+    pub fn vms_of(&self, node: NodeId) -> impl Iterator<Item = &Vm> {
+        self.held(node).into_iter().flat_map(Held::vms).filter_map(|uuid| self.vm(uuid))
+    }
+}
+
+impl Tx<'_> {
+    /// A virtual machine, as staged or as it was.
+    pub fn vm(&self, uuid: SystemUuid) -> Option<&Vm> {
+        match self.staged.vms.get(&uuid) {
+            Some(change) => change.value(),
+            None => self.before().vm(uuid),
+        }
+    }
+
+    /// Stores a virtual machine.
+    pub fn put_vm(&mut self, vm: Vm) {
+        self.staged.vms.insert(vm.uuid(), Change::Put(vm));
+    }
+
+    /// Forgets a virtual machine.
+    pub fn remove_vm(&mut self, uuid: SystemUuid) {
+        self.staged.vms.insert(uuid, Change::Remove);
+    }
+}
