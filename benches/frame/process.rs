@@ -97,6 +97,13 @@ impl Server {
         self.process.pid()
     }
 
+    /// Ends it as a crash would.
+    pub fn kill(mut self) {
+        // One that has ended already is as dead.
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
+    }
+
     /// CPU time so far, user and system, of the server, its children, and its children that have ended.
     pub fn cpu(&self) -> Duration {
         self.namespace.processes().into_iter().map(cpu_of).sum()

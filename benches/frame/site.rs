@@ -70,13 +70,17 @@ impl Site {
         }
         self.write(wire).context("write the site")?;
         let image = self.write_image(wire).context("write the image")?;
-        let log = File::create(wire.path("meshd.log"))?;
+        Ok((self.start(wire)?, image))
+    }
+
+    /// Starts `meshd serve` on what is there.
+    pub fn start(&self, wire: &Wire) -> anyhow::Result<Server> {
+        let log = File::options().create(true).append(true).open(wire.path("meshd.log"))?;
         let mut command = meshd(wire);
         command.arg("serve").env("RUST_LOG", self.log).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let ready = || meshd(wire).args(["node", "list"]).output().is_ok_and(|answer| answer.status.success());
         let server = Server::start(&wire.server, &mut command, ready);
-        let server = server.with_context(|| fs::read_to_string(wire.path("meshd.log")).unwrap_or_default())?;
-        Ok((server, image))
+        server.with_context(|| fs::read_to_string(wire.path("meshd.log")).unwrap_or_default())
     }
 
     fn write(&self, wire: &Wire) -> anyhow::Result<()> {

@@ -76,6 +76,8 @@ struct Agent<'a> {
     key: KeyPair,
     certificate: Vec<CertificateDer<'static>>,
     link: Option<Box<Socket>>,
+    /// Its checks were sent once.
+    linked: bool,
 }
 
 /// Runs until it is dropped. A fault is one that the real agent would not survive either.
@@ -83,7 +85,7 @@ pub async fn run(storm: &Storm, host: &mut Host, opened: Opened) -> Result<(), F
     host.begin(Step::Enrol);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| agent(&error))?;
     let mut machine = Machine::new(opened.config.node, opened.boot.token.is_some(), None);
-    let mut agent = Agent { storm, host, opened, key, certificate: Vec::new(), link: None };
+    let mut agent = Agent { storm, host, opened, key, certificate: Vec::new(), link: None, linked: false };
     let started = Instant::now();
     let mut events = VecDeque::new();
     loop {
@@ -135,7 +137,9 @@ impl Agent<'_> {
     }
 
     fn lost(&mut self, why: &str) -> Event {
-        self.link = None;
+        if self.link.take().is_some() && self.linked {
+            self.host.begin(Step::Return);
+        }
         Event::Lost(why.to_owned())
     }
 
@@ -166,6 +170,8 @@ impl Agent<'_> {
                 let said = self.say(&message).await;
                 if said.is_none() && matches!(message, FromAgent::Checks { .. }) {
                     self.host.finish(Step::Link);
+                    self.host.finish(Step::Return);
+                    self.linked = true;
                 }
                 said
             }

@@ -62,7 +62,8 @@ fn main() -> anyhow::Result<()> {
     raise_file_limit(arguments.nodes)?;
     let wire = Wire::new()?;
     fabric::attach(&wire)?;
-    let (server, _) = site(&arguments).serve(&wire)?;
+    let site = site(&arguments);
+    let (server, _) = site.serve(&wire)?;
     frame::calibrate(&mut frame::Table::new())?;
     println!(
         "storm: {} machines power on within {} s, bulk {}",
@@ -70,12 +71,10 @@ fn main() -> anyhow::Result<()> {
         arguments.over.as_secs_f64(),
         if arguments.bulk { "included" } else { "left out" }
     );
-    let report = wire.client.inside(|| -> anyhow::Result<report::Report> {
+    wire.client.inside(|| -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(weather(&arguments, &wire, &server))
-    })??;
-    report.print();
-    Ok(())
+        runtime.block_on(weather(&arguments, &wire, &site, server))
+    })?
 }
 
 /// The site: everybody is let in; the machines are behind a relay.
@@ -103,7 +102,7 @@ fn raise_file_limit(nodes: u32) -> anyhow::Result<()> {
     })
 }
 
-async fn weather(arguments: &Arguments, wire: &Wire, server: &frame::Server) -> anyhow::Result<report::Report> {
+async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame::Server) -> anyhow::Result<()> {
     let storm = Arc::new(Storm {
         fabric: fabric::Fabric::open()?,
         tally: Tally::default(),
@@ -124,20 +123,33 @@ async fn weather(arguments: &Arguments, wire: &Wire, server: &frame::Server) -> 
             machine.run().await;
         });
     }
+    watch(arguments, &storm, begin, Step::Link).await?;
+    let report = tokio::task::block_in_place(|| report::Report::new(arguments, wire, &server, &storm, begin, cpu))?;
+    report.print();
+    println!("storm: meshd is killed and started again; every agent dials anew");
+    let began = report::Moment::now();
+    let server = tokio::task::block_in_place(|| {
+        server.kill();
+        site.start(wire)
+    })?;
+    watch(arguments, &storm, began, Step::Return).await?;
+    report::print_return(arguments, &storm, began, server.peak_memory());
+    storm.over.cancel();
+    machines.shutdown().await;
+    Ok(())
+}
+
+/// Waits until every machine that has not given up has finished a step, or time is up.
+async fn watch(arguments: &Arguments, storm: &Storm, begin: report::Moment, step: Step) -> anyhow::Result<()> {
     let all = usize::try_from(arguments.nodes)?;
     let mut looks = tokio::time::interval(LOOK);
     let end = Instant::now() + arguments.limit;
     loop {
         looks.tick().await;
-        let here = storm.tally.finished(Step::Link);
         let lost = usize::try_from(storm.tally.lost())?;
         report::progress(begin.elapsed(), &storm.tally);
-        if here + lost >= all || Instant::now() > end {
-            break;
+        if storm.tally.finished(step) + lost >= all || Instant::now() > end {
+            return Ok(());
         }
     }
-    let report = tokio::task::block_in_place(|| report::Report::new(arguments, wire, server, &storm, begin, cpu));
-    storm.over.cancel();
-    machines.shutdown().await;
-    report
 }

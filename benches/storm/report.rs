@@ -4,7 +4,7 @@ use crate::{
     Storm,
     arguments::Arguments,
     frame::{Server, Wire, cpu_of},
-    tally::{STEPS, Tally, print_times},
+    tally::{STEPS, Step, Tally, print_times},
 };
 use meshd::id::Timestamp;
 use serde_json::Value;
@@ -17,6 +17,8 @@ use std::{
 const SETTLE: Duration = Duration::from_secs(20);
 /// The goal of PERFORMANCE for 10,000 machines.
 const GOAL: Duration = Duration::from_secs(120);
+/// Ten thousand agents that dial again at once are all back within it.
+const RETURN_GOAL: Duration = Duration::from_secs(60);
 
 /// A moment by both clocks, with the processor time that this program had used by then: it calibrates before it storms.
 #[derive(Clone, Copy)]
@@ -47,6 +49,22 @@ pub fn progress(elapsed: Duration, tally: &Tally) {
         // Only for show.
         let _ = out.flush();
     }
+}
+
+/// How long all agents took to be back after meshd was killed and started again.
+pub fn print_return(arguments: &Arguments, storm: &Storm, began: Moment, memory: u64) {
+    let (took, back) = (began.elapsed(), storm.tally.finished(Step::Return));
+    println!();
+    storm.tally.print_step(Step::Return);
+    let met = usize::try_from(arguments.nodes).is_ok_and(|nodes| back == nodes) && took <= RETURN_GOAL;
+    println!(
+        "storm: {back} of {} agents back {:.1} s after meshd was killed, {} MB at most; goal {} s: {}",
+        arguments.nodes,
+        took.as_secs_f64(),
+        memory / 1_000_000,
+        RETURN_GOAL.as_secs(),
+        if met { "met" } else { "MISSED" }
+    );
 }
 
 /// Figures of one storm.

@@ -19,10 +19,11 @@ pub enum Step {
     Modloop,
     Enrol,
     Link,
+    Return,
 }
 
 /// With the words of the table.
-pub const STEPS: [(Step, &str); 10] = [
+pub const STEPS: [(Step, &str); 11] = [
     (Step::Dhcp, "DHCP of the firmware"),
     (Step::Loader, "loader by TFTP"),
     (Step::IpxeDhcp, "DHCP of iPXE"),
@@ -33,6 +34,7 @@ pub const STEPS: [(Step, &str); 10] = [
     (Step::Modloop, "modloop"),
     (Step::Enrol, "key, TLS, certificate"),
     (Step::Link, "TLS, link, facts, checks"),
+    (Step::Return, "link lost to link again"),
 ];
 
 /// Written by all machines.
@@ -79,14 +81,20 @@ impl Tally {
         self.with(|inner| inner.gave_up.values().sum())
     }
 
-    /// Prints everything but the last step, which the server tells.
+    /// Prints every step, but for the return.
     pub fn print(&self) {
         println!("{:<40} {:>8} {:>9} {:>9} {:>9} {:>9}", "step, seconds", "machines", "p50", "p90", "p99", "max");
         self.with(|inner| {
-            for (step, name) in STEPS {
+            for (step, name) in STEPS.into_iter().filter(|(step, _)| *step != Step::Return) {
                 print_times(name, inner.steps.entry(step).or_default());
             }
         });
+    }
+
+    /// Prints one step.
+    pub fn print_step(&self, step: Step) {
+        let name = STEPS.iter().find(|(one, _)| *one == step).map_or("", |(_, name)| name);
+        self.with(|inner| print_times(name, inner.steps.entry(step).or_default()));
     }
 
     /// Prints what went wrong.
