@@ -2,7 +2,7 @@
 
 use crate::{
     overlays::{self, PEEK_END, peeked},
-    racks::{BOOT, OrEnd, SOON, command_lines, count, events, until_phase, until_written, up},
+    racks::{BOOT, OrEnd, SOON, command_lines, count, until_phase, until_written, up},
 };
 use meshd::lab::{Extra, Power, Rack};
 use serde_json::Value;
