@@ -191,6 +191,8 @@ impl Agent<'_> {
             | Action::AskRenewal
             | Action::Trust(_)
             | Action::Vm(_)
+            | Action::Console(_)
+            | Action::TellVms
             | Action::Reboot => None,
         }
     }

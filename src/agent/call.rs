@@ -3,7 +3,7 @@
 use crate::wire::{self, AgentConfig, ErrorBody, FromCentral, TaskId};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
 use hyper_util::rt::TokioIo;
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
@@ -110,27 +110,119 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| broken(&error))?;
-    let stream = connect(config, tls).await?;
-    let exchange = async {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let whole = async {
         // Ends with this function: a set of tasks aborts what is left when it is dropped.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        let response = sender.send_request(request).await?;
+        let (response, _connection) = send(config, tls, request).await?;
         let status = response.status();
         Ok((status, Limited::new(response.into_body(), wire::MAX_MESSAGE).collect().await))
     };
-    let answer = timeout(CALL_TIMEOUT, exchange).await.map_err(|_| CallError::Lost("no answer in time".into()))?;
-    let (status, body) = answer.map_err(|error: hyper::Error| match alert(&error) {
-        Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
-        None => CallError::Lost(format!("the connection broke: {error}")),
-    })?;
+    let answer = timeout(CALL_TIMEOUT, whole).await.map_err(|_| CallError::Lost("no answer in time".into()))?;
+    let (status, body) = answer?;
     let body = body.map_err(|error| broken(&error))?.to_bytes();
     match status {
         StatusCode::OK => serde_json::from_slice(&body).map_err(|error| broken(&error)),
         StatusCode::UNAUTHORIZED => Err(CallError::Refused(message(&body, status))),
         other => Err(CallError::Lost(message(&body, other))),
     }
+}
+
+/// Sends a request, and gives the head of the answer with the connection that its body comes by.
+async fn send(
+    config: &AgentConfig,
+    tls: Arc<ClientConfig>,
+    request: Request<Full<Bytes>>,
+) -> Result<(Response<Incoming>, JoinSet<Result<(), hyper::Error>>), CallError> {
+    let stream = connect(config, tls).await?;
+    let exchange = async {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        Ok((sender.send_request(request).await?, tasks))
+    };
+    exchange.await.map_err(|error: hyper::Error| broke(&error))
+}
+
+fn broke(error: &hyper::Error) -> CallError {
+    match alert(error) {
+        Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
+        None => CallError::Lost(format!("the connection broke: {error}")),
+    }
+}
+
+/// What is answered to who asks for a piece of a file.
+pub enum Piece {
+    /// Bytes from the place that was asked for on, no further than asked, of a file of so many bytes.
+    Body {
+        /// The bytes.
+        body: Body,
+        /// The size of the file.
+        of: u64,
+    },
+    /// The file ends before that place.
+    Beyond,
+    /// There is no such file for this node, for that reason.
+    None(String),
+}
+
+/// The body of an answer.
+pub struct Body {
+    body: Incoming,
+    _connection: JoinSet<Result<(), hyper::Error>>,
+}
+
+impl Body {
+    /// The next bytes; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        loop {
+            let frame = timeout(CALL_TIMEOUT, self.body.frame()).await;
+            let Some(frame) = frame.map_err(|_| CallError::Lost("nothing comes any more".into()))? else {
+                return Ok(None);
+            };
+            // Trailers are no bytes.
+            if let Ok(bytes) = frame.map_err(|error| broke(&error))?.into_data() {
+                return Ok(Some(bytes));
+            }
+        }
+    }
+}
+
+/// Asks for a piece of a file: from the first of `range` to before the second. 401 is a refusal.
+pub async fn piece(
+    config: &AgentConfig,
+    tls: Arc<ClientConfig>,
+    path: &str,
+    range: (u64, u64),
+) -> Result<Piece, CallError> {
+    let request = Request::builder()
+        .uri(path)
+        .header(header::HOST, wire::SERVER_NAME)
+        .header(header::RANGE, format!("bytes={}-{}", range.0, range.1.saturating_sub(1)))
+        .body(Full::default())
+        .map_err(|error| CallError::Lost(error.to_string()))?;
+    let sent = timeout(CALL_TIMEOUT, send(config, tls, request)).await;
+    let (response, connection) = sent.map_err(|_| CallError::Lost("no answer in time".into()))??;
+    let told = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match (response.status(), content_range(told)) {
+        (StatusCode::PARTIAL_CONTENT, Some((first, of))) if first == range.0 => {
+            Ok(Piece::Body { body: Body { body: response.into_body(), _connection: connection }, of })
+        }
+        (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::Beyond),
+        (status, _) => {
+            let body = Limited::new(response.into_body(), wire::MAX_MESSAGE).collect().await;
+            let said = message(&body.map(|body| body.to_bytes()).unwrap_or_default(), status);
+            match status {
+                StatusCode::UNAUTHORIZED => Err(CallError::Refused(said)),
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::None(said)),
+                _ => Err(CallError::Lost(said)),
+            }
+        }
+    }
+}
+
+/// `bytes 0-99/1000`: the first byte, and the size of all. Total.
+fn content_range(text: &str) -> Option<(u64, u64)> {
+    let (range, of) = text.strip_prefix("bytes ")?.split_once('/')?;
+    Some((range.split_once('-')?.0.parse().ok()?, of.parse().ok()?))
 }
 
 /// Opens a WebSocket. 401 is a refusal.
@@ -202,10 +294,18 @@ mod tests {
         assert_eq!(read(r#"{"kind":"later"}"#), Read::Unreadable);
     }
 
+    #[test]
+    fn a_range_is_read_as_servers_write_it() {
+        assert_eq!(content_range("bytes 5-9/1000"), Some((5, 1000)));
+        for text in ["", "bytes */1000", "bytes 5-9/*", "5-9/10", "bytes -9/10"] {
+            assert_eq!(content_range(text), None, "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn junk_never_panics(text in "\\PC{0,200}|\\{\"kind\":\"task\",\"task\":.{0,20}\\}") {
-            let _ = read(&text);
+            let _ = (read(&text), content_range(&text));
         }
     }
 }

@@ -30,6 +30,9 @@ struct Places {
     /// Key and certificate; keep it in tmpfs
     #[arg(long, global = true, default_value = "/run/meshd", value_name = "FOLDER")]
     state_dir: PathBuf,
+    /// Virtual machines and their volumes
+    #[arg(long, global = true, default_value = agent::vm::FOLDER, value_name = "FOLDER")]
+    vm_dir: PathBuf,
     /// Root of the file system that facts and checks are read from
     #[arg(long, global = true, hide = true, default_value = "/")]
     root: PathBuf,
@@ -82,9 +85,9 @@ fn main() -> ExitCode {
 fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
-    let Places { config, boot_file, state_dir, root, reboot } = places;
+    let Places { config, boot_file, state_dir, vm_dir, root, reboot } = places;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot };
+    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir };
     // One thread is enough for one connection, and a node has better uses for its memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

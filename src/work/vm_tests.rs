@@ -23,7 +23,14 @@ fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
 }
 
 fn report(state: VmState, restarts: u32) -> VmReport {
-    VmReport { uuid: SystemUuid([7; 16]), name: "a".parse().expect("a name"), state, failure: None, restarts }
+    VmReport {
+        uuid: SystemUuid([7; 16]),
+        name: "a".parse().expect("a name"),
+        state,
+        failure: None,
+        restarts,
+        fetching: None,
+    }
 }
 
 #[test]

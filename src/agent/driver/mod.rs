@@ -1,30 +1,23 @@
 //! Gives the machine events, and does what it says. One task, one connection at a time; what takes time runs beside it
 //! and comes back as an event.
 
+mod calls;
 mod edge;
 
 use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
 use super::{
-    call::{self, CallError, Read, Socket},
+    call::{self, Read, Socket},
     checks,
     facts::{self, Tree},
     files::{self, FileError},
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     units,
+    vm::{Desk, Places, Way},
 };
-use crate::wire::{
-    self, AgentConfig, BootPart, EnrolRequest, EnrolResponse, FromAgent, Hello, PendingHello, PendingReply,
-    RenewRequest,
-};
+use crate::wire::{self, AgentConfig, BootPart, FromAgent, Heartbeat, Hello, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
-use serde::Serialize;
-use std::{
-    collections::VecDeque,
-    future::{Future, pending},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
@@ -51,6 +44,8 @@ pub struct Options {
     pub root: PathBuf,
     /// Program and arguments that restart the machine.
     pub reboot: Vec<String>,
+    /// Virtual machines and their volumes; normally [`super::vm::FOLDER`].
+    pub vm_dir: PathBuf,
 }
 
 /// Why the agent cannot run.
@@ -92,6 +87,7 @@ struct Driver {
     work: JoinSet<Done>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
+    vms: Desk,
 }
 
 /// Runs the agent until `shutdown`.
@@ -110,6 +106,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     machine.remember(outcomes.all());
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
+    let places =
+        Places { root: options.root.clone(), images: options.vm_dir.join("volumes"), vfio: config.vfio.clone() };
+    let vms = Desk::open(&options.vm_dir, places);
     let mut driver = Driver {
         options,
         tree,
@@ -122,6 +121,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         work: JoinSet::new(),
         events: VecDeque::new(),
         outcomes,
+        vms,
     };
     loop {
         let event = tokio::select! {
@@ -159,6 +159,7 @@ impl Driver {
                 return Some(Event::Timer);
             }
             message = receive(&mut self.socket) => return self.read(message),
+            news = self.vms.news() => return Some(Event::Vm(news)),
             Some(done) = self.call.join_next() => done,
             Some(done) = self.work.join_next() => done,
         };
@@ -204,7 +205,12 @@ impl Driver {
             Action::Renew => self.renew(),
             Action::OpenPending { reason } => self.open_pending(reason),
             Action::OpenLink => self.open_link(),
-            Action::Vm(order) => tracing::warn!(uuid = %order.uuid, "this agent runs no virtual machines yet"),
+            Action::Vm(order) => self.vms.order(order),
+            Action::Console(order) => self.vms.console(order),
+            Action::TellVms => {
+                let all = FromAgent::Vm(self.vms.all());
+                self.say(&all).await;
+            }
             Action::Close => {
                 self.call = JoinSet::new();
                 self.hang_up().await;
@@ -217,14 +223,12 @@ impl Driver {
             }
             Action::Keep(response) => {
                 let life = Life::of(&response, wall());
-                if let Err(error) = self.keys.keep(&response, life) {
-                    tracing::error!(%error, cause = source(&error), "the certificate is not kept");
-                }
+                let kept = self.keys.keep(&response, life);
+                self.kept(kept, "the certificate is not kept");
             }
             Action::Trust(roots_pem) => {
-                if let Err(error) = self.keys.trust(&roots_pem) {
-                    tracing::error!(%error, cause = source(&error), "the new roots are not kept");
-                }
+                let kept = self.keys.trust(&roots_pem);
+                self.kept(kept, "the new roots are not kept");
             }
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => {
@@ -232,9 +236,11 @@ impl Driver {
                 let (node, session) = (self.config.node, self.boot.session);
                 let hello = Hello { version: wire::VERSION, node, session, facts };
                 self.say(&FromAgent::Hello(Box::new(hello))).await;
+                self.lead_the_way();
             }
             Action::Heartbeat => {
-                self.say(&FromAgent::Heartbeat(facts::heartbeat(&self.tree))).await;
+                let heartbeat = Heartbeat { workloads: self.vms.workloads(), ..facts::heartbeat(&self.tree) };
+                self.say(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
             Action::Say(message) => {
@@ -254,70 +260,20 @@ impl Driver {
         }
     }
 
-    fn enrol(&mut self) {
-        let Some(token) = self.boot.token.clone() else {
-            return self.events.push_back(Event::Refused("there is no token".into()));
-        };
-        let (version, node, session) = (wire::VERSION, self.config.node, self.boot.session);
-        let request = self.keys.request().map(|csr_pem| EnrolRequest { version, node, session, token, csr_pem });
-        self.certify(wire::ENROL_PATH, request);
+    /// Other keys: whoever calls the central node uses them from now on.
+    fn kept(&self, kept: Result<(), KeyError>, otherwise: &str) {
+        if let Err(error) = kept {
+            tracing::error!(%error, cause = source(&error), "{otherwise}");
+        }
+        self.lead_the_way();
     }
 
-    fn renew(&mut self) {
-        let request = self.keys.request().map(|csr_pem| RenewRequest { version: wire::VERSION, csr_pem });
-        self.certify(wire::RENEW_PATH, request);
-    }
-
-    fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
-        let config = self.config.clone();
-        let prepared = request.and_then(|request| Ok((request, self.keys.tls()?)));
-        self.call(async move {
-            let (request, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let response: EnrolResponse = call::post(&config, tls, path, &request).await?;
-            Ok(Done::Event(Event::Certified(response)))
-        });
-    }
-
-    fn open_link(&mut self) {
-        let (config, tls) = (self.config.clone(), self.keys.tls());
-        self.call(async move {
-            let tls = tls.map_err(|error| CallError::Refused(error.to_string()))?;
-            Ok(Done::Open(Box::new(call::open(&config, tls, wire::LINK_PATH).await?), Kind::Link))
-        });
-    }
-
-    fn open_pending(&mut self, reason: String) {
-        tracing::warn!(reason, "asking the operator for approval: meshd node approve {}", self.config.node);
-        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.keys.tls()?)));
-        let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
-        self.call(async move {
-            let (csr_pem, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let facts = facts::collect(&tree, Some(&config), Some(&boot));
-            let (version, node, session) = (wire::VERSION, config.node, boot.session);
-            let hello = PendingHello { version, node, session, csr_pem, facts };
-            let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;
-            let mut socket = call::open(&config, tls, wire::PENDING_PATH).await?;
-            let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
-            match sent {
-                Ok(Ok(())) => Ok(Done::Open(Box::new(socket), Kind::Pending)),
-                Ok(Err(error)) => Err(CallError::Lost(error.to_string())),
-                Err(_) => Err(CallError::Lost("the hello did not leave in time".into())),
-            }
-        });
-    }
-
-    fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {
-        self.socket = None;
-        self.call = JoinSet::new();
-        self.call.spawn(async {
-            call.await.unwrap_or_else(|error| {
-                Done::Event(match error {
-                    CallError::Refused(_) => Event::Refused(error.to_string()),
-                    CallError::StaleCa(_) => Event::StaleCa(error.to_string()),
-                    CallError::Lost(_) => Event::Lost(error.to_string()),
-                })
-            })
-        });
+    /// Tells those who call the central node by themselves as whom they do.
+    fn lead_the_way(&self) {
+        match self.keys.tls() {
+            Ok(tls) => self.vms.way(Way { config: self.config.clone(), tls }),
+            Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
+        }
     }
 
     fn check(&mut self) {

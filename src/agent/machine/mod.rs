@@ -153,6 +153,7 @@ impl Machine {
             }
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::Checked(checks) => self.checked(now, checks),
+            Event::Vm(news) => vec![Action::Say(FromAgent::Vm(news))],
             Event::RebootFailed(reason) => self.tasks.reboot_failed(reason).into_iter().map(Action::Say).collect(),
         };
         if self.tasks.reboots_now(now.timer) {
@@ -310,6 +311,7 @@ impl Machine {
                 actions
             }
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
+            (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
                     // Asked for with a heartbeat: a rack does not ask in one instant.
@@ -335,7 +337,7 @@ impl Machine {
             ask_renewal_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
-        let mut actions = vec![Action::Check];
+        let mut actions = vec![Action::Check, Action::TellVms];
         actions.extend(self.tasks.unacknowledged().into_iter().map(Action::Say));
         actions
     }

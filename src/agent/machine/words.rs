@@ -2,7 +2,10 @@
 
 use crate::{
     id::Timestamp,
-    wire::{Check, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, vm::VmOrder},
+    wire::{
+        Check, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
+        vm::{ConsoleOrder, VmNews, VmOrder},
+    },
 };
 use std::time::Duration;
 
@@ -59,6 +62,8 @@ pub enum Event {
     Checked(Vec<Check>),
     /// The machine did not go down.
     RebootFailed(String),
+    /// What there is to tell of virtual machines.
+    Vm(VmNews),
 }
 
 /// What to do, in order.
@@ -95,6 +100,10 @@ pub enum Action {
     Say(FromAgent),
     /// See to it that a virtual machine is as it shall be.
     Vm(VmOrder),
+    /// Bring a virtual machine's console to the central node.
+    Console(ConsoleOrder),
+    /// Say where all virtual machines stand.
+    TellVms,
     /// Ask for a new certificate over the link.
     AskRenewal,
     /// Restart the machine.

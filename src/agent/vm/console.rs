@@ -26,6 +26,17 @@ pub struct Console {
     typed: mpsc::Sender<Vec<u8>>,
 }
 
+/// A keyboard of a console.
+#[derive(Clone, Debug)]
+pub struct Typist(mpsc::Sender<Vec<u8>>);
+
+impl Typist {
+    /// As [`Console::write`].
+    pub fn write(&self, bytes: Vec<u8>) -> bool {
+        self.0.try_send(bytes).is_ok()
+    }
+}
+
 /// What a listener gets: all that is kept, then everything new, with nothing lost or twice in between.
 #[derive(Debug)]
 pub struct Listening {
@@ -79,6 +90,11 @@ impl Console {
     /// Types to the guest; `false` where too much waits already, or nobody is there.
     pub fn write(&self, bytes: Vec<u8>) -> bool {
         self.typed.try_send(bytes).is_ok()
+    }
+
+    /// The keyboard alone: it does not keep the console from ending for those who listen.
+    pub fn typist(&self) -> Typist {
+        Typist(self.typed.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {

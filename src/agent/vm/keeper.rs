@@ -8,24 +8,17 @@ use super::{
     host::{self, Places},
     launch::{self, Launched},
     machine::{Action, Event, Kept, Machine},
-    plan,
     process::{self, Process},
+    promised::Promised,
     session::{Session, Terms, Told},
 };
 use crate::{
     agent::files,
-    id::SystemUuid,
-    wire::vm::{VmFailure, VmFailureKind, VmRefusal, VmReport, VmSpec, VmState},
+    wire::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState},
 };
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    future::pending,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, future::pending, io, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until, timeout},
@@ -39,45 +32,16 @@ const REOPEN: Duration = Duration::from_secs(1);
 /// What is ordered of a keeper.
 #[derive(Debug)]
 pub enum Order {
-    /// Run it.
-    Start,
+    /// Run it, by this number.
+    Start(u32),
+    /// The node could not run it by this number.
+    Refuse(u32, VmFailure),
     /// Stop it; the guest has so long.
     Stop(Duration),
-    /// Stop it and run it again.
-    Restart(Duration),
+    /// Stop it and run it again, by this number.
+    Restart(Duration, u32),
     /// End it at once, and remove everything.
     Release(oneshot::Sender<Result<(), String>>),
-}
-
-/// The machines of a node that are live or shall be, whose memory, disks and units are not free.
-#[derive(Clone, Debug, Default)]
-pub struct Promised(Arc<Mutex<BTreeMap<SystemUuid, VmSpec>>>);
-
-impl Promised {
-    fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<SystemUuid, VmSpec>) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes a machine in if the node can run it beside the others.
-    ///
-    /// # Errors
-    /// Everything that stands against it.
-    pub fn take(&self, spec: &VmSpec, host: &host::Host) -> Result<plan::Plan, Vec<VmRefusal>> {
-        self.with(|all| {
-            let others: Vec<&VmSpec> = all.values().filter(|other| other.uuid != spec.uuid).collect();
-            let plan = plan::plan(spec, host, &others)?;
-            all.insert(spec.uuid, spec.clone());
-            Ok(plan)
-        })
-    }
-
-    fn insert(&self, spec: &VmSpec) {
-        self.with(|all| all.insert(spec.uuid, spec.clone()));
-    }
-
-    fn remove(&self, uuid: SystemUuid) {
-        self.with(|all| all.remove(&uuid));
-    }
 }
 
 /// What stands in [`Files::kept`].
@@ -85,6 +49,9 @@ impl Promised {
 pub struct Stored {
     /// What it shall be.
     pub spec: VmSpec,
+    /// The number of the order by which it was started last.
+    #[serde(default)]
+    pub start: u32,
     /// What outlives the agent.
     #[serde(default)]
     pub kept: Kept,
@@ -93,6 +60,7 @@ pub struct Stored {
 /// Keeps one virtual machine.
 pub struct Keeper {
     spec: VmSpec,
+    start: u32,
     files: Files,
     places: Arc<Places>,
     promised: Promised,
@@ -120,11 +88,12 @@ impl Keeper {
         promised: Promised,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let Stored { spec, kept } = stored;
+        let Stored { spec, start, kept } = stored;
         let (console, typing) = Console::new(&files);
         let machine = Machine::new(spec.restart, spec.memory.bytes(), kept);
         let first = report(&spec, &machine);
         Keeper {
+            start,
             files,
             places,
             promised,
@@ -227,13 +196,7 @@ impl Keeper {
             },
             order = orders.recv() => match order {
                 None => Next::Gone,
-                Some(Order::Start) => Next::Event(Event::Start),
-                Some(Order::Stop(grace)) => Next::Event(Event::Stop { grace }),
-                Some(Order::Restart(grace)) => Next::Event(Event::Restart { grace }),
-                Some(Order::Release(done)) => {
-                    self.release = Some(done);
-                    Next::Event(Event::Discard)
-                }
+                Some(order) => Next::Event(self.ordered(order)),
             },
             () = until(self.reopen) => {
                 self.reopen = None;
@@ -241,6 +204,28 @@ impl Keeper {
                 Next::Nothing
             }
             () = until(deadline) => Next::Event(Event::Tick),
+        }
+    }
+
+    fn ordered(&mut self, order: Order) -> Event {
+        match order {
+            Order::Start(start) => {
+                self.start = start;
+                Event::Start
+            }
+            Order::Refuse(start, failure) => {
+                self.start = start;
+                Event::Refused(failure)
+            }
+            Order::Stop(grace) => Event::Stop { grace },
+            Order::Restart(grace, start) => {
+                self.start = start;
+                Event::Restart { grace }
+            }
+            Order::Release(done) => {
+                self.release = Some(done);
+                Event::Discard
+            }
         }
     }
 
@@ -310,7 +295,7 @@ impl Keeper {
 
     /// Writes what outlives this agent, before anything is done by it.
     fn store(&mut self) {
-        let stored = Stored { spec: self.spec.clone(), kept: self.machine.kept().clone() };
+        let stored = Stored { spec: self.spec.clone(), start: self.start, kept: self.machine.kept().clone() };
         if self.stored.as_ref() == Some(&stored) || self.release.is_some() {
             return;
         }

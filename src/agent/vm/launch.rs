@@ -4,9 +4,9 @@ use super::{
     argv,
     folder::Files,
     host::{self, Places},
-    keeper::Promised,
     plan::{Plan, PlannedVolume},
     process::{self, Process},
+    promised::Promised,
     seed,
 };
 use crate::wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec};
@@ -16,7 +16,12 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+use tokio::time::timeout;
+
+/// How long a look at the node may take; a device that hangs must not hold up everything else.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A QEMU that was run; its guest waits.
 #[derive(Debug)]
@@ -30,10 +35,11 @@ pub struct Launched {
 /// Looks at the node; the reading blocks, so it has a thread of its own.
 pub async fn survey(places: &Arc<Places>, spec: &VmSpec) -> host::Host {
     let (places, spec) = (places.clone(), spec.clone());
-    let looked = tokio::task::spawn_blocking(move || host::survey(&places, &spec)).await;
-    looked.unwrap_or_else(|error| {
+    let looking = tokio::task::spawn_blocking(move || host::survey(&places, &spec));
+    let looked = timeout(SURVEY_PATIENCE, looking).await.map_err(|late| late.to_string());
+    looked.and_then(|looked| looked.map_err(|error| error.to_string())).unwrap_or_else(|error| {
         // A node that cannot be looked at has nothing to give.
-        tracing::error!(%error, "the node could not be looked at");
+        tracing::error!(error, "the node could not be looked at");
         host::Host::default()
     })
 }

@@ -8,7 +8,8 @@
 //!    │ off, no policy   waiting ◀────── policy allows ──────▶ failed, with the reason
 //! ```
 
-use crate::wire::vm::{MAX_FAILURE_TEXT, RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use super::ending::{crash, cut};
+use crate::wire::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub enum Event {
     },
     /// It shall be gone, whatever the guest thinks.
     Discard,
+    /// The node could not begin to run it.
+    Refused(VmFailure),
     /// QEMU could not even be run.
     LaunchFailed(VmFailure),
     /// QEMU has answered, but its guest cannot be let run.
@@ -186,6 +189,12 @@ impl Machine {
             Event::Restart { .. } if self.state == State::Off => self.start(now),
             Event::Restart { grace } => self.ordered_stop(now, grace, Then::Start),
             Event::Discard => self.discard(now),
+            Event::Refused(failure) => {
+                if self.state == State::Off {
+                    self.kept = Kept { failure: Some(failure), ..Kept::default() };
+                }
+                Vec::new()
+            }
             Event::LaunchFailed(failure) => {
                 if matches!(self.state, State::Starting { .. }) {
                     self.failed(now, failure);
@@ -364,28 +373,10 @@ impl Machine {
     }
 }
 
-fn crash(leaving: Option<Leaving>, how: &str, log: Vec<String>) -> VmFailure {
-    let (kind, detail) = match leaving {
-        Some(Leaving::Panic) => (VmFailureKind::GuestPanic, "the guest's kernel gave up (panic)".to_owned()),
-        Some(Leaving::Outside { reason }) => (VmFailureKind::Crashed, format!("QEMU was ended from outside: {reason}")),
-        Some(Leaving::Guest) | None => (VmFailureKind::Crashed, format!("QEMU {how} while the guest ran")),
-    };
-    VmFailure { kind, detail: cut(detail), log }
-}
-
 /// Doubled with each new start in a row.
 fn delay(policy: &RestartPolicy, restarts: u32) -> Duration {
     let factor = 1u64.checked_shl(restarts).unwrap_or(u64::MAX);
     Duration::from_secs(u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()))
-}
-
-fn cut(mut text: String) -> String {
-    let mut end = text.len().min(MAX_FAILURE_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
 }
 
 #[cfg(test)]

@@ -1,20 +1,25 @@
 //! Virtual machines: what the node does with a specification.
 //!
 //! ```text
-//! host     what of this node matters
+//! host     what of this node matters          promised  what of it is given away
 //! plan     specification and node ─▶ everything that stands against it, or what it is made of        pure
 //! argv     ─▶ QEMU's command line                                                                    pure
 //! seed     ─▶ cloud-init's disk            qcow2  may this image be used?                            pure
 //! machine  starting, running, stopping, waiting, stopped, failed: what follows what, and when        pure
+//! ending   why one ended, in words                                                                  pure
 //! folder   run folder of one machine: all that it has on this node
 //! process  QEMU as a process that outlives the agent     session  its control and console sockets (qmp: pure)
 //! console  what the guest wrote, the newest of it
 //! launch   node ─▶ plan ─▶ files ─▶ process       keeper  one machine, kept; takes over what runs
+//! volumes  files by their digests, fetched from the central node     room  how much fits
+//! desk     what the central node wishes ─▶ orders, in time; reports, in measure     sitting  a console, brought to it
 //! ```
 //! QEMU is run directly, by argument vector and control socket; no daemon stands in between. Agents come and go, machines stay.
 
 mod argv;
 mod console;
+mod desk;
+mod ending;
 mod folder;
 mod host;
 mod keeper;
@@ -22,22 +27,28 @@ mod launch;
 mod machine;
 mod plan;
 mod process;
+mod promised;
 mod qcow2;
 mod qmp;
+mod room;
 mod seed;
 mod session;
+mod sitting;
+mod volumes;
 
-pub use console::{Console, Listening};
+pub use console::{Console, Listening, Typist};
+pub use desk::{Desk, Way};
 pub use host::Places;
 
 use self::{
     folder::Files,
-    keeper::{Keeper, Order, Promised, Stored},
+    keeper::{Keeper, Order, Stored},
+    promised::Promised,
 };
 use super::files;
 use crate::{
     id::SystemUuid,
-    wire::vm::{VmRefusal, VmReport, VmSpec},
+    wire::vm::{VmFailure, VmRefusal, VmReport, VmSpec},
 };
 use rustix::process::Signal;
 use std::{
@@ -52,6 +63,8 @@ use tokio::{
     time::timeout,
 };
 
+/// Where virtual machines and their volumes lie on a node.
+pub const FOLDER: &str = "/var/lib/machines";
 /// Orders of one machine that wait.
 const ORDERS: usize = 16;
 
@@ -103,6 +116,7 @@ pub struct Vms {
 #[derive(Debug)]
 struct Kept {
     spec: VmSpec,
+    start: u32,
     orders: mpsc::Sender<Order>,
     reports: watch::Receiver<VmReport>,
     console: Console,
@@ -135,37 +149,63 @@ impl Vms {
     }
 
     fn keep(&mut self, stored: Stored, files: Files) {
-        let spec = stored.spec.clone();
+        let (spec, start) = (stored.spec.clone(), stored.start);
         let mut keeper = Keeper::new(stored, files, self.places.clone(), self.promised.clone(), self.changed.clone());
         let actions = keeper.adopt();
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let kept = Kept { orders, reports: keeper.reports(), console: keeper.console(), spec };
+        let kept = Kept { orders, reports: keeper.reports(), console: keeper.console(), start, spec };
         self.machines.insert(kept.spec.uuid, kept);
         self.keepers.spawn(keeper.run(ordered, actions));
     }
 
-    /// Runs a machine. One that runs, or is about to, is left alone; one that is off is started again.
+    /// Runs a machine, by the number of the order that says so. One that runs, or is about to, is left alone; one that is off is
+    /// started again.
     ///
     /// # Errors
     /// Everything that stands against it; nothing was begun then.
-    pub async fn start(&mut self, spec: &VmSpec) -> Result<(), StartError> {
-        if let Some(kept) = self.machines.get(&spec.uuid) {
-            if kept.spec != *spec {
-                return Err(StartError::Differs { name: kept.spec.name.to_string(), uuid: spec.uuid });
-            }
-            if kept.reports.borrow().state.is_live() {
-                return self.order(spec.uuid, Order::Start).await.then_some(()).ok_or(StartError::Gone(spec.uuid));
-            }
+    pub async fn start(&mut self, spec: &VmSpec, start: u32) -> Result<(), StartError> {
+        self.same(spec)?;
+        if !self.is_live(spec.uuid) {
+            let host = launch::survey(&self.places, spec).await;
+            self.promised
+                .take(spec, &host)
+                .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })?;
         }
-        let host = launch::survey(&self.places, spec).await;
-        self.promised
-            .take(spec, &host)
-            .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })?;
+        self.give(spec, start, Order::Start(start)).await
+    }
+
+    /// Writes down that a machine could not be started, and why: it has failed, until the next order. One that runs is left alone.
+    ///
+    /// # Errors
+    /// When another one has its UUID.
+    pub async fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
+        self.same(spec)?;
+        self.give(spec, start, Order::Refuse(start, failure)).await
+    }
+
+    fn same(&self, spec: &VmSpec) -> Result<(), StartError> {
+        match self.machines.get(&spec.uuid) {
+            Some(kept) if kept.spec != *spec => {
+                Err(StartError::Differs { name: kept.spec.name.to_string(), uuid: spec.uuid })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_live(&self, uuid: SystemUuid) -> bool {
+        self.machines.get(&uuid).is_some_and(|kept| kept.reports.borrow().state.is_live())
+    }
+
+    /// Orders it of a machine, which is kept from now on.
+    async fn give(&mut self, spec: &VmSpec, start: u32, order: Order) -> Result<(), StartError> {
         if !self.machines.contains_key(&spec.uuid) {
-            let stored = Stored { spec: spec.clone(), kept: machine::Kept::default() };
+            let stored = Stored { spec: spec.clone(), start, kept: machine::Kept::default() };
             self.keep(stored, Files::new(&self.folder, spec.uuid));
         }
-        self.order(spec.uuid, Order::Start).await.then_some(()).ok_or(StartError::Gone(spec.uuid))
+        if let Some(kept) = self.machines.get_mut(&spec.uuid) {
+            kept.start = start;
+        }
+        self.order(spec.uuid, order).await.then_some(()).ok_or(StartError::Gone(spec.uuid))
     }
 
     /// Asks the guest to end, and ends it when `grace` is over; false where there is no such machine.
@@ -173,9 +213,21 @@ impl Vms {
         self.order(uuid, Order::Stop(grace)).await
     }
 
-    /// Stops a machine and runs it again; false where there is none.
-    pub async fn restart(&self, uuid: SystemUuid, grace: Duration) -> bool {
-        self.order(uuid, Order::Restart(grace)).await
+    /// Stops a machine and runs it again, by this number; false where there is none.
+    pub async fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
+        let Some(kept) = self.machines.get_mut(&uuid) else { return false };
+        kept.start = start;
+        self.order(uuid, Order::Restart(grace, start)).await
+    }
+
+    /// The number of the order by which a machine was started last.
+    pub fn started_by(&self, uuid: SystemUuid) -> Option<u32> {
+        self.machines.get(&uuid).map(|kept| kept.start)
+    }
+
+    /// Everything that is kept.
+    pub fn specs(&self) -> impl Iterator<Item = &VmSpec> {
+        self.machines.values().map(|kept| &kept.spec)
     }
 
     /// Ends a machine at once and removes everything that it has on this node. One that is not there is released.
@@ -183,28 +235,30 @@ impl Vms {
     /// # Errors
     /// When something of it stays.
     pub async fn release(&mut self, uuid: SystemUuid) -> Result<(), ReleaseError> {
-        let (done, is_done) = oneshot::channel();
-        let removed = if self.order(uuid, Order::Release(done)).await {
-            is_done.await.unwrap_or(Ok(()))
-        } else {
-            self.remove(uuid).await
-        };
-        removed.map_err(|reason| ReleaseError { uuid, reason })?;
-        self.machines.remove(&uuid);
-        // Those that have ended need not be kept in mind.
-        while self.keepers.try_join_next().is_some() {}
+        self.releasing(uuid).await?;
+        self.forget(uuid);
         Ok(())
     }
 
-    /// Removes what nobody keeps: the rest of a damaged folder.
-    async fn remove(&self, uuid: SystemUuid) -> Result<(), String> {
+    /// The same, for who does not wait here: when it is done, [`Vms::forget`] it.
+    pub fn releasing(&self, uuid: SystemUuid) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
+        let orders = self.machines.get(&uuid).map(|kept| kept.orders.clone());
         let files = Files::new(&self.folder, uuid);
-        if let Some(process) = process::find(&files.pid()) {
-            process.signal(Signal::KILL);
-            let ended = timeout(machine::KILL_PATIENCE, process.ended()).await;
-            ended.map_err(|_| format!("process {} was killed and does not end", process.id()))?;
+        async move {
+            let (done, is_done) = oneshot::channel();
+            let removed = match orders {
+                Some(orders) if orders.send(Order::Release(done)).await.is_ok() => is_done.await.unwrap_or(Ok(())),
+                _ => remove(files).await,
+            };
+            removed.map_err(|reason| ReleaseError { uuid, reason })
         }
-        files.remove().map_err(|error| format!("{} cannot be removed: {error}", files.folder().display()))
+    }
+
+    /// A machine that is released is nobody's any more.
+    pub fn forget(&mut self, uuid: SystemUuid) {
+        self.machines.remove(&uuid);
+        // Those that have ended need not be kept in mind.
+        while self.keepers.try_join_next().is_some() {}
     }
 
     async fn order(&self, uuid: SystemUuid, order: Order) -> bool {
@@ -233,4 +287,14 @@ impl Vms {
     pub fn console(&self, uuid: SystemUuid) -> Option<Console> {
         self.machines.get(&uuid).map(|kept| kept.console.clone())
     }
+}
+
+/// Removes what nobody keeps: the rest of a damaged folder.
+async fn remove(files: Files) -> Result<(), String> {
+    if let Some(process) = process::find(&files.pid()) {
+        process.signal(Signal::KILL);
+        let ended = timeout(machine::KILL_PATIENCE, process.ended()).await;
+        ended.map_err(|_| format!("process {} was killed and does not end", process.id()))?;
+    }
+    files.remove().map_err(|error| format!("{} cannot be removed: {error}", files.folder().display()))
 }

@@ -1,7 +1,7 @@
 //! Guests of one boot sector, and a node that has QEMU and no KVM.
 
 use meshd::{
-    agent::vm::{Places, Vms},
+    agent::vm::{Desk, Places, Vms},
     id::{Digest, SystemUuid},
     wire::vm::{VmReport, VmSpec, VmState},
 };
@@ -103,10 +103,19 @@ impl Node {
         self.run_folder().join(uuid.to_string())
     }
 
+    fn places(&self) -> Places {
+        let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
+        Places { root, images, vfio: Vec::new() }
+    }
+
     /// An agent of this node.
     pub fn agent(&self) -> Vms {
-        let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
-        Vms::open(&self.run_folder(), Places { root, images, vfio: Vec::new() })
+        Vms::open(&self.run_folder(), self.places())
+    }
+
+    /// An agent's desk of this node.
+    pub fn desk(&self) -> Desk {
+        Desk::open(&self.run_folder(), self.places())
     }
 
     /// Puts a guest's disk where volumes lie, as qcow2, and names it.

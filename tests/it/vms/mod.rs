@@ -1,5 +1,6 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
+mod desk;
 mod guest;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
@@ -24,8 +25,8 @@ async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
         json!({ "cloud_init": { "user_data": "#cloud-config\n" }, "nics": [{ "mac": "52:54:00:00:00:01" }] }),
     );
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     reaches(&mut reports, VmState::Running).await;
     says(&vms, spec.uuid, HELLO).await;
@@ -43,7 +44,7 @@ async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_wit
     let node = Node::new();
     let spec = node.spec(Guest::Polite, json!({ "restart": { "when": "always" } }));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
     assert!(vms.stop(spec.uuid, DEADLINE).await);
@@ -51,7 +52,7 @@ async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_wit
     let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
     assert!(!log.contains("terminating on signal"), "nobody had to end it: {log}");
     assert!(node.files(spec.uuid).join("volume0.qcow2").exists());
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     reaches(&mut reports, VmState::Running).await;
     vms.release(spec.uuid).await.unwrap();
 }
@@ -61,7 +62,7 @@ async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
     assert!(vms.stop(spec.uuid, Duration::from_millis(200)).await);
@@ -77,7 +78,7 @@ async fn a_qemu_that_is_killed_is_failed_at_once_or_run_again_where_the_policy_s
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "on-failure", "delay_s": 1, "attempts": 1 } }));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let (mut reports, mut changes) = (vms.watch(spec.uuid).unwrap(), vms.changes());
     for again in [true, false] {
         reaches(&mut reports, VmState::Running).await;
@@ -99,7 +100,7 @@ async fn a_guest_that_switches_itself_off_is_stopped() {
     let node = Node::new();
     let spec = node.spec(Guest::Short, json!({ "restart": { "when": "on-failure" } }));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Stopped).await;
     assert_eq!((report.failure, report.restarts), (None, 0));
     assert!(says(&vms, spec.uuid, HELLO).await.ends_with(HELLO), "its last words are kept");
@@ -111,7 +112,7 @@ async fn a_new_agent_takes_over_what_the_last_one_left_running() {
     let node = Node::new();
     let spec = node.spec(Guest::Echo, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     says(&vms, spec.uuid, HELLO).await;
     let before = node.processes();
     drop(vms);
@@ -122,7 +123,7 @@ async fn a_new_agent_takes_over_what_the_last_one_left_running() {
     // The console is taken over when it answers again; what is typed before waits.
     assert!(vms.console(spec.uuid).unwrap().write(b"X".to_vec()));
     says(&vms, spec.uuid, &format!("{HELLO}Y")).await;
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     assert_eq!((node.processes().len(), node.processes()), (1, before));
     rustix::process::kill_process(pid_of(&node, spec.uuid), rustix::process::Signal::KILL).unwrap();
     let failure = reaches(&mut reports, VmState::Failed).await.failure.unwrap();
@@ -139,7 +140,7 @@ async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     says(&vms, spec.uuid, HELLO).await;
     let pid = pid_of(&node, spec.uuid);
     drop(vms);
@@ -157,7 +158,7 @@ async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "cpu": "no-such-model" }));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
     let failure = report.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::NotStarted);
@@ -177,13 +178,13 @@ async fn what_the_node_cannot_run_leaves_nothing_begun() {
         (json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "nobr0" }] }), VmRefusalReason::BridgeMissing),
     ];
     for (more, reason) in cases {
-        let refused = vms.start(&node.spec(Guest::Deaf, more)).await.unwrap_err();
+        let refused = vms.start(&node.spec(Guest::Deaf, more), 1).await.unwrap_err();
         let StartError::Refused { refusals, .. } = &refused else { panic!("{refused}") };
         assert!(refusals.iter().any(|refusal| refusal.reason == reason), "{refused}");
         assert!(refused.to_string().contains(reason.as_str()));
     }
     fs::remove_file(node.path().join("root/usr")).unwrap();
-    let refused = vms.start(&sound).await.unwrap_err();
+    let refused = vms.start(&sound, 1).await.unwrap_err();
     assert!(refused.to_string().contains("qemu_missing"), "{refused}");
     assert!(!node.run_folder().exists() && vms.reports().is_empty());
 }
@@ -193,15 +194,15 @@ async fn another_specification_of_the_same_machine_is_not_run_over_it() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     let other = node.spec(Guest::Deaf, json!({ "vcpus": 2 }));
-    assert!(matches!(vms.start(&other).await, Err(StartError::Differs { .. })));
+    assert!(matches!(vms.start(&other, 1).await, Err(StartError::Differs { .. })));
     let twin = node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
-    assert!(vms.start(&twin).await.unwrap_err().to_string().contains("name_taken"));
+    assert!(vms.start(&twin, 1).await.unwrap_err().to_string().contains("name_taken"));
     // In the midst of its start.
     vms.release(spec.uuid).await.unwrap();
     assert!(node.processes().is_empty());
-    vms.start(&twin).await.unwrap();
+    vms.start(&twin, 1).await.unwrap();
     vms.release(twin.uuid).await.unwrap();
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
 }
@@ -211,7 +212,7 @@ async fn a_damaged_folder_is_not_taken_over_and_can_be_released() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec).await.unwrap();
+    vms.start(&spec, 1).await.unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
     drop(vms);
     fs::write(node.files(spec.uuid).join("vm.json"), "{").unwrap();

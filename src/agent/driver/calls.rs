@@ -1,0 +1,85 @@
+//! Calls to the central node, one at a time: what they bring comes back as an event.
+
+use super::{Done, Driver, Kind, SEND_TIMEOUT};
+use crate::{
+    agent::{
+        call::{self, CallError},
+        facts,
+        keys::KeyError,
+        machine::Event,
+    },
+    wire::{self, EnrolRequest, EnrolResponse, PendingHello, RenewRequest},
+};
+use futures_util::SinkExt as _;
+use serde::Serialize;
+use std::future::Future;
+use tokio::{task::JoinSet, time::timeout};
+use tokio_tungstenite::tungstenite::Message;
+
+impl Driver {
+    pub(super) fn enrol(&mut self) {
+        let Some(token) = self.boot.token.clone() else {
+            return self.events.push_back(Event::Refused("there is no token".into()));
+        };
+        let (version, node, session) = (wire::VERSION, self.config.node, self.boot.session);
+        let request = self.keys.request().map(|csr_pem| EnrolRequest { version, node, session, token, csr_pem });
+        self.certify(wire::ENROL_PATH, request);
+    }
+
+    pub(super) fn renew(&mut self) {
+        let request = self.keys.request().map(|csr_pem| RenewRequest { version: wire::VERSION, csr_pem });
+        self.certify(wire::RENEW_PATH, request);
+    }
+
+    fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
+        let config = self.config.clone();
+        let prepared = request.and_then(|request| Ok((request, self.keys.tls()?)));
+        self.call(async move {
+            let (request, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
+            let response: EnrolResponse = call::post(&config, tls, path, &request).await?;
+            Ok(Done::Event(Event::Certified(response)))
+        });
+    }
+
+    pub(super) fn open_link(&mut self) {
+        let (config, tls) = (self.config.clone(), self.keys.tls());
+        self.call(async move {
+            let tls = tls.map_err(|error| CallError::Refused(error.to_string()))?;
+            Ok(Done::Open(Box::new(call::open(&config, tls, wire::LINK_PATH).await?), Kind::Link))
+        });
+    }
+
+    pub(super) fn open_pending(&mut self, reason: String) {
+        tracing::warn!(reason, "asking the operator for approval: meshd node approve {}", self.config.node);
+        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.keys.tls()?)));
+        let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
+        self.call(async move {
+            let (csr_pem, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
+            let facts = facts::collect(&tree, Some(&config), Some(&boot));
+            let (version, node, session) = (wire::VERSION, config.node, boot.session);
+            let hello = PendingHello { version, node, session, csr_pem, facts };
+            let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;
+            let mut socket = call::open(&config, tls, wire::PENDING_PATH).await?;
+            let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
+            match sent {
+                Ok(Ok(())) => Ok(Done::Open(Box::new(socket), Kind::Pending)),
+                Ok(Err(error)) => Err(CallError::Lost(error.to_string())),
+                Err(_) => Err(CallError::Lost("the hello did not leave in time".into())),
+            }
+        });
+    }
+
+    fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {
+        self.socket = None;
+        self.call = JoinSet::new();
+        self.call.spawn(async {
+            call.await.unwrap_or_else(|error| {
+                Done::Event(match error {
+                    CallError::Refused(_) => Event::Refused(error.to_string()),
+                    CallError::StaleCa(_) => Event::StaleCa(error.to_string()),
+                    CallError::Lost(_) => Event::Lost(error.to_string()),
+                })
+            })
+        });
+    }
+}

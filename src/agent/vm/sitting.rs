@@ -1,0 +1,104 @@
+//! A console, brought to the central node by a connection of its own: what is kept, what comes, and what somebody types.
+
+use super::{
+    console::{Console, Listening},
+    desk::Way,
+};
+use crate::{
+    agent::call::{self, Socket},
+    wire::{
+        CONSOLE_PATH,
+        vm::{ConsoleNote, ConsoleOrder, MAX_PIECE},
+    },
+};
+use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use std::time::Duration;
+use tokio::{sync::broadcast::error::RecvError, time::timeout};
+use tokio_tungstenite::tungstenite::{self, Message};
+
+/// Silence after which nobody is there any more; the central node pings several times in it.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// Brings a console, until who sits there leaves, or it is over. Without one, it says that there is none.
+pub async fn bring(way: Way, order: ConsoleOrder, console: Option<Console>) {
+    let path = format!("{CONSOLE_PATH}/{}", order.console.0);
+    let socket = match call::open(&way.config, way.tls, &path).await {
+        Ok(socket) => socket,
+        Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "a console is not brought"),
+    };
+    if let Err(error) = attend(socket, &order, console).await {
+        tracing::debug!(uuid = %order.uuid, %error, "a console broke off");
+    }
+}
+
+async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) -> Result<(), tungstenite::Error> {
+    let (mut out, mut typed) = socket.split();
+    let Some(console) = console else {
+        return end(&mut out, format!("this node has no virtual machine {}", order.uuid)).await;
+    };
+    let (keyboard, Listening { before, new }) = (console.typist(), console.listen());
+    // What it holds would keep the console from ending.
+    drop(console);
+    let kept = usize::try_from(order.history).unwrap_or(usize::MAX);
+    for piece in before[before.len().saturating_sub(kept)..].chunks(MAX_PIECE) {
+        out.send(Message::Binary(piece.to_vec().into())).await?;
+    }
+    drop(before);
+    if !order.follow {
+        return out.send(Message::Close(None)).await;
+    }
+    let (unheard, is_unheard) = tokio::sync::watch::channel(());
+    tokio::select! {
+        told = tell(&mut out, new, is_unheard) => told,
+        () = hear(&mut typed, |bytes| {
+            if !keyboard.write(bytes) {
+                unheard.send_replace(());
+            }
+        }) => Ok(()),
+    }
+}
+
+type Out = SplitSink<Socket, Message>;
+
+async fn end(out: &mut Out, reason: String) -> Result<(), tungstenite::Error> {
+    note(out, &ConsoleNote::Ended { reason }).await?;
+    out.send(Message::Close(None)).await
+}
+
+async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Error> {
+    let text = serde_json::to_string(note).unwrap_or_default();
+    out.send(Message::Text(text.into())).await
+}
+
+/// What comes. A reader that is slow holds up nothing but this: what it misses is told.
+async fn tell(
+    out: &mut Out,
+    mut new: tokio::sync::broadcast::Receiver<Vec<u8>>,
+    mut unheard: tokio::sync::watch::Receiver<()>,
+) -> Result<(), tungstenite::Error> {
+    loop {
+        tokio::select! {
+            Ok(()) = unheard.changed() => note(out, &ConsoleNote::Unheard).await?,
+            piece = new.recv() => match piece {
+                Ok(bytes) => {
+                    for piece in bytes.chunks(MAX_PIECE) {
+                        out.send(Message::Binary(piece.to_vec().into())).await?;
+                    }
+                }
+                Err(RecvError::Lagged(pieces)) => note(out, &ConsoleNote::Lost { pieces }).await?,
+                Err(RecvError::Closed) => return end(out, "the virtual machine was released".to_owned()).await,
+            },
+        }
+    }
+}
+
+/// What is typed, until nobody is there.
+async fn hear(typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin), each: impl Fn(Vec<u8>)) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, typed.next()).await {
+        match message {
+            Message::Binary(bytes) => each(bytes.to_vec()),
+            Message::Close(_) => return,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the central node wishes, said once or many times, and what the node tells of it.
+
+use super::guest::{DEADLINE, Guest, Node};
+use meshd::{
+    agent::vm::Desk,
+    id::SystemUuid,
+    wire::vm::{VmFailureKind, VmNews, VmOrder, VmReport, VmSpec, VmState, VmWant},
+};
+use serde_json::json;
+use std::{fs, time::Duration};
+use tokio::time::timeout;
+
+fn run(desk: &Desk, spec: &VmSpec, start: u32) {
+    let want = VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0 };
+    desk.order(VmOrder { uuid: spec.uuid, want });
+}
+
+/// The next news of a kind.
+async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
+    let mut seen = Vec::new();
+    let waited = timeout(DEADLINE, async {
+        loop {
+            let news = desk.news().await;
+            seen.push(format!("{news:?}"));
+            if let Some(found) = is(news) {
+                return found;
+            }
+        }
+    });
+    let found = waited.await;
+    found.unwrap_or_else(|_| panic!("not told; told was: {seen:#?}"))
+}
+
+async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmReport {
+    let is = |news| match news {
+        VmNews::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
+        _ => None,
+    };
+    // It may be told already.
+    let now = desk.all();
+    match is(now) {
+        Some(report) => report,
+        None => hears(desk, is).await,
+    }
+}
+
+/// Waits until everything that was ordered before is taken: a release of what is not there is told in its turn.
+async fn follows(desk: &mut Desk) {
+    let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
+    desk.order(VmOrder { uuid, want: VmWant::Release });
+    hears(desk, |news| (news == VmNews::Released { uuid }).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_wish_that_is_said_again_is_followed_once_and_a_new_number_starts_again() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut desk = node.desk();
+    (0..3).for_each(|_| run(&desk, &spec, 1));
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    assert_eq!(desk.workloads(), 1);
+    let first = node.processes();
+    assert_eq!(first.len(), 1);
+    run(&desk, &spec, 2);
+    // What changes fast is told together, so the states in between may never be seen; the process is another one.
+    let restarted = timeout(DEADLINE, async {
+        let mut looks = tokio::time::interval(Duration::from_millis(20));
+        while node.processes().iter().all(|pid| first.contains(pid)) {
+            looks.tick().await;
+        }
+    });
+    restarted.await.expect("a newer number restarts it");
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    assert_eq!(node.processes().len(), 1);
+
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
+    reaches(&mut desk, spec.uuid, VmState::Stopped).await;
+    run(&desk, &spec, 2);
+    drop(desk);
+    let mut desk = node.desk();
+    run(&desk, &spec, 2);
+    follows(&mut desk).await;
+    assert_eq!(reaches(&mut desk, spec.uuid, VmState::Stopped).await.failure, None);
+    assert!(node.processes().is_empty() && desk.workloads() == 0, "the number outlives the agent");
+    run(&desk, &spec, 3);
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+
+    // An agent that comes anew takes it over, with the number.
+    drop(desk);
+    let mut desk = node.desk();
+    let before = node.processes();
+    run(&desk, &spec, 3);
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    for _ in 0..2 {
+        desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+        hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+    }
+    assert_eq!((before.len(), node.processes().len()), (1, 0));
+    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(node.path().join("images")).unwrap().count(), 0, "nobody names the volume any more");
+}
+
+#[tokio::test]
+async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_number() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({ "allow_tcg": false }));
+    let mut desk = node.desk();
+    run(&desk, &spec, 1);
+    let failure = reaches(&mut desk, spec.uuid, VmState::Failed).await.failure.unwrap();
+    assert!(failure.kind == VmFailureKind::Refused && failure.detail.contains("kvm_missing"), "{failure:?}");
+    drop(desk);
+    let mut desk = node.desk();
+    assert_eq!(reaches(&mut desk, spec.uuid, VmState::Failed).await.failure, Some(failure));
+    assert_eq!(desk.workloads(), 0);
+
+    // Another specification is not run over it, and what there is stays.
+    let other = VmSpec { allow_tcg: true, ..spec.clone() };
+    run(&desk, &other, 2);
+    let told = hears(&mut desk, |news| match news {
+        VmNews::All { vms } => vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another")),
+        _ => None,
+    });
+    assert!(told.await.detail.contains("release it first"));
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+    run(&desk, &other, 2);
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+    hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+    assert!(node.processes().is_empty());
+}
