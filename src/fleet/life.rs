@@ -122,8 +122,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Fingerprint;
-    use crate::id::{Basis, MacAddr};
+    use crate::fleet::{Certificate, Fingerprint};
+    use crate::id::{Basis, Digest, MacAddr};
 
     fn node(number: u8) -> Node {
         let mac = MacAddr([2, 0, 0, 0, 0, number]);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(unknown.phase, Phase::Discovered);
         let mut known = node(1);
         walk(&mut known, &[PhaseChange::Approve, PhaseChange::Boot]);
-        known.certificates = vec!["0a".to_owned()];
+        known.certificates = vec![Certificate::new("0a", Digest::of(b"key"))];
         assert!(known.quarantine(Some("smells".to_owned())).is_ok());
         assert!(known.certificates.is_empty(), "what it has is void");
         assert!(known.quarantine(None).is_ok_and(|changed| changed.is_none()), "held already");
@@ -175,7 +175,7 @@ mod tests {
         let mut gone = node(1);
         walk(&mut gone, &[PhaseChange::Approve]);
         (gone.name, gone.profile) = ("db1".to_owned(), "compute".parse().ok());
-        gone.certificates = vec!["0a".to_owned()];
+        gone.certificates = vec![Certificate::new("0a", Digest::of(b"key"))];
         gone.boot = Some(crate::id::BootSessionId([1; 12]));
         assert!(gone.remove(Timestamp::from_millis(9)).is_ok_and(|changed| changed.is_some()));
         let new = node(1);

@@ -1,6 +1,6 @@
 //! A node as the central node knows it.
 
-use super::{Condition, ConditionKind, Generation, Phase, Rival, UnitMap};
+use super::{Certificate, Condition, ConditionKind, Generation, Phase, Rival, UnitMap};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
@@ -57,9 +57,9 @@ pub struct Node {
     pub generation: Option<Generation>,
     /// What its agent says that it booted.
     pub booted: Option<Generation>,
-    /// Serial numbers of the certificates that are honoured, hexadecimal, newest last: one, or two between a renewal and
-    /// the first use of the new one. All others are refused.
-    pub certificates: Vec<String>,
+    /// The certificates that are honoured, newest last: one, or two between a renewal and the first use of the new one. All
+    /// others are refused.
+    pub certificates: Vec<Certificate>,
     /// What it last told of itself.
     pub facts: Option<Facts>,
     /// Its last checks.

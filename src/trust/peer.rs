@@ -1,7 +1,7 @@
 //! Who is at the other end: a verified client certificate becomes a node.
 
 use super::TrustError;
-use crate::id::{NodeId, Timestamp, hex};
+use crate::id::{Digest, NodeId, Timestamp, hex};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 /// Scheme of the subject alternative name that carries the node ID.
@@ -14,6 +14,8 @@ pub struct Peer {
     pub node: NodeId,
     /// Serial number of its certificate, lower-case hexadecimal.
     pub serial: String,
+    /// Digest of the public key that it certifies, as in [`super::Issued`].
+    pub key: Digest,
     /// True when the certificate's life is over: it may be renewed, and nothing else.
     pub expired: bool,
 }
@@ -38,6 +40,7 @@ impl Peer {
         };
         let node = text.parse().map_err(|_| refused("its meshd:node: name is not a node ID"))?;
         let expired = now.seconds() > certificate.validity().not_after.timestamp();
-        Ok(Peer { node, serial: hex(certificate.raw_serial()), expired })
+        let key = Digest::of(&certificate.public_key().subject_public_key.data);
+        Ok(Peer { node, serial: hex(certificate.raw_serial()), key, expired })
     }
 }

@@ -7,6 +7,7 @@ use meshd::{
     trust::CertificateAuthority,
     wire::{FromCentral, RENEW_PATH, VERSION},
 };
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, SerialNumber};
 use serde_json::json;
 use std::{fs, path::Path};
 
@@ -73,6 +74,22 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// What an issuer can make: a node's certificate with a serial number that is on record, for another key.
+fn with_serial(issuer: &Path, id: &str, serial: &str) -> Identity {
+    let read = |name: &str| fs::read_to_string(issuer.join(name)).unwrap();
+    let signer =
+        Issuer::from_ca_cert_pem(&read("issuer.pem"), KeyPair::from_pem(&read("issuer.key")).unwrap()).unwrap();
+    let digits = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let bytes: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+    let mut params = CertificateParams::default();
+    params.serial_number = Some(SerialNumber::from_slice(&bytes));
+    params.subject_alt_names = vec![SanType::URI(format!("meshd:node:{id}").try_into().unwrap())];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let mut made = Identity::new();
+    made.certificate_pem = Some(params.signed_by(&made.key, &signer).unwrap().pem());
+    made
+}
+
 #[test]
 fn with_a_stolen_authority_nobody_is_a_node_and_a_rotation_without_grace_ends_the_rest() {
     let world = World::new("auto");
@@ -89,6 +106,11 @@ fn with_a_stolen_authority_nobody_is_a_node_and_a_rotation_without_grace_ends_th
     forged.certificate_pem = Some(stolen.issue_node(&forged.csr(), id.parse().unwrap(), now).unwrap().certificate_pem);
     // It is signed as it should be, and stands in no record.
     assert_eq!(Attacker::new(&world).is_let_in(&forged).0, 401);
+    // The store says which serial numbers do, and whoever signs chooses the serial number.
+    let serial = world.json(&["node", "show", id, "-o", "json"])["certificates"][0].as_str().unwrap().to_owned();
+    let copied = with_serial(&world.path("state/ca").join(stolen.active()), id, &serial);
+    assert_eq!(Attacker::new(&world).is_let_in(&copied).0, 401, "its key is not the one on record");
+    world.wait_for_phase("online");
 
     let rotated = world.meshd(&["ca", "rotate", "--grace", "0s", "--yes"]);
     assert!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));

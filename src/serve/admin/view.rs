@@ -334,7 +334,7 @@ impl NodeDetail {
                 .collect(),
             vars: node.vars.clone(),
             once: node.once.clone(),
-            certificates: node.certificates.clone(),
+            certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
             checks: node.checks.clone(),
             facts: node.facts.clone(),
         }

@@ -1,6 +1,7 @@
 //! What the agent plane asks of the central node.
 
 use crate::{
+    fleet::Certificate,
     id::{NodeId, SystemUuid},
     serve::central::{Central, LinkCommand, LinkId, PendingTicket, PlaneError},
     trust::{Peer, TrustError},
@@ -97,7 +98,7 @@ impl AgentPlane for Arc<Central> {
     }
 
     fn honours(&self, peer: &Peer) -> bool {
-        self.honoured(peer.node, &peer.serial).is_ok()
+        self.honoured(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
     }
 
     async fn distrusted(&self, from: IpAddr) {

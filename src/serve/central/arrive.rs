@@ -1,6 +1,6 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
-use super::{script::phase_event, stages::reach, stalls, tokens::NO_MAC};
+use super::{enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
 use crate::id::{Basis, Hardware, NodeId, Timestamp};
 use crate::store::Tx;
@@ -28,8 +28,8 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
     let mut history = tx.history(peer.node);
     let (before, mut told) = (history.clone(), Told::new());
     tx.edit_node(peer.node, |node: &mut Node| {
-        // The new certificate was used: the old one is over.
-        node.certificates = vec![peer.serial.clone()];
+        // The new certificate was used: the old one is over. One that an older release listed has its key from here on.
+        node.certificates = vec![shown(peer)];
         if let (NO_MAC, Some(first)) = (node.mac, macs.iter().find(|mac| !foreign.contains(mac))) {
             node.mac = *first;
         }

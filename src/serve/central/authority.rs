@@ -98,8 +98,8 @@ impl Central {
         let authority = self.authority();
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         self.store.read(|model| {
-            for serial in model.nodes().filter_map(|node| node.certificates.last()) {
-                *nodes.entry(signed_under(serial).unwrap_or_default().to_owned()).or_default() += 1;
+            for newest in model.nodes().filter_map(|node| node.certificates.last()) {
+                *nodes.entry(signed_under(&newest.serial).unwrap_or_default().to_owned()).or_default() += 1;
             }
         });
         let state = |root: RootState| AuthorityState { nodes: nodes.get(&root.root).copied().unwrap_or(0), root };
@@ -158,7 +158,7 @@ impl Central {
     fn tell_roots(&self) {
         for live in lock(&self.links.0).live.values() {
             // Whoever is too busy to hear it is told at its next link.
-            let _ = live.commands.try_send(LinkCommand::Send(self.roots_for(&live.serial)));
+            let _ = live.commands.try_send(LinkCommand::Send(self.roots_for(&live.certificate.serial)));
         }
     }
 }

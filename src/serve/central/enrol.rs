@@ -2,7 +2,7 @@
 
 use super::{Central, alarm::Alarm, lock, script::phase_event, stages::reach, tokens};
 use crate::fail;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use crate::fleet::{Actor, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::{Issued, Peer, TokenRecord, TokenRefused, TrustError, token, token::Use};
@@ -112,20 +112,25 @@ impl Central {
     /// A certificate for another one, over its mutual TLS; it may have expired.
     pub async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
         check_version(request.version)?;
-        self.renew_for(peer.node, &peer.serial, &request.csr_pem).await
+        self.renew_for(peer.node, &shown(peer), &request.csr_pem).await
     }
 
-    pub(super) async fn renew_for(&self, id: NodeId, serial: &str, csr_pem: &str) -> Result<EnrolResponse, PlaneError> {
-        self.honoured(id, serial)?;
+    pub(super) async fn renew_for(
+        &self,
+        id: NodeId,
+        shown: &Certificate,
+        csr_pem: &str,
+    ) -> Result<EnrolResponse, PlaneError> {
+        self.honoured(id, shown)?;
         let now = self.now();
         let issued = self.authority().issue_node(csr_pem, id, now)?;
         self.store
             .commit(|tx| {
-                if !tx.node(id).is_some_and(|node| honours(node, serial)) {
+                if !tx.node(id).is_some_and(|node| honours(node, shown)) {
                     return Err(PlaneError::Unauthorized);
                 }
                 // The old one is honoured until the new one is used: the answer may be lost.
-                tx.edit_node(id, |node| node.certificates = vec![serial.to_owned(), issued.serial.clone()]);
+                tx.edit_node(id, |node| node.certificates = vec![shown.clone(), listed(&issued)]);
                 let event = Event::new(now, Actor::Node, EventKind::CertificateIssued, "renewed");
                 tx.event(event.of_node(id));
                 Ok(())
@@ -136,25 +141,25 @@ impl Central {
 
     /// The node has put the certificate away that it was given over its link: from now on the link stands on it, and the one
     /// before is over.
-    pub(super) async fn renewed(&self, id: NodeId, serial: &str) -> Result<(), PlaneError> {
+    pub(super) async fn renewed(&self, id: NodeId, shown: &Certificate) -> Result<(), PlaneError> {
         let newest = self.store.commit(|tx| {
-            let node = tx.node(id).filter(|node| honours(node, serial)).ok_or(PlaneError::Unauthorized)?;
-            let newest = node.certificates.last().cloned().unwrap_or_default();
+            let node = tx.node(id).filter(|node| honours(node, shown)).ok_or(PlaneError::Unauthorized)?;
+            let newest = node.certificates.last().unwrap_or(shown).clone();
             tx.edit_node(id, |node| node.certificates = vec![newest.clone()]);
             Ok::<_, PlaneError>(newest)
         });
         let newest = newest.await?;
         // A link that came up meanwhile stands on a certificate of its own.
-        if let Some(live) = lock(&self.links.0).live.get_mut(&id).filter(|live| live.serial == serial) {
-            live.serial = newest;
+        if let Some(live) = lock(&self.links.0).live.get_mut(&id).filter(|live| live.certificate == *shown) {
+            live.certificate = newest;
         }
         Ok(())
     }
 
-    /// A certificate counts only while the node is admitted and lists it. Revoked means: not listed.
-    pub fn honoured(&self, id: NodeId, serial: &str) -> Result<Node, PlaneError> {
+    /// A certificate counts only while the node is admitted and lists it, with its key. Revoked means: not listed.
+    pub fn honoured(&self, id: NodeId, shown: &Certificate) -> Result<Node, PlaneError> {
         let node = self.store.read(|model| model.node(id).cloned()).ok_or(PlaneError::Unauthorized)?;
-        if honours(&node, serial) { Ok(node) } else { Err(PlaneError::Unauthorized) }
+        if honours(&node, shown) { Ok(node) } else { Err(PlaneError::Unauthorized) }
     }
 
     /// The answer is the same whatever the reason. A token in the wrong hands is shown with both sides.
@@ -202,8 +207,17 @@ fn replay(
 }
 
 /// True if this certificate of the node counts.
-pub(super) fn honours(node: &Node, serial: &str) -> bool {
-    node.phase.is_admitted() && node.certificates.iter().any(|known| known == serial)
+pub(super) fn honours(node: &Node, shown: &Certificate) -> bool {
+    node.phase.is_admitted() && node.certificates.iter().any(|known| known.is(shown))
+}
+
+/// What a node shows.
+pub(super) fn shown(peer: &Peer) -> Certificate {
+    Certificate::new(&peer.serial, peer.key)
+}
+
+fn listed(issued: &Issued) -> Certificate {
+    Certificate::new(&issued.serial, issued.key)
 }
 
 /// Why a token buys nothing.
@@ -243,7 +257,7 @@ impl From<StoreError> for Refused {
 pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, now: Timestamp) {
     let mut change = None;
     tx.edit_node(id, |node| {
-        node.certificates = vec![issued.serial.clone()];
+        node.certificates = vec![listed(issued)];
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });

@@ -3,13 +3,13 @@
 use super::{
     Central, PlaneError,
     arrive::arrive,
-    enrol::{check_version, honours},
+    enrol::{check_version, honours, shown},
     lock,
     script::phase_event,
     stages::reach,
     stalls,
 };
-use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, LinkState, PhaseChange, Stage};
+use crate::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, LinkState, PhaseChange, Stage};
 use crate::id::{NodeId, SystemUuid, Timestamp};
 use crate::store::StoreError;
 use crate::trust::Peer;
@@ -60,7 +60,7 @@ pub(super) struct LinksInner {
 
 pub(super) struct Live {
     number: u64,
-    pub(super) serial: String,
+    pub(super) certificate: Certificate,
     state: LinkState,
     pub(super) commands: mpsc::Sender<LinkCommand>,
 }
@@ -90,7 +90,8 @@ impl Central {
         if peer.expired {
             return Err(PlaneError::StaleCertificate);
         }
-        let node = self.honoured(peer.node, &peer.serial)?;
+        let shown = shown(peer);
+        let node = self.honoured(peer.node, &shown)?;
         if hello.node != peer.node || node.boot != Some(hello.session) {
             return Err(PlaneError::Unauthorized);
         }
@@ -100,9 +101,8 @@ impl Central {
         self.store
             .commit(|tx| {
                 // Again, where nothing can come between: a newer certificate or boot may have been stored meanwhile.
-                let current = tx
-                    .node(peer.node)
-                    .is_some_and(|node| honours(node, &peer.serial) && node.boot == Some(hello.session));
+                let current =
+                    tx.node(peer.node).is_some_and(|node| honours(node, &shown) && node.boot == Some(hello.session));
                 if !current {
                     return Err(PlaneError::Unauthorized);
                 }
@@ -113,7 +113,7 @@ impl Central {
         self.reconsider_soon(peer.node);
         let (id, due) = self.register(peer, commands.clone(), now);
         // An operator may have spoken between the commit and now, when there was no link to cut yet.
-        if self.honoured(peer.node, &peer.serial).is_err() {
+        if self.honoured(peer.node, &shown).is_err() {
             self.cut_off(peer.node, "its certificate was revoked");
             return Err(PlaneError::Unauthorized);
         }
@@ -133,7 +133,7 @@ impl Central {
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = Live { number, serial: peer.serial.clone(), state, commands };
+        let live = Live { number, certificate: shown(peer), state, commands };
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
@@ -144,7 +144,7 @@ impl Central {
 
     /// A node said something on its link.
     pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
-        let serial = self.heard(link).ok_or(PlaneError::Unauthorized)?;
+        let shown = self.heard(link).ok_or(PlaneError::Unauthorized)?;
         match message {
             FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
             FromAgent::Heartbeat(heartbeat) => {
@@ -165,9 +165,9 @@ impl Central {
                 self.vm_news(link.node, news).await?;
                 Ok(None)
             }
-            FromAgent::Renewed => self.renewed(link.node, &serial).await.map(|()| None),
+            FromAgent::Renewed => self.renewed(link.node, &shown).await.map(|()| None),
             FromAgent::Renew { csr_pem } => {
-                self.renew_for(link.node, &serial, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))
+                self.renew_for(link.node, &shown, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))
             }
         }
     }
@@ -260,17 +260,17 @@ impl Central {
         self.watch_over(node, now);
     }
 
-    fn heard(&self, link: LinkId) -> Option<String> {
+    fn heard(&self, link: LinkId) -> Option<Certificate> {
         let now = self.now();
         let mut links = lock(&self.links.0);
         let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
         live.state.heard = Some(now);
-        let serial = live.serial.clone();
+        let shown = live.certificate.clone();
         let monotonic = self.clock.monotonic();
         links.heard.insert(link.node, monotonic);
         drop(links);
         self.watch_over(link.node, monotonic);
-        Some(serial)
+        Some(shown)
     }
 
     fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {

@@ -262,7 +262,7 @@ fn a_request_gives_its_key_and_nothing_else() {
     assert_eq!(issued.not_after, now().after(NODE_CERT_LIFE));
     let der = der(&issued.certificate_pem);
     let peer = authority.identify(&der, now()).expect("a node");
-    assert_eq!(peer, Peer { node: node(), serial: issued.serial.clone(), expired: false });
+    assert_eq!(peer, Peer { node: node(), serial: issued.serial.clone(), key: issued.key, expired: false });
     let (_, parsed) = x509_parser::parse_x509_certificate(&der).expect("DER");
     assert_eq!(parsed.subject().to_string(), "CN=0123abcd");
     assert_eq!(parsed.validity().not_before.timestamp() * 1000, NOT_BEFORE_MS);

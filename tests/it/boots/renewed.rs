@@ -35,7 +35,7 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
     assert!(matches!(rig.central.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
 
     let by = By::new(Who::Meshd, Verb::CertificateRevoke, rig.central.new_correlation());
-    assert_eq!(rig.central.revoke(id, &by).await.expect("revoked").certificates, Vec::<String>::new());
+    assert_eq!(rig.central.revoke(id, &by).await.expect("revoked").certificates, Vec::new());
     assert!(rig.central.link_state(id).since.is_none(), "gone before it returns");
     for message in [heartbeat(), renewal(), FromAgent::Renewed] {
         let refused = rig.central.link_message(link, message).await;

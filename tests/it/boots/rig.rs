@@ -193,8 +193,9 @@ impl<'a> Machine<'a> {
 
     pub async fn link_up(&mut self) {
         let node = self.id();
-        let serial = self.rig.node(node).certificates.last().cloned().expect("a certificate");
-        let peer = Peer { node, serial, expired: false };
+        let newest = self.rig.node(node).certificates.last().cloned().expect("a certificate");
+        let (serial, key) = (newest.serial, newest.key.expect("its key"));
+        let peer = Peer { node, serial, key, expired: false };
         let hello = Hello { version: VERSION, node, session: self.session(), facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;

@@ -1,0 +1,27 @@
+//! Somebody has the key of an issuer that was replaced, and makes what they like with it.
+
+use super::*;
+use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
+
+#[test]
+fn an_authority_under_a_former_issuer_signs_nobody() {
+    let (_dir, stolen) = authority();
+    let between = make::new_key().expect("key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "x");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let beside = params.clone().signed_by(&between, &stolen.issuer).expect("signed").der().clone();
+    let mut leaf = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "0a").expect("params");
+    leaf.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
+    let own = make::new_key().expect("key");
+    let leaf = leaf.signed_by(&own, &Issuer::new(params, between)).expect("signed").der().clone();
+
+    let rotated = stolen.rotated(Duration::ZERO, now()).expect("another one");
+    for authority in [&stolen, &rotated] {
+        let passed = verify_chain(&anchors(authority), &leaf, std::slice::from_ref(&beside), now());
+        assert!(passed.is_err(), "an issuer has to have signed the certificate itself");
+        let named = authority.identify(&leaf, now());
+        assert!(matches!(named, Err(TrustError::StaleAuthority { .. })), "{named:?}");
+    }
+}
