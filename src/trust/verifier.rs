@@ -1,5 +1,6 @@
-//! The handshake's view of client certificates: webpki's, but for one thing. An expired certificate of ours passes, so that
-//! a node that was off for a month can renew; the application looks at the time again and lets it do nothing else.
+//! The handshake's view of client certificates: webpki's, but for two things. An expired certificate of ours passes, so that
+//! a node that was off for a month can renew; the application looks at the time again and lets it do nothing else. And what the
+//! client sends beside its certificate is not looked at: it is one of ours only if one of our issuers signed that very one.
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
@@ -39,14 +40,14 @@ impl ClientCertVerifier for ExpiredMayRenew {
     fn verify_client_cert(
         &self,
         end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
+        _: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match self.inner.verify_client_cert(end_entity, intermediates, now) {
+        match self.inner.verify_client_cert(end_entity, &[], now) {
             // webpki looks at the time before it looks at the signature: everything else is checked as of the last second
             // at which the certificate says it was valid. If that is a lie, the signature does not hold.
             Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
-                self.inner.verify_client_cert(end_entity, intermediates, not_after)
+                self.inner.verify_client_cert(end_entity, &[], not_after)
             }
             verdict => verdict,
         }

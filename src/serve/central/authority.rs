@@ -3,9 +3,14 @@
 //! Nodes that are linked learn the new roots at once and renew; the others find the old root trusted until its grace is over.
 //! Whoever comes after that is told so, and shown: `stale_ca`.
 
-use super::{Central, LinkCommand, alarm::Alarm, lock};
-use crate::fleet::{Actor, By, ConditionKind, Event, EventKind};
+use super::{
+    Central, LinkCommand,
+    alarm::{Alarm, report},
+    lock,
+};
+use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, Node};
 use crate::id::{NodeId, Timestamp};
+use crate::store::{StoreError, Tx};
 use crate::trust::{CertificateAuthority, RootState, TrustError, signed_under};
 use crate::wire::FromCentral;
 use std::{
@@ -82,7 +87,14 @@ impl Central {
             0 => format!("root {old} is replaced by {}, and trusted no more", self.authority().active()),
             s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
         };
-        self.record(Event::new(now, by, EventKind::AuthorityChanged, detail)).await;
+        let changed = self.store.commit(|tx| {
+            if grace.is_zero() {
+                forget_certificates(tx);
+            }
+            tx.event(Event::new(now, by, EventKind::AuthorityChanged, detail));
+            Ok::<_, StoreError>(())
+        });
+        report(changed.await);
         self.tell_roots();
         if grace.is_zero() {
             let linked: Vec<NodeId> = lock(&self.links.0).live.keys().copied().collect();
@@ -160,6 +172,15 @@ impl Central {
             // Whoever is too busy to hear it is told at its next link.
             let _ = live.commands.try_send(LinkCommand::Send(self.roots_for(&live.certificate.serial)));
         }
+    }
+}
+
+/// No certificate of before counts, whoever signed it: one that is renewed at this moment is none either.
+fn forget_certificates(tx: &mut Tx<'_>) {
+    let have = |node: &&Node| !node.certificates.is_empty();
+    let nodes: Vec<NodeId> = tx.before().nodes().filter(have).map(|node| node.id).collect();
+    for id in nodes {
+        tx.edit_node(id, |node| node.certificates.clear());
     }
 }
 

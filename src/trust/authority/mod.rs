@@ -42,8 +42,8 @@ pub struct CertificateAuthority {
     manifest: Manifest,
     issuer: Issuer<'static, KeyPair>,
     roots_pem: String,
-    /// Signatures of these pass the handshake, and are refused after it.
-    former: Vec<CertificateDer<'static>>,
+    /// Signatures of these count. Those of former ones pass the handshake too, and are refused after it.
+    counts: Vec<CertificateDer<'static>>,
     node_life: Duration,
     server: Arc<ServerConfig>,
 }
@@ -108,20 +108,20 @@ impl CertificateAuthority {
         let issuer_pem = folder.must_read(&path)?;
         let (der, issuer) =
             make::read(&issuer_pem, &key).map_err(|unfit| damaged(unfit.of(&key_path, &path), unfit.detail()))?;
-        let (mut chain, mut anchors) = (vec![der.clone()], vec![der]);
+        let (mut chain, mut counts) = (vec![der.clone()], vec![der]);
         for old in manifest.retiring.iter().filter(|old| old.until > now) {
             let cross = folder.cross_pem(active, &old.root);
             chain.push(certificate(&cross, &folder.must_read(&cross)?)?);
-            anchors.push(signer(&folder, &old.root)?);
+            counts.push(signer(&folder, &old.root)?);
         }
         let over = manifest.retiring.iter().filter(|old| old.until <= now).map(|old| &old.root);
-        let former = over.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok()).collect::<Vec<_>>();
+        let former = over.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok());
         let roots_pem = folder.bundle(&manifest, now)?;
         folder.show(&roots_pem)?;
-        let signers = anchors.iter().chain(&former).cloned().collect::<Vec<_>>();
+        let signers = counts.iter().cloned().chain(former).collect::<Vec<_>>();
         let server = tls::server_config(&issuer, active, chain, signers, now)?;
         let (dir, site_name, node_life) = (dir.to_owned(), site_name.to_owned(), NODE_CERT_LIFE);
-        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, former, node_life, server })
+        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, counts, node_life, server })
     }
 
     /// The same with another life of node certificates, for tests.
@@ -221,7 +221,7 @@ impl CertificateAuthority {
     /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if it is of a root that was replaced.
     pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
         let peer = Peer::of(der, now)?;
-        if tls::is_signed_by(der, &self.former) {
+        if !tls::is_signed_by(der, &self.counts) {
             return Err(TrustError::StaleAuthority { node: peer.node });
         }
         Ok(peer)

@@ -8,6 +8,7 @@ use meshd::{
     wire::{FromAgent, FromCentral, Heartbeat},
 };
 use rcgen::{CertificateParams, KeyPair};
+use std::time::Duration;
 
 fn renewal() -> FromAgent {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
@@ -41,4 +42,19 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
         let refused = rig.central.link_message(link, message).await;
         assert!(matches!(refused, Err(PlaneError::Unauthorized)), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let (id, before) = (machine.id(), rig.node(machine.id()).certificates);
+    let by = By::new(Who::Meshd, Verb::CaRotate, rig.central.new_correlation());
+    rig.central.rotate_authority(Duration::from_secs(60), &by).await.expect("rotated");
+    assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
+    rig.central.rotate_authority(Duration::ZERO, &by).await.expect("rotated");
+    assert_eq!(rig.node(id).certificates, Vec::new());
+    assert!(rig.central.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
 }

@@ -1,7 +1,24 @@
 //! Somebody has the key of an issuer that was replaced, and makes what they like with it.
 
 use super::*;
+use crate::trust::verifier::ExpiredMayRenew;
 use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
+use rustls::server::danger::ClientCertVerifier as _;
+
+pub(super) fn verify_chain(
+    anchors: &[CertificateDer<'static>],
+    certificate: &CertificateDer<'_>,
+    beside: &[CertificateDer<'_>],
+    at: Timestamp,
+) -> Result<(), rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    for anchor in anchors {
+        roots.add(anchor.clone()).expect("an anchor");
+    }
+    let verifier = ExpiredMayRenew::new(roots, Arc::new(default_provider())).expect("a verifier");
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(at.seconds() as u64));
+    verifier.verify_client_cert(certificate, beside, at).map(|_| ())
+}
 
 #[test]
 fn an_authority_under_a_former_issuer_signs_nobody() {
