@@ -154,7 +154,15 @@ impl Central {
                 .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
         });
         let was_just_here = known.is_some_and(|node| {
-            let linked = matches!(node.phase, Phase::Enrolling | Phase::Degraded | Phase::Online | Phase::Draining);
+            let linked = matches!(
+                node.phase,
+                Phase::Enrolling
+                    | Phase::Degraded
+                    | Phase::Online
+                    | Phase::Draining
+                    | Phase::Maintenance
+                    | Phase::Rebuilding
+            );
             linked && self.silence(node.id) <= self.site().agent.offline_after
         });
         Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }

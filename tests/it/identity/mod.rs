@@ -123,6 +123,21 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
 }
 
 #[tokio::test]
+async fn a_node_in_maintenance_is_not_taken_over_while_its_link_is_down_for_a_moment() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    rig.central.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
+    machine.power_off().await;
+    let mut other = Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
+    other.boot(Stage::Script).await;
+    assert!(other.script.contains("id_collision"), "it was there a moment ago: {}", other.script);
+    assert!(!rig.node(id).fingerprint.macs.contains(&other.mac));
+}
+
+#[tokio::test]
 async fn a_card_that_moves_to_another_machine_is_of_that_machine_alone() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
