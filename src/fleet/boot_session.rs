@@ -40,7 +40,7 @@ pub struct BootSession {
     pub id: BootSessionId,
     /// The NIC that boots.
     pub mac: MacAddr,
-    /// The address that capabilities are bound to; `None` in proxy mode until the script is asked for.
+    /// The address that capabilities are bound to; `None` in proxy mode until the machine was heard to take one.
     pub address: Option<Ipv4Addr>,
     /// The node, once the script step has decided it.
     pub node: Option<NodeId>,

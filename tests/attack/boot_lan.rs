@@ -1,6 +1,13 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
+use crate::boots::rig::{Machine, Rig};
 use crate::world::{World, dhcp::As, eventually, node::PxeNode};
+use meshd::{
+    fleet::Exchange,
+    id::MacAddr,
+    serve::central::{DhcpSeen, DhcpStep},
+};
+use std::time::Duration;
 
 /// The stranger's address on the node's side of the wire; the machine's own is leased.
 const STRANGER: &str = "10.77.0.66";
@@ -59,6 +66,33 @@ fn another_machine_with_the_uuid_and_serial_of_one_that_is_online_is_a_collision
     }
     let node = world.wait_for_phase("online");
     assert_eq!(node["mac"], "52:54:00:00:00:01", "the first machine is untouched");
+}
+
+#[tokio::test]
+async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_taken_an_address() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    let heard = |address| DhcpSeen {
+        mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
+        exchange: Exchange::Ipxe,
+        uuid: None,
+        arch: None,
+        address,
+        lease: None,
+    };
+    let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
+    // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
+    for (address, alarms) in [(None, 1), (Some(own), 2)] {
+        rig.central.dhcp_steps(&[DhcpStep::Seen(heard(address))]).await.unwrap();
+        rig.clock.turn(Duration::from_secs(120));
+        machine.ask_script().await;
+        assert!(machine.script.contains("# refusal no_session"), "{address:?}: {}", machine.script);
+        assert_eq!(rig.events("boot_impersonated").len(), alarms, "an alarm each time");
+    }
+    machine.address = own;
+    machine.ask_script().await;
+    assert!(machine.script.contains("/overlay/"), "the machine itself boots: {}", machine.script);
 }
 
 #[test]

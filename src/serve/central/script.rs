@@ -97,12 +97,12 @@ impl Central {
     }
 
     /// The boot session in which this request may be answered: opened by DHCP of this MAC within the window, from the
-    /// address that was leased to it.
+    /// address that was leased to it. Where another server leases, that is the address that it was heard to take: before that
+    /// nobody is answered, or whoever asks first would be.
     async fn own_session(&self, sighting: &Sighting, from: Ipv4Addr) -> Result<BootSession, Refusal> {
         let now = self.now();
         let session = self.store.read(|model| model.newest_session(sighting.mac).cloned());
-        let own =
-            session.as_ref().filter(|session| session.is_fresh(now) && session.address.is_none_or(|own| own == from));
+        let own = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
         if let Some(own) = own {
             return Ok(own.clone());
         }
@@ -111,6 +111,7 @@ impl Central {
             None => "DHCP never saw that MAC".to_owned(),
             Some(session) => match session.address {
                 Some(own) if own != from => format!("its address is {own}"),
+                None => "it was not heard to take an address yet".to_owned(),
                 _ => "its last DHCP exchange is too long ago".to_owned(),
             },
         };
@@ -142,10 +143,7 @@ impl Central {
         }
         self.store
             .commit(|tx| {
-                tx.edit_session(session, |session| {
-                    session.node = Some(id);
-                    session.address.get_or_insert(from);
-                });
+                tx.edit_session(session, |session| session.node = Some(id));
                 reach(tx, session, Stage::Script, now);
                 vm_news::rebooted(tx, id, session, now);
                 let mut change = None;
@@ -212,7 +210,7 @@ impl Central {
     fn session_of(&self, asker: Asker) -> Option<BootSessionId> {
         self.store.read(|model| {
             let session = model.newest_session(asker.mac?)?;
-            let own = session.is_fresh(self.now()) && session.address.is_none_or(|address| address == asker.from);
+            let own = session.is_fresh(self.now()) && session.address == Some(asker.from);
             own.then_some(session.id)
         })
     }

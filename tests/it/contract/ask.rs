@@ -103,6 +103,13 @@ pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool)
     clients.iter().map(|client| (*client, both(client))).collect()
 }
 
+/// A client tells everybody which address it takes from another server, as all of them do.
+pub fn take(client: Firmware, address: Ipv4Addr) {
+    let elsewhere = Ipv4Addr::new(10, 77, 0, 2);
+    let options = [(50, address.octets().to_vec()), (54, elsewhere.octets().to_vec())];
+    open().send_to(&packet(client, 3, &options), (Ipv4Addr::BROADCAST, 67)).unwrap();
+}
+
 fn open() -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket.bind_device(Some(b"eth0")).unwrap();

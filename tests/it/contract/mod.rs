@@ -3,7 +3,7 @@
 
 pub mod ask;
 
-use crate::world::{CENTRAL, World, node::PxeNode, tftp};
+use crate::world::{CENTRAL, World, eventually, node::PxeNode, tftp};
 use ask::{Client, Firmware};
 use meshd::{
     id::{Digest, MacAddr},
@@ -12,6 +12,7 @@ use meshd::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    net::Ipv4Addr,
 };
 
 /// Every value of option 93 that is registered, and some that are not.
@@ -19,6 +20,8 @@ const ARCHES: std::ops::RangeInclusive<u16> = 0..=0x29;
 /// Those that must be answered in every mode: what the racks of this world boot with.
 const MUST: [(u16, Client); 5] =
     [(0, Client::Pxe), (7, Client::Pxe), (9, Client::Pxe), (16, Client::Http), (0, Client::Ipxe)];
+/// The address of whoever asks where another server leases.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
 /// What iPXE may say that it was built for.
 const BUILDS: [&str; 5] = ["i386", "x86_64", "arm32", "arm64", "riscv64"];
 
@@ -76,7 +79,7 @@ impl Names {
 
 fn everything_that_is_named_is_served(site: &Site) {
     let world = site.start();
-    world.nodes.ip(&["address", "add", "10.77.0.50/24", "dev", "eth0"]).unwrap();
+    world.nodes.ip(&["address", "add", &format!("{ADDRESS}/24"), "dev", "eth0"]).unwrap();
     let mut names = named_by_dhcp(&world, site.proxy);
     for name in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         names.add(name.to_owned(), "the contract");
@@ -138,7 +141,9 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
     let ipxe = Firmware { arch: 7, client: Client::Ipxe, mac: machine.mac };
     let answers = machine.world.nodes.inside(|| ask::walk(&[ipxe], proxy, |_| true)).unwrap();
     let address = answers[0].1.last().expect("iPXE is answered").address;
-    if !proxy {
+    if proxy {
+        machine.world.nodes.inside(|| ask::take(ipxe, ADDRESS)).unwrap();
+    } else {
         machine.world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
         machine.address.set(Some(address));
     }
@@ -157,7 +162,11 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
         ];
         let url = known.into_iter().fold(asks.to_owned(), |url, (name, value)| url.replace(name, value));
         assert!(!url.contains("${"), "a setting that this test does not know: {url}");
-        let answer = machine.get(&url).unwrap();
+        // What was said to everybody is heard a moment later.
+        let answer = eventually("its address is known", || {
+            let answer = machine.get(&url).unwrap();
+            if answer.text().contains("no_session") { Err(answer.text()) } else { Ok(answer) }
+        });
         assert!(answer.status == 200 && answer.text().starts_with("#!ipxe"), "{url}: {}", answer.text());
         let mut named = Names::default();
         named.add_script(&answer.text(), build);
