@@ -11,7 +11,7 @@ use crate::fleet::{
     Sighting, Stage, Verb, Who, identify,
 };
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
+use crate::store::{Model, StoreError, Tx};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// How long a machine that has fetched its kernel may take to come online before it counts as off.
@@ -28,69 +28,74 @@ pub(super) struct Asked {
 
 impl Central {
     /// Who it is, and whether it may boot. Stores what was learnt.
-    pub(super) async fn admit(&self, known: Option<Node>, sighting: &Sighting, asked: Asked) -> Result<Node, Refusal> {
-        let (now, live) = (self.now(), self.live());
-        let claim = self.claim(known.as_ref(), sighting, asked.link_is_live, now);
-        let identified = identify(known.as_ref(), sighting, claim);
-        if let Identified::Collision { detail } = &identified {
-            let differs = known.as_ref().is_some_and(|known| known.differs(sighting));
-            let shared = asked.link_is_live || differs;
-            self.collide(sighting.node_id(), sighting, asked, detail, shared).await;
-            return Err(Refusal::Collision { detail: detail.clone() });
-        }
-        let owner = self.other_owner(sighting, asked).await?;
-        if let (Identified::Known, Some(node), None) = (&identified, &known, &owner)
+    pub(super) async fn admit(&self, sighting: &Sighting, asked: Asked) -> Result<Node, Refusal> {
+        let (id, now, live) = (sighting.node_id(), self.now(), self.live());
+        let is_near = asked.link_is_live || self.silence(id) <= self.site().agent.offline_after;
+        let order = |who| By::new(who, Verb::Approve, self.new_correlation());
+        let mut meeting = Meeting { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
+        let (known, identified) = self.store.read(|model| {
+            let known = model.node(id);
+            (known.cloned(), meeting.identified(model, known))
+        });
+        let identified = match identified {
+            Ok(identified) => identified,
+            Err(unmet) => return Err(self.unmet(unmet, sighting, asked).await),
+        };
+        meeting.owner = self.other_owner(sighting, asked).await?;
+        if let (Identified::Known, Some(node), None) = (&identified, &known, &meeting.owner)
             && !teaches(node, sighting, &live)
         {
             return Ok(node.clone());
         }
-        let order = |who| By::new(who, Verb::Approve, self.new_correlation());
-        let meeting =
-            Meeting { sighting, identified: &identified, owner, from: asked.from, live: &live, order: &order, now };
-        let met = self.store.commit(|tx| Ok::<_, StoreError>(meeting.meet(tx))).await;
-        let node = met.map_err(|error| internal(&error))?;
+        let node = match self.store.commit(|tx| meeting.meet(tx)).await {
+            Ok(node) => node,
+            Err(unmet) => return Err(self.unmet(unmet, sighting, asked).await),
+        };
         if node.phase.is_admitted() && known.is_none_or(|known| !known.phase.is_admitted()) {
             self.decided();
         }
         Ok(node)
     }
 
+    async fn unmet(&self, unmet: Unmet, sighting: &Sighting, asked: Asked) -> Refusal {
+        match unmet {
+            Unmet::Store(error) => internal(&error),
+            Unmet::Collision { with, detail, shared } => {
+                self.collide(with, sighting, asked, &detail, shared).await;
+                Refusal::Collision { detail }
+            }
+        }
+    }
+
     /// The node as it was known before its basis changed: the site lists or trusts its UUID now. It is the same machine if nothing that it
     /// shows is different.
     pub(super) fn known_before(&self, sighting: &Sighting) -> Option<Node> {
-        self.store.read(|model| {
-            if model.node(sighting.node_id()).is_some_and(|node| node.phase != Phase::Removed) {
-                return None;
-            }
-            let others = sighting.other_bases.iter().filter_map(|basis| model.node(basis.node_id()));
-            let same = |node: &&Node| {
-                node.fingerprint.uuid == sighting.fingerprint.uuid
-                    && identify(Some(*node), sighting, Claim::default()) == Identified::Known
-            };
-            others.into_iter().find(same).cloned()
-        })
+        self.store.read(|model| before(model, sighting).cloned())
     }
 
-    /// The machine goes on under its new ID as what it was under the old one.
-    pub(super) async fn rename_id(&self, old: Node, sighting: &Sighting) -> Result<Node, Refusal> {
+    /// The machine goes on under its new ID as what it is under the old one at that moment: an operator may have spoken since it
+    /// was looked up. Nothing happens if it is not [`Central::known_before`] any more.
+    pub(super) async fn rename_id(&self, old: NodeId, sighting: &Sighting) -> Result<(), Refusal> {
         let now = self.now();
         let new = sighting.node_id();
-        tracing::info!(node = %old.id, %new, basis = %sighting.basis, "the site trusts another part of its identity now");
         let renamed = self.store.commit(|tx| {
+            let Some(old) = before(tx.before(), sighting).filter(|known| known.id == old) else { return Ok(false) };
             let Sighting { basis, fingerprint, mac, .. } = sighting.clone();
             let mut node = Node::discovered(basis, fingerprint, mac, old.discovered_at);
             node.fingerprint.macs.extend(old.fingerprint.macs.iter().copied());
             node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
-            node.continue_as(&old);
+            node.continue_as(old);
             let detail = format!("{} is {new} now: {}", old.id, sighting.basis);
             retire(tx, old.id, Actor::Central, now);
-            tx.put_node(node.clone());
+            tx.put_node(node);
             tx.event(Event::new(now, Actor::Central, EventKind::Replaced, detail).of_node(new));
-            Ok::<_, StoreError>(node)
+            Ok::<_, StoreError>(true)
         });
-        let node = renamed.await.map_err(|error| internal(&error))?;
-        self.cut_off(old.id, "its ID is another one now");
-        Ok(node)
+        if renamed.await.map_err(|error| internal(&error))? {
+            tracing::info!(node = %old, %new, basis = %sighting.basis, "the site trusts another part of its identity now");
+            self.cut_off(old, "its ID is another one now");
+        }
+        Ok(())
     }
 
     /// Another node that booted with this network card. While its link answers there are two machines with one address.
@@ -146,28 +151,6 @@ impl Central {
         report(recorded.await);
     }
 
-    /// What speaks against the known node having another network card now: it lives, or boots elsewhere. A link that was lost
-    /// a moment ago, by a restart of this process or a blip, is as good as a live one.
-    fn claim(&self, known: Option<&Node>, sighting: &Sighting, link_is_live: bool, now: Timestamp) -> Claim {
-        let boots_elsewhere = known.and_then(|node| node.boot).is_some_and(|boot| {
-            self.store
-                .read(|model| model.session(boot).is_some_and(|other| other.mac != sighting.mac && is_open(other, now)))
-        });
-        let was_just_here = known.is_some_and(|node| {
-            let linked = matches!(
-                node.phase,
-                Phase::Enrolling
-                    | Phase::Degraded
-                    | Phase::Online
-                    | Phase::Draining
-                    | Phase::Maintenance
-                    | Phase::Rebuilding
-            );
-            linked && self.silence(node.id) <= self.site().agent.offline_after
-        });
-        Claim { link_is_live: link_is_live || was_just_here, boots_elsewhere }
-    }
-
     /// The rules of the site have changed: whoever waits and fits one goes on at once.
     pub(super) async fn admit_waiting(&self) {
         let (live, now) = (self.live(), self.now());
@@ -197,35 +180,104 @@ pub(super) fn teaches(node: &Node, sighting: &Sighting, live: &Live) -> bool {
     comes_in || is_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }
 
+fn before<'m>(model: &'m Model, sighting: &Sighting) -> Option<&'m Node> {
+    if model.node(sighting.node_id()).is_some_and(|node| node.phase != Phase::Removed) {
+        return None;
+    }
+    let same = |node: &&Node| {
+        node.fingerprint.uuid == sighting.fingerprint.uuid
+            && identify(Some(*node), sighting, Claim::default()) == Identified::Known
+    };
+    sighting.other_bases.iter().filter_map(|basis| model.node(basis.node_id())).find(same)
+}
+
 /// A boot that is still under way.
 fn is_open(session: &BootSession, now: Timestamp) -> bool {
     let starts = session.reached(Stage::Kernel).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
     session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
 }
 
-/// A sighting that is no collision, and what it is measured by.
+/// True in the phases in which a node has a link, unless that was lost a moment ago.
+fn has_link(phase: Phase) -> bool {
+    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
+    matches!(phase, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
+}
+
+/// Why a sighting is not written down.
+enum Unmet {
+    /// It is of another machine than the node that it would be.
+    Collision {
+        /// The node whose it is.
+        with: NodeId,
+        detail: String,
+        /// It is certain that these are two.
+        shared: bool,
+    },
+    Store(StoreError),
+}
+
+impl From<StoreError> for Unmet {
+    fn from(error: StoreError) -> Self {
+        Unmet::Store(error)
+    }
+}
+
+/// A sighting, and what it is measured by.
 struct Meeting<'a> {
     sighting: &'a Sighting,
-    identified: &'a Identified,
-    /// Another node that has this network card so far.
+    asked: Asked,
+    /// The link of the node answers, or was there a moment ago.
+    is_near: bool,
+    /// Another node that has this network card so far, and whose link does not answer.
     owner: Option<NodeId>,
-    from: Ipv4Addr,
     live: &'a Live,
     order: &'a (dyn Fn(Who) -> By + Sync),
     now: Timestamp,
 }
 
 impl Meeting<'_> {
-    /// Writes down what a sighting tells: a new node, a known one, or one with other parts.
-    fn meet(&self, tx: &mut Tx<'_>) -> Node {
-        let Meeting { sighting, identified, now, .. } = *self;
+    /// Who it is, as far as that is known now.
+    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, Unmet> {
+        let claim = known.map_or_else(Claim::default, |known| self.claim(model, known));
+        match identify(known, self.sighting, claim) {
+            Identified::Collision { detail } => {
+                let differs = known.is_some_and(|known| known.differs(self.sighting));
+                let shared = self.asked.link_is_live || differs;
+                Err(Unmet::Collision { with: self.sighting.node_id(), detail, shared })
+            }
+            identified => Ok(identified),
+        }
+    }
+
+    /// What speaks against the known node having another network card now: it lives, or boots by one that it has. A link that
+    /// was lost a moment ago, by a restart of this process or a blip, is as good as a live one.
+    fn claim(&self, model: &Model, known: &Node) -> Claim {
+        let others = known.fingerprint.macs.iter().filter(|mac| **mac != self.sighting.mac);
+        let boots_elsewhere = others.filter_map(|mac| model.newest_session(*mac)).any(|boot| {
+            // From its DHCP on, when it is not said yet which node it is.
+            boot.node.is_none_or(|of| of == known.id) && is_open(boot, self.now)
+        });
+        let link_is_live = self.asked.link_is_live || (self.is_near && has_link(known.phase));
+        Claim { link_is_live, boots_elsewhere }
+    }
+
+    /// Writes down what a sighting tells: a new node, a known one, or one with other parts. Who it is is decided here, where nothing
+    /// can come between: another machine that shows the same may have been met a moment ago.
+    fn meet(&self, tx: &mut Tx<'_>) -> Result<Node, Unmet> {
+        let Meeting { sighting, now, .. } = *self;
         let (id, mac) = (sighting.node_id(), sighting.mac);
+        let identified = self.identified(tx.before(), tx.node(id))?;
+        let owner = tx.before().node_of_mac(mac).map(|other| other.id).filter(|other| *other != id);
+        if let Some(with) = owner.filter(|_| owner != self.owner) {
+            let detail = format!("MAC {mac} is that of node {with} now");
+            return Err(Unmet::Collision { with, detail, shared: false });
+        }
         let event = |kind, detail: String| Event::new(now, Actor::Node, kind, detail).of_node(id);
         let mut node = match tx.node(id).filter(|node| node.phase != Phase::Removed) {
             Some(node) => node.clone(),
             None => self.discover(tx),
         };
-        if let Identified::HardwareChanged { detail } = identified {
+        if let Identified::HardwareChanged { detail } = &identified {
             if node.raise(ConditionKind::HardwareChanged, detail, now) {
                 tx.event(event(EventKind::Raised { condition: ConditionKind::HardwareChanged }, detail.clone()));
             }
@@ -234,21 +286,21 @@ impl Meeting<'_> {
             // Only the agent sees it; it says at its next link whether that is another one too.
             node.fingerprint.board_serial = before.board_serial;
         }
-        approve_by_site(tx, &mut node, self.live, self.order, now);
         node.mac = mac;
         node.fingerprint.macs.insert(mac);
-        node.address = Some(self.from.into());
+        node.address = Some(self.asked.from.into());
+        approve_by_site(tx, &mut node, self.live, self.order, now);
         // It was taken for another machine while it was not certain that the old card is gone.
         let resolved = node.no_rival(mac) && node.rivals.is_empty();
         tx.put_node(node.clone());
-        if let Some(owner) = self.owner {
+        if let Some(owner) = owner {
             moved_card(tx, owner, id, mac, now);
         }
         if resolved {
             stalls::clear(tx, id, ConditionKind::IdCollision, Actor::Node, now);
             stalls::clear(tx, id, ConditionKind::WeakIdentity, Actor::Node, now);
         }
-        tx.node(id).cloned().unwrap_or(node)
+        Ok(tx.node(id).cloned().unwrap_or(node))
     }
 
     /// A machine that nobody knows, or that was forgotten.

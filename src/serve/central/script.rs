@@ -65,11 +65,10 @@ impl Central {
             self.impersonated(id, session.id, from, detail).await;
             return Err(Refusal::NoSession);
         }
-        let known = match before {
-            Some(old) => Some(self.rename_id(old, sighting).await?),
-            None => known,
-        };
-        let node = self.admit(known, sighting, Asked { session: session.id, from, link_is_live }).await?;
+        if let Some(old) = before {
+            self.rename_id(old.id, sighting).await?;
+        }
+        let node = self.admit(sighting, Asked { session: session.id, from, link_is_live }).await?;
         let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
         let live = self.live();
         let rendered = self.render_for(&live, &node, Some(session.id), endpoint).await;

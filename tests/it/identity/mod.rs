@@ -123,6 +123,44 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
 }
 
 #[tokio::test]
+async fn a_node_boots_from_its_first_question_on_and_is_not_taken_over_before_its_script_went_out() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    machine.power_off().await;
+    rig.pass(Duration::from_secs(3600)).await;
+    machine.step(Stage::Dhcp).await;
+    let mut other = Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
+    other.boot(Stage::Script).await;
+    assert!(other.script.contains("id_collision"), "the first one has begun to boot: {}", other.script);
+    machine.boot(Stage::Online).await;
+    assert_eq!((rig.node(id).phase, rig.node(id).mac), (Phase::Online, machine.mac));
+}
+
+#[tokio::test]
+async fn two_machines_that_show_the_same_for_the_first_time_at_once_do_not_become_one() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machines: Vec<_> = (1..9)
+        .map(|number| {
+            let first = Machine::new(&rig, 1);
+            Machine { uuid: first.uuid, serial: first.serial, ..Machine::new(&rig, number) }
+        })
+        .collect();
+    for machine in &mut machines {
+        machine.step(Stage::IpxeDhcp).await;
+    }
+    futures_util::future::join_all(machines.iter_mut().map(Machine::ask_script)).await;
+    let boots = machines.iter().filter(|machine| machine.script.contains("/overlay/")).count();
+    let collides = machines.iter().filter(|machine| machine.script.contains("id_collision")).count();
+    assert_eq!((boots, collides), (1, 7));
+    let node = rig.central.store().read(|model| model.nodes().next().cloned()).expect("one");
+    assert_eq!((node.fingerprint.macs.len(), node.rivals.len()), (1, 7), "{node:?}");
+}
+
+#[tokio::test]
 async fn a_node_in_maintenance_is_not_taken_over_while_its_link_is_down_for_a_moment() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
