@@ -1,6 +1,12 @@
 //! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was acknowledged is lost.
 
+use crate::boots::rig::{Machine, Rig, ordered};
 use crate::world::{World, eventually, node::PxeNode};
+use meshd::{
+    fleet::{Phase, Stage, Verb},
+    serve::central::OperateError,
+    wire::PciFacts,
+};
 use std::{
     fs,
     io::Write as _,
@@ -99,6 +105,29 @@ fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room(
     disk.make_room();
     eventually("orders are taken", || set(&world, &id, 9000));
     assert!(acknowledged < 500 && !world.log_text().contains("panicked"), "{}", world.log_text());
+}
+
+#[tokio::test]
+async fn a_node_that_an_operator_holds_while_the_disk_is_full_is_cut_off_all_the_same() {
+    let world = World::prepared("auto");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let disk = Small::mount(world.path("state"));
+    world.write_image();
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    // Its record is longer than the rest of any page.
+    let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
+    machine.facts.pci = vec![device; 100];
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    disk.fill();
+    let hold = || async { rig.central.quarantine(id, &ordered(Verb::Quarantine)).await };
+    let held = hold().await;
+    assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
+    assert!(rig.central.link_state(id).since.is_none(), "it may be held: its link is over");
+    disk.make_room();
+    assert_eq!(hold().await.unwrap().phase, Phase::Quarantined);
+    assert!(!machine.heartbeat(0).await);
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Central {
     pub async fn remove(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let why = "an operator removed this node";
         let now = self.now();
-        let (node, freed) = self
+        let removed = self
             .store
             .commit(|tx| {
                 let node = known(tx, id)?;
@@ -36,8 +36,9 @@ impl Central {
                 let node = retire(tx, id, by, now).unwrap_or(node);
                 Ok::<_, OperateError>((node, freed))
             })
-            .await?;
-        self.cut_off(id, why);
+            .await;
+        self.cut_off_after(&removed, id, why);
+        let (node, freed) = removed?;
         self.free(freed);
         Ok(node)
     }
@@ -51,7 +52,7 @@ impl Central {
         change: impl FnOnce(&mut Node) -> Result<Option<(Phase, Phase)>, UnlawfulTransition>,
     ) -> Result<Node, OperateError> {
         let now = self.now();
-        let (node, changed) = self
+        let ended = self
             .store
             .commit(|tx| {
                 let mut node = known(tx, id)?;
@@ -64,13 +65,11 @@ impl Central {
                     disown(tx, id, by, why, now);
                     phase_event(tx, id, boot, changed, by, now);
                 }
-                Ok::<_, OperateError>((known(tx, id)?, changed))
+                known(tx, id)
             })
-            .await?;
-        if changed.is_some() {
-            self.cut_off(id, why);
-        }
-        Ok(node)
+            .await;
+        self.cut_off_after(&ended, id, why);
+        ended
     }
 
     /// Takes no new work; in maintenance as soon as nothing runs any more.
@@ -164,6 +163,10 @@ impl Central {
             .store
             .commit(|tx| {
                 let (gone, mut node) = (known(tx, old)?, known(tx, new)?);
+                if gone.phase == Phase::Removed {
+                    // What it was is forgotten, or the new one has it already.
+                    return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
+                }
                 let changed = match node.phase {
                     Phase::Discovered | Phase::Rejected => node.change(PhaseChange::Approve)?,
                     phase if phase.is_admitted() => None,
@@ -183,11 +186,11 @@ impl Central {
                 }
                 Ok::<_, OperateError>(freed)
             })
-            .await?;
-        self.cut_off(old, why);
-        self.free(freed);
+            .await;
+        self.cut_off_after(&freed, old, why);
+        self.free(freed?);
         self.reconsider_all();
-        self.store.read(|model| model.node(new).cloned()).ok_or_else(|| OperateError::NoNode { name: new.to_string() })
+        self.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
 
     /// Addresses that their machines need no longer, for the DHCP service to give to others.
@@ -215,7 +218,11 @@ fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
 
 /// A node that is on record.
 fn known(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
-    tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+    tx.node(id).cloned().ok_or_else(|| no_node(id))
+}
+
+fn no_node(id: NodeId) -> OperateError {
+    OperateError::NoNode { name: id.to_string() }
 }
 
 /// True if the checks of this boot pass as far as they are known.

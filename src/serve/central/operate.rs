@@ -14,7 +14,8 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 /// How long a node has to say that it goes down.
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why an operator's word was not followed. Nothing has changed then.
+/// Why an operator's word was not followed. Nothing has changed then; but where the store could not be written, it may have: look at
+/// what is, and say it again.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
     /// No such node.

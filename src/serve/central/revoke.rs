@@ -19,9 +19,19 @@ impl Central {
                 disown(tx, id, by, why, now);
                 tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
             })
-            .await?;
-        self.cut_off(id, why);
-        Ok(node)
+            .await;
+        self.cut_off_after(&node, id, why);
+        node
+    }
+
+    /// What follows an order that takes credentials. One that could not be flushed is in memory all the same, and given again it
+    /// changes nothing: nothing else would end the link.
+    pub(super) fn cut_off_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
+        let is_in = |node: &Node| node.phase.is_admitted() && !node.certificates.is_empty();
+        let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
+        if may_be_done && !self.store.read(|model| model.node(id).is_some_and(is_in)) {
+            self.cut_off(id, why);
+        }
     }
 
     /// What follows once [`disown`] is stored: the capability is void, and the link is gone before this returns.
@@ -32,7 +42,7 @@ impl Central {
     }
 }
 
-/// Takes back the credentials of a node, inside a transaction; [`Central::cut_off`] has to follow it.
+/// Takes back the credentials of a node, inside a transaction; [`Central::cut_off_after`] has to follow it.
 pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, why: &str, now: Timestamp) {
     let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
     for hash in &tokens {

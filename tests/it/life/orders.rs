@@ -147,6 +147,7 @@ async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() 
     assert_eq!(rig.central.node_of_mac(new.mac), Some(old_id), "DHCP gives it the address that is reserved");
     new.boot(Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
+    assert_eq!(replace().await.unwrap().profile, node.profile, "said again, it takes nothing away");
     let same = rig.central.replace(id, id, &ordered(Verb::Replace)).await;
     assert!(matches!(same, Err(OperateError::SameNode { .. })));
 
