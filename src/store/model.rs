@@ -166,6 +166,11 @@ impl Model {
         self.unknown.len()
     }
 
+    /// How many nodes there are that somebody, or the site, let in.
+    pub fn let_in_count(&self) -> usize {
+        self.nodes.len() - self.unknown.len()
+    }
+
     /// One token, by its hash.
     pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
         self.tokens.get(hash)

@@ -1,11 +1,12 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
-use crate::boots::rig::{Machine, Rig};
+use crate::boots::rig::{Machine, Rig, ordered};
 use crate::world::{World, dhcp::As, eventually, node::PxeNode};
 use meshd::{
-    fleet::Exchange,
-    id::MacAddr,
+    fleet::{Exchange, Fingerprint, Node, Phase, Stage, Verb},
+    id::{Basis, MacAddr},
     serve::central::{DhcpSeen, DhcpStep},
+    store::{AuditFilter, StoreError},
 };
 use std::time::Duration;
 
@@ -93,6 +94,31 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
     machine.address = own;
     machine.ask_script().await;
     assert!(machine.script.contains("/overlay/"), "the machine itself boots: {}", machine.script);
+}
+
+#[tokio::test]
+async fn invented_machines_that_fit_what_the_site_lets_in_fill_neither_store_nor_audit_log() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut invented = Machine::new(&rig, 1);
+    invented.boot(Stage::Script).await;
+    let node = rig.node(invented.id());
+    assert_eq!(node.phase, Phase::Booting);
+    let filled = rig.central.store().commit(|tx| {
+        for n in 1..20_100u32 {
+            let mac = MacAddr([2, 1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
+            let (basis, fingerprint) = (Basis::Mac(mac), Fingerprint { macs: [mac].into(), ..Fingerprint::default() });
+            tx.put_node(Node { id: basis.node_id(), basis, fingerprint, mac, ..node.clone() });
+        }
+        Ok::<_, StoreError>(())
+    });
+    filled.await.unwrap();
+    let audited = || rig.central.store().audit(&AuditFilter { limit: 10, ..AuditFilter::default() }).unwrap().len();
+    let (before, mut next) = (audited(), Machine::new(&rig, 2));
+    next.boot(Stage::Script).await;
+    assert_eq!((rig.node(next.id()).phase, audited()), (Phase::Discovered, before), "one more waits for an operator");
+    rig.central.approve(next.id(), &ordered(Verb::Approve)).await.unwrap();
+    assert_eq!(rig.node(next.id()).phase, Phase::Approved);
 }
 
 #[test]

@@ -17,6 +17,10 @@ use std::{net::Ipv4Addr, time::Duration};
 /// How long a machine that has fetched its kernel may take to come online before it counts as off.
 const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
 
+/// Nodes that are let in beyond which rules and policy let in no more, but an operator alone: twice the largest rack. Whoever invents
+/// machines that fit a rule fills neither the store nor the audit log.
+const MAX_LET_IN_BY_SITE: usize = 20_000;
+
 /// How a machine asked.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
@@ -155,7 +159,10 @@ impl Central {
     pub(super) async fn admit_waiting(&self) {
         let (live, now) = (self.live(), self.now());
         let lets_in = |node: &&Node| node.phase == Phase::Discovered && live.lets_in(node).is_some();
-        let waiting: Vec<NodeId> = self.store.read(|model| model.nodes().filter(lets_in).map(|node| node.id).collect());
+        let waiting: Vec<NodeId> = self.store.read(|model| {
+            let room = MAX_LET_IN_BY_SITE.saturating_sub(model.let_in_count());
+            model.nodes().filter(lets_in).map(|node| node.id).take(room).collect()
+        });
         if waiting.is_empty() {
             return;
         }
@@ -328,7 +335,8 @@ impl Meeting<'_> {
 
 /// Lets an unknown node in if policy or a rule says so, and gives it the profile of that rule.
 fn approve_by_site(tx: &mut Tx<'_>, node: &mut Node, live: &Live, order: &(dyn Fn(Who) -> By + Sync), now: Timestamp) {
-    let Some(let_in) = live.lets_in(node).filter(|_| node.phase == Phase::Discovered) else { return };
+    let may = node.phase == Phase::Discovered && tx.before().let_in_count() < MAX_LET_IN_BY_SITE;
+    let Some(let_in) = live.lets_in(node).filter(|_| may) else { return };
     let by = order(let_in.map_or(Who::Meshd, |rule| Who::Rule(rule.name.clone())));
     let change = node.change(PhaseChange::Approve).ok().flatten();
     phase_event(tx, node.id, node.boot, change, &by, now);
