@@ -87,10 +87,12 @@ pub(super) fn write_whole<'a>(
 ) -> io::Result<Whole> {
     let fresh = dir.join(format!("{}{FRESH}", kind.name(header.number)));
     let written = write_fresh(&fresh, seq, header, records).and_then(|whole| {
+        let folder = File::open(dir)?;
         fail::point("store-whole");
-        fs::rename(&fresh, kind.path(dir, header.number))?;
-        fail::point("store-renamed");
-        File::open(dir)?.sync_all()?;
+        put_in_place(&fresh, &kind.path(dir, header.number), || {
+            fail::point("store-renamed");
+            folder.sync_all()
+        })?;
         Ok(whole)
     });
     if written.is_err() {
@@ -98,6 +100,16 @@ pub(super) fn write_whole<'a>(
         let _ = fs::remove_file(&fresh);
     }
     written
+}
+
+/// Renames a file and flushes its folder. A journal that is in its place while the one before it goes on would be taken for the newer
+/// one at the next start: if its place cannot be flushed, it does not stay there.
+pub(super) fn put_in_place(fresh: &Path, place: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    fs::rename(fresh, place)?;
+    flush().inspect_err(|_| {
+        let _ = fs::remove_file(place);
+        let _ = flush();
+    })
 }
 
 fn write_fresh<'a>(

@@ -186,6 +186,19 @@ fn a_renewal_that_was_cut_off_at_any_step_loses_nothing() {
 }
 
 #[test]
+fn a_file_whose_place_cannot_be_flushed_does_not_stay_there() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (fresh, place) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
+    fs::write(&fresh, "whole").expect("written");
+    let broken = files::put_in_place(&fresh, &place, || Err(io::Error::other("the disk is broken")));
+    assert!(broken.is_err());
+    assert_eq!(files_of(dir.path()), BTreeSet::new(), "the journal before it goes on, and has to be the newest");
+    fs::write(&fresh, "whole").expect("written");
+    files::put_in_place(&fresh, &place, || Ok(())).expect("flushed");
+    assert_eq!(files_of(dir.path()), BTreeSet::from(["journal-00000002".to_owned()]));
+}
+
+#[test]
 fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
