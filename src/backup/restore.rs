@@ -30,8 +30,8 @@ pub struct Restored {
     pub nodes: usize,
 }
 
-/// Restores a backup into a folder that does not exist or is empty; `now` is noted in its record of events. Boot tokens are void after
-/// it: whether one was used after the backup was made, nobody knows.
+/// Restores a backup into a folder that does not exist or is empty; `now` is noted in its record of events. Tokens are void after it:
+/// whether one was used or revoked after the backup was made, nobody knows.
 ///
 /// # Errors
 /// The folder holds something; the backup is damaged, of another format or key; the disk is full. The folder is left as it was.
@@ -132,9 +132,11 @@ fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
 async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
     let store = Store::open(&fresh.join("state"))?;
     let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
+    let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
     let committed = store.commit(|tx| {
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
+        api_tokens.iter().for_each(|hash| tx.remove_api_token(*hash));
         let detail = format!("from the backup of {}, with {nodes} nodes", manifest.made_at);
         tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
         Ok::<_, StoreError>(())

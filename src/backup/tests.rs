@@ -5,7 +5,7 @@ use crate::config::{self, Site};
 use crate::fleet::{Fingerprint, Node};
 use crate::id::{Basis, BootSessionId, MacAddr};
 use crate::store::{EventFilter, Store, StoreError};
-use crate::trust::TokenRecord;
+use crate::trust::{ApiToken, Role, TokenRecord};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -46,9 +46,11 @@ async fn store(dir: &Path) -> Store {
     let at = Timestamp::from_millis(5);
     let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
     let token = TokenRecord::new(Digest([1; 32]), node.id, BootSessionId([1; 12]), at);
+    let (_, api_token) = ApiToken::mint([1; 32], "ci".parse().unwrap(), Role::Admin, at, None);
     let put = store.commit(|tx| {
         tx.put_node(node);
         tx.put_token(token);
+        tx.put_api_token(api_token);
         Ok::<_, StoreError>(())
     });
     put.await.unwrap();
@@ -102,7 +104,8 @@ async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds
     assert_eq!(site.state_dir, into.join("state"));
     assert_eq!(site.secrets.values().collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
     let store = Store::open(&site.state_dir).unwrap();
-    assert_eq!(store.read(|model| (model.nodes().count(), model.tokens().count())), (1, 0), "tokens are void");
+    let left = store.read(|model| (model.nodes().count(), model.tokens().count(), model.api_tokens().count()));
+    assert_eq!(left, (1, 0, 0), "tokens are void");
     let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
     assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
 }
