@@ -1,7 +1,7 @@
 //! An order with an `Idempotency-Key` is followed once: asked again, it is answered again. The key is written down before anything is
 //! done, so that a program that ends in between leaves a question, never a second deed.
 
-use super::{Plane, error::Refused};
+use super::{Plane, auth::Caller, error::Refused};
 use crate::fleet::{Answered, Asked, By};
 use crate::id::{CorrelationId, Digest};
 use crate::store::{ASKED_LIFE, StoreError};
@@ -70,7 +70,8 @@ pub(super) async fn once(plane: &Plane, by: &By, parts: Parts, body: Body, next:
     let Ok(bytes) = to_bytes(body, super::routes::MAX_BODY).await else {
         return Refused::bad_request("the body is too long, or it broke off").into_response();
     };
-    let slot = Digest::of_fields([by.who.to_string().as_bytes(), key.as_bytes()]);
+    let caller = parts.extensions.get::<Caller>().map_or_else(|| by.who.to_string(), Caller::identity);
+    let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
     let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
     let _turn = match begin(plane, slot, request).await {

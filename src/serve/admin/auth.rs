@@ -3,8 +3,9 @@
 
 use super::{Plane, error::Refused};
 use crate::fleet::Who;
+use crate::id::Digest;
 use crate::serve::central::Shared;
-use crate::trust::Role;
+use crate::trust::{ApiToken, Role};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, header::AUTHORIZATION},
@@ -32,19 +33,31 @@ const MAX_TOKEN: usize = 256;
 pub(super) struct Caller {
     pub(super) who: Who,
     pub(super) role: Role,
+    /// The hash of the token that was shown. Its name may be another token's one day.
+    token: Option<Digest>,
 }
 
 impl Caller {
     /// Somebody at the socket.
     pub(super) fn at_socket(uid: u32) -> Self {
-        Caller { who: Who::Operator(uid), role: Role::Admin }
+        Caller { who: Who::Operator(uid), role: Role::Admin, token: None }
+    }
+
+    /// Somebody who shows a token.
+    pub(super) fn with(token: ApiToken) -> Self {
+        Caller { who: Who::Token(token.name), role: token.role, token: Some(token.hash) }
     }
 
     /// False once the token is revoked or its time is over.
     pub(super) fn still_may(&self, central: &Shared) -> bool {
-        match &self.who {
-            Who::Token(name) => central.api_token_lives(name),
-            _ => true,
+        self.token.is_none_or(|token| central.api_token_lives(&token))
+    }
+
+    /// Tells callers apart: a token from one that had its name before.
+    pub(super) fn identity(&self) -> String {
+        match self.token {
+            None => self.who.to_string(),
+            Some(token) => format!("{} {token}", self.who),
         }
     }
 }
@@ -94,7 +107,7 @@ fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
     };
     match plane.central.api_token(text) {
-        Some(token) => Ok(Caller { who: Who::Token(token.name), role: token.role }),
+        Some(token) => Ok(Caller::with(token)),
         None => {
             plane.failures.count(from, now);
             tracing::warn!(%from, "a request with a token that is not honoured");

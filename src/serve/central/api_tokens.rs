@@ -42,10 +42,10 @@ impl Central {
         found.filter(|token| token.is(text) && !token.is_over(now))
     }
 
-    /// True while a token of this name is honoured.
-    pub fn api_token_lives(&self, name: &ApiTokenName) -> bool {
+    /// True while the token with this hash is honoured.
+    pub fn api_token_lives(&self, hash: &Digest) -> bool {
         let now = self.now();
-        self.store.read(|model| model.api_tokens().any(|token| token.name == *name && !token.is_over(now)))
+        self.store.read(|model| model.api_token(hash).is_some_and(|token| !token.is_over(now)))
     }
 
     /// Makes a token; its text is given this once.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleet::{Audit, AuditOutcome, Verb, Who};
 use crate::id::Digest;
-use crate::serve::admin::{KEY_HEADER, REASON_HEADER};
+use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};
 use crate::store::{AuditFilter, EventFilter};
 
 fn log(fixture: &Fixture) -> Vec<Audit> {
@@ -116,4 +116,20 @@ async fn a_token_is_shown_once_even_if_it_is_asked_for_twice() {
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
     assert!(fixture.central.api_token(&secret).is_none());
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_token_that_has_the_name_of_a_revoked_one_is_another_caller() {
+    let fixture = Fixture::start().await;
+    let made = async || {
+        let order = r#"{"name":"ci","role":"viewer"}"#;
+        let (_, _, made) = fixture.order("/v1/api-tokens/create", order, &[]).await;
+        Caller::with(fixture.central.api_token(made["secret"].as_str().expect("its text")).expect("honoured"))
+    };
+    let first = made().await;
+    assert!(first.still_may(&fixture.central));
+    assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
+    let second = made().await;
+    assert!(!first.still_may(&fixture.central) && second.still_may(&fixture.central), "a stream of the first one ends");
+    assert_ne!(first.identity(), second.identity(), "it is not answered what the other one asked");
 }
