@@ -90,6 +90,9 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
         }
         own(&site.state_dir, &user)?;
     }
+    if !Uid::effective().is_root() {
+        keep_only_what_ports_want()?;
+    }
     set_no_new_privs(true).map_err(refused("give up ever having more privileges"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(refused("switch core dumps off"))?;
@@ -123,6 +126,14 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
     }
 }
 
+/// Whoever started meshd may have given it more than it needs; what it starts itself needs nothing.
+fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
+    clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
+    let held = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
+    let kept = CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, kept).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
+}
+
 fn become_user(user: &User) -> Result<(), PrivilegeError> {
     let (uid, gid): (Uid, Gid) = (user.uid, user.gid);
     let name = std::ffi::CString::new(user.name.as_str()).map_err(|_| PrivilegeError::NoUser(user.name.clone()))?;
@@ -133,13 +144,10 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
             done => done.map_err(refused("give up capabilities"))?,
         }
     }
-    clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
     set_keep_capabilities(true).map_err(refused("keep capabilities"))?;
     initgroups(&name, gid).map_err(refused("take a user's groups"))?;
     setresgid(gid, gid, gid).map_err(refused("take a user's group"))?;
-    setresuid(uid, uid, uid).map_err(refused("become another user"))?;
-    let kept = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, kept).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
+    setresuid(uid, uid, uid).map_err(refused("become another user"))
 }
 
 fn tell() {

@@ -162,6 +162,11 @@ impl Book {
         }
     }
 
+    /// True while a transfer counts: no later capability has replaced the one that it is of.
+    pub fn is_open(&self, id: TransferId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// The last byte was written: the capability is spent. False if the transfer no longer counts, because a later
     /// capability has replaced this one in the meantime.
     pub fn finish(&mut self, id: TransferId) -> bool {

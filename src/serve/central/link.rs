@@ -237,16 +237,19 @@ impl Central {
     }
 
     async fn task_done(&self, node: NodeId, id: TaskId, outcome: TaskOutcome) -> Result<(), PlaneError> {
-        let done = {
-            let mut links = lock(&self.links.0);
-            match links.tasks.get(&id) {
-                Some(outstanding) if outstanding.task.node == node => links.tasks.remove(&id),
-                _ => None,
-            }
-        };
-        let Some(Outstanding { done, .. }) = done else { return Ok(()) };
+        let is_its = |outstanding: &Outstanding| outstanding.task.node == node;
+        if !lock(&self.links.0).tasks.get(&id).is_some_and(is_its) {
+            return Ok(());
+        }
         let event = Event::new(self.now(), Actor::Node, EventKind::Task, format!("task {}: {outcome:?}", id.0));
-        self.record(event.of_node(node)).await;
+        self.store
+            .commit(|tx| {
+                tx.event(event.of_node(node));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        // Only now: said again before it is on the disk, it would be acknowledged.
+        let done = lock(&self.links.0).tasks.remove(&id).and_then(|outstanding| outstanding.done);
         if let Some(done) = done {
             let _ = done.send(outcome);
         }

@@ -41,6 +41,13 @@ pub enum OverlayDenied {
     Busy,
 }
 
+impl From<StoreError> for OverlayDenied {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
+        OverlayDenied::Busy
+    }
+}
+
 /// An overlay on its way. Dropped before [`OverlayTransfer::finished`], it may be fetched again.
 pub struct OverlayTransfer {
     /// What to send, in order. The large pieces are shared by all boots.
@@ -78,10 +85,7 @@ impl Central {
         let grant = transfer.grant;
         let promise = lock(&self.promises).get(&grant.session).map(|promised| promised.rendered.clone());
         let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
-        let (token, generation) = self.choose(&grant, &promise, now).await.map_err(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
-            OverlayDenied::Busy
-        })?;
+        let (token, generation) = self.choose(transfer.id, &grant, &promise, now).await?;
         // What an admitted node alone may have: a token, and the files with secrets.
         let secrets = if token.is_some() { self.secrets(&promise)? } else { Vec::new() };
         let part = BootPart {
@@ -127,14 +131,19 @@ impl Central {
     /// of this node are void from now on. A node that gets its overlay without the secrets in it has another generation.
     async fn choose(
         &self,
+        transfer: TransferId,
         grant: &Grant,
         promise: &Promise,
         now: Timestamp,
-    ) -> Result<(Option<Secret<String>>, Generation), StoreError> {
+    ) -> Result<(Option<Secret<String>>, Generation), OverlayDenied> {
         let (token, hash) = token::mint(self.random());
         let expires_at = now.after(self.site().enroll.token_ttl);
         self.store
             .commit(|tx| {
+                // The machine may have a newer script by now, and a token with it: that one stays.
+                if !lock(&self.capabilities).is_open(transfer) {
+                    return Err(OverlayDenied::Gone);
+                }
                 let old: Vec<Digest> = tx.before().tokens_of(grant.node).map(|old| old.hash).collect();
                 for hash in old {
                     tx.remove_token(hash);

@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
 };
 
 /// A user that every system has, and that owns nothing.
@@ -102,6 +102,31 @@ fn a_meshd_that_gave_up_root_boots_a_machine_restarts_and_reloads() {
     }
     for part in ["store", "ca"] {
         assert_private(&world.path("state").join(part), &uid);
+    }
+}
+
+#[test]
+fn started_as_a_user_with_more_than_it_needs_it_keeps_what_its_ports_want() {
+    let world = prepared();
+    fs::create_dir_all(world.path("run")).unwrap();
+    run(Command::new("chown").args([&format!("{USER}:")]).arg(world.path("run")));
+    // Where that user may go.
+    let program = world.path("meshd");
+    fs::copy(env!("CARGO_BIN_EXE_meshd"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    let caps = "+net_bind_service,+net_raw,+net_admin,+sys_ptrace";
+    command.args(["--reuid", USER, "--clear-groups", "--inh-caps", caps, "--ambient-caps", caps]);
+    command.arg(&program).arg("--site").arg(&world.site).arg("serve");
+    let mut child = world.central.spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).unwrap();
+    let pid = child.id();
+    let settled = eventually("it has settled", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| error.to_string())?;
+        if line(&status, "NoNewPrivs") == "1" { Ok(status) } else { Err(status) }
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    for (set, wanted) in [("CapEff", KEPT), ("CapPrm", KEPT), ("CapInh", NONE), ("CapAmb", NONE)] {
+        assert_eq!(line(&settled, set), wanted, "{set}");
     }
 }
 
