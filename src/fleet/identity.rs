@@ -121,6 +121,9 @@ pub struct Rival {
     pub last: Timestamp,
 }
 
+/// Most network cards of one node that are taken from what it tells. A node that has been won over could name every card there is,
+/// and none of them would be another machine's then.
+pub const MAX_MACS: usize = 128;
 /// Most rivals of one node that are kept.
 pub const MAX_RIVALS: usize = 8;
 /// A rival asks twice a minute; that it still does is written down once in this time.
@@ -184,7 +187,11 @@ impl Node {
         if !board.is_empty() {
             board.clone_into(&mut print.board_serial);
         }
-        print.macs.extend(own);
+        for mac in own {
+            if print.macs.len() < MAX_MACS {
+                print.macs.insert(mac);
+            }
+        }
         changed
     }
 }
@@ -276,6 +283,15 @@ mod tests {
         }
         assert_eq!(node.rivals.len(), MAX_RIVALS);
         assert!(node.no_rival(rival(19, 0).mac) && !node.no_rival(rival(2, 0).mac), "the oldest went first");
+    }
+
+    #[test]
+    fn a_machine_that_names_cards_without_end_is_taken_at_its_word_for_some_of_them() {
+        let mut node = known(1, "A");
+        let cards = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
+        node.recognise(&Facts::default(), cards);
+        assert_eq!(node.fingerprint.macs.len(), MAX_MACS);
+        assert!(node.fingerprint.macs.contains(&node.mac));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a machine that names it | bytes |
 
 mod boot;
+pub mod bounded;
 mod enrol;
 mod facts;
 mod link;

@@ -5,7 +5,7 @@ use crate::world::{World, node::PxeNode};
 use meshd::{
     id::Timestamp,
     trust::CertificateAuthority,
-    wire::{FromCentral, RENEW_PATH, VERSION},
+    wire::{Facts, FromCentral, MAX_DEVICES, PciFacts, RENEW_PATH, VERSION},
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, SerialNumber};
 use serde_json::json;
@@ -59,6 +59,21 @@ fn a_revoked_certificate_is_cut_off_at_once_and_refused_after_a_restart_too() {
     world.start();
     assert_eq!(Attacker::new(&world).is_let_in(&who).0, 401, "also after a restart");
     assert_eq!(world.events("credentials_revoked").len(), 1);
+}
+
+#[test]
+fn a_hello_with_more_in_it_than_any_machine_has_is_not_read() {
+    let world = World::new("approve");
+    let (attacker, own) = (Attacker::new(&world), ticket(&world, 1));
+    let who = attacker.enrol(&own);
+    let facts = |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };
+    attacker.run(async {
+        for (devices, is_heard) in [(MAX_DEVICES + 1, false), (MAX_DEVICES, true)] {
+            let mut link = attacker.hello_of(&who, own.boot.node, own.boot.session, facts(devices)).await;
+            let said = link.hear().await;
+            assert_eq!(matches!(said, Some(FromCentral::Welcome(_))), is_heard, "{devices}: {said:?}");
+        }
+    });
 }
 
 /// A copy of the folder, as a thief has it.

@@ -4,7 +4,9 @@ use crate::world::{CENTRAL, DEADLINE, World};
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::{
     id::{BootSessionId, NodeId},
-    wire::{self, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION},
+    wire::{
+        self, EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION,
+    },
 };
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
@@ -163,10 +165,15 @@ impl<'a> Attacker<'a> {
 
     /// Opens a link and says hello in a node's name.
     pub async fn hello(&self, who: &Identity, node: NodeId, session: BootSessionId) -> Link {
+        self.hello_of(who, node, session, Facts::default()).await
+    }
+
+    /// The same, telling this of the machine.
+    pub async fn hello_of(&self, who: &Identity, node: NodeId, session: BootSessionId, facts: Facts) -> Link {
         let stream = self.dial(who).await.unwrap();
         let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.unwrap();
         let mut link = Link(socket);
-        let hello = Hello { version: VERSION, node, session, facts: Default::default() };
+        let hello = Hello { version: VERSION, node, session, facts };
         link.say(&FromAgent::Hello(Box::new(hello))).await;
         link
     }

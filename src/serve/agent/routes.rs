@@ -127,8 +127,7 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
         code: "bad_request",
         message: "the body is too large or broke off".into(),
     })?;
-    // serde's text would repeat what was sent, which may hold a token.
-    serde_json::from_slice(&body).map_err(|_| Refusal::bad_request("the body is not the JSON that this route wants"))
+    wire::bounded::read(&body).map_err(|unread| Refusal::bad_request(&format!("the body is not read: {unread}")))
 }
 
 pub(super) fn check_version(version: u16) -> Result<(), Refusal> {

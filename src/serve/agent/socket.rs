@@ -1,5 +1,6 @@
 //! A WebSocket of typed messages, with a limit on silence: what link and pending connection have in common.
 
+use crate::wire::{self, bounded::Unread};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,6 +26,9 @@ pub enum Ended {
     /// The connection broke.
     #[error("the connection broke")]
     Broken(#[source] axum::Error),
+    /// It said something that cannot be read.
+    #[error("a message is not read: {0}")]
+    Unread(Unread),
     /// It said something that is not in the protocol.
     #[error("{0}")]
     Violation(&'static str),
@@ -83,8 +87,7 @@ impl Socket {
             self.heard = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
-                    let message = serde_json::from_str(&text).map_err(|_| Ended::Violation("an unreadable message"))?;
-                    return Ok(Heard::Message(message));
+                    return wire::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::Unread);
                 }
                 Message::Pong(payload) => return Ok(Heard::Pong(payload)),
                 Message::Ping(_) => {}

@@ -12,12 +12,15 @@ use super::{
 use crate::fleet::{ConditionKind, Node, Phase, Stage, Wait};
 use crate::id::{BootSessionId, Digest, NodeId};
 use crate::store::{Model, StoreError};
-use crate::wire::{PendingHello, PendingReply};
+use crate::wire::{Facts, PendingHello, PendingReply};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::watch;
 
 /// Nodes that may wait at once.
 const MAX_WAITING: usize = 20_000;
+
+/// Most that is kept of what a machine tells that nobody has let in, in bytes of JSON: twice what one with 16 GPUs tells.
+const MAX_FACTS: usize = 128 * 1024;
 
 /// How often a node that waits is looked at, whatever happens.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -87,7 +90,7 @@ impl Central {
             decided: self.pending.decided.subscribe(),
             greeted: false,
         };
-        let facts = hello.facts;
+        let facts = brief(hello.facts);
         self.store
             .commit(|tx| {
                 tx.edit_node(ticket.node, |node| {
@@ -198,6 +201,14 @@ impl PendingTicket {
     }
 }
 
+/// What is kept of it for the operator who has to decide: without its devices if they are too many, and nothing if it is still too long.
+fn brief(facts: Facts) -> Facts {
+    let fits = |facts: &Facts| serde_json::to_vec(facts).is_ok_and(|text| text.len() <= MAX_FACTS);
+    let without =
+        |Facts { system, cpu, memory, versions, .. }| Facts { system, cpu, memory, versions, ..Facts::default() };
+    Some(facts).map(|facts| if fits(&facts) { facts } else { without(facts) }).filter(fits).unwrap_or_default()
+}
+
 /// True for a machine that an operator cut off and that still runs: no stranger, and nothing to be alarmed by. Only another boot helps it.
 fn cut_off(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
     let was_its_own = model.session(hello.session).is_some_and(|session| {
@@ -209,5 +220,24 @@ fn cut_off(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
 impl Drop for PendingTicket {
     fn drop(&mut self) {
         lock(&self.central.pending.entries).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::PciFacts;
+
+    #[test]
+    fn of_a_machine_that_tells_too_much_its_devices_are_not_kept_and_at_last_nothing() {
+        let mut facts = Facts::default();
+        facts.system.serial = "SN-1".to_owned();
+        facts.pci = vec![PciFacts::default(); 300];
+        assert_eq!(brief(facts.clone()), facts);
+        facts.pci[0].address = "x".repeat(MAX_FACTS);
+        let kept = brief(facts.clone());
+        assert_eq!((kept.system.serial.as_str(), kept.pci.len()), ("SN-1", 0));
+        facts.system.serial = "x".repeat(MAX_FACTS);
+        assert_eq!(brief(facts), Facts::default());
     }
 }
