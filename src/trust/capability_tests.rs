@@ -51,7 +51,9 @@ fn a_later_capability_of_the_node_voids_the_earlier_and_its_transfer() {
     let mut book = Book::new();
     let old = granted(&mut book, 0, 1, 1);
     let transfer = book.open(at(1), &old, HOME).expect("ready");
+    assert!(book.is_open(transfer.id));
     let new = granted(&mut book, 2, 2, 1);
+    assert!(!book.is_open(transfer.id), "nothing more is minted for it");
     assert!(!book.finish(transfer.id), "what was sent counts no more");
     assert_eq!(book.open(at(2), &old, HOME), Err(Denied::Expired));
     assert!(book.open(at(2), &new, HOME).is_ok());

@@ -1,11 +1,11 @@
 //! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was acknowledged is lost.
 
 use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{DEADLINE, World, eventually, node::PxeNode};
 use meshd::{
     fleet::{Phase, Stage, Verb},
     serve::central::OperateError,
-    wire::PciFacts,
+    wire::{FromAgent, PciFacts, TaskId, TaskOutcome},
 };
 use std::{
     fs,
@@ -107,25 +107,50 @@ fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room(
     assert!(acknowledged < 500 && !world.log_text().contains("panicked"), "{}", world.log_text());
 }
 
+/// The number of the one task that there is.
+async fn task(rig: &Rig) -> TaskId {
+    let told = async {
+        loop {
+            if let Some(event) = rig.events("task").first() {
+                let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
+                return TaskId(number.parse().unwrap());
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("a task is ordered")
+}
+
 #[tokio::test]
-async fn a_node_that_an_operator_holds_while_the_disk_is_full_is_cut_off_all_the_same() {
+async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_acknowledged() {
     let world = World::prepared("auto");
     fs::remove_dir_all(world.path("state")).unwrap();
     let disk = Small::mount(world.path("state"));
     world.write_image();
     let rig = Rig::new(&world);
-    let mut machine = Machine::new(&rig, 1);
+    let (mut machine, mut other) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
     // Its record is longer than the rest of any page.
     let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
     machine.facts.pci = vec![device; 100];
     machine.boot(Stage::Online).await;
+    other.boot(Stage::Online).await;
     let id = machine.id();
-    disk.fill();
     let hold = || async { rig.central.quarantine(id, &ordered(Verb::Quarantine)).await };
-    let held = hold().await;
-    assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
-    assert!(rig.central.link_state(id).since.is_none(), "it may be held: its link is over");
-    disk.make_room();
+    let by = ordered(Verb::Reboot);
+    let node_side = async {
+        let done = FromAgent::TaskDone { task: task(&rig).await, outcome: TaskOutcome::Done };
+        disk.fill();
+        let held = hold().await;
+        assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
+        assert!(rig.central.link_state(id).since.is_none(), "it may be held: its link is over");
+        for _ in 0..2 {
+            assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
+        }
+        disk.make_room();
+        assert!(other.say(done).await);
+    };
+    let (rebooted, ()) = tokio::join!(rig.central.reboot(other.id(), &by), node_side);
+    rebooted.unwrap();
     assert_eq!(hold().await.unwrap().phase, Phase::Quarantined);
     assert!(!machine.heartbeat(0).await);
 }

@@ -86,6 +86,27 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
 }
 
 #[tokio::test]
+async fn what_an_operator_says_while_a_machine_gets_its_new_id_holds_for_the_new_id() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let old = machine.id();
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", machine.uuid);
+    std::fs::write(world.path("site.toml"), site + &list).unwrap();
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    machine.step(Stage::IpxeDhcp).await;
+    // Its script, which is asked for first, waits for the old link to answer.
+    let by = ordered(Verb::Quarantine);
+    let ((), held) = tokio::join!(machine.ask_script(), rig.central.quarantine(old, &by));
+    held.unwrap();
+    assert_ne!(machine.id(), old);
+    assert_eq!(rig.node(machine.id()).phase, Phase::Quarantined, "{}", machine.script);
+    assert!(machine.script.contains("# refusal quarantined"), "{}", machine.script);
+}
+
+#[tokio::test]
 async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
