@@ -23,6 +23,8 @@ pub struct Source<'a> {
     pub site: &'a Site,
     /// [`store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
+    /// The certificate authority at that moment: its files go together.
+    pub authority: Held,
     /// The moment of that.
     pub made_at: Timestamp,
     /// Whether the blobs of images and bundles come with it.
@@ -31,10 +33,61 @@ pub struct Source<'a> {
     pub salt: [u8; 32],
 }
 
+/// Small files that go together, read at once: by their names below the folder, with their modes.
+#[derive(Debug, Default)]
+pub struct Held(Vec<(String, u32, Vec<u8>)>);
+
+impl Held {
+    /// All files in a folder and in those within it. Blocks.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn read(dir: &Path) -> Result<Self, BackupError> {
+        let mut held = Held::default();
+        held.add(dir, "")?;
+        Ok(held)
+    }
+
+    fn add(&mut self, dir: &Path, above: &str) -> Result<(), BackupError> {
+        for path in sorted(dir)? {
+            let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| !is_fresh(last)) else {
+                continue;
+            };
+            let about = fs::symlink_metadata(&path).map_err(failed("read", &path))?;
+            if about.is_dir() {
+                self.add(&path, &format!("{above}{last}/"))?;
+            } else if about.is_file() {
+                let content = fs::read(&path).map_err(failed("read", &path))?;
+                self.0.push((format!("{above}{last}"), about.permissions().mode() & 0o7777, content));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is in a folder; nothing if it is not there.
+fn sorted(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed("read", dir))?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(failed("read", dir))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Half-written files of others are no state.
+fn is_fresh(name: &str) -> bool {
+    name.starts_with(".new") || name.ends_with(".new")
+}
+
 /// Folder of blobs within `blobs_dir`.
 const BLOBS: &str = "sha256";
 /// The store's folder is not walked: its files are those of the snapshot.
 const STATE: &str = "state";
+/// The folder of the certificate authority within it, which is not walked either.
+pub const AUTHORITY: &str = "ca";
 /// Mode of what only its owner may read.
 const PRIVATE: u32 = 0o600;
 
@@ -43,15 +96,20 @@ const PRIVATE: u32 = 0o600;
 /// # Errors
 /// A file cannot be read, or `out` cannot be written; what was written is no backup then.
 pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
-    let Source { site, store, made_at, blobs, salt } = source;
+    let Source { site, store, authority, made_at, blobs, salt } = source;
     let head = Head::new(&site.name, made_at, salt);
     let mut archive = Archive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
     for (name, file, length) in store {
         archive.put(&format!("{STATE}/{}/{name}", store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
+    for (name, mode, content) in &authority.0 {
+        let size = content.len() as u64;
+        archive.put(&format!("{STATE}/{AUTHORITY}/{name}"), *mode, size, content.as_slice(), Path::new(name))?;
+    }
     archive.file("site.toml", &site.file)?;
-    let (blobs_dir, store_dir) = (absolute(&site.blobs_dir), absolute(&site.state_dir.join(store::FOLDER)));
-    archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || path == store_dir)?;
+    let blobs_dir = absolute(&site.blobs_dir);
+    let own = [store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
+    archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || own.iter().any(|own| path == own))?;
     let all_blobs = blobs_dir.join(BLOBS);
     archive.folder("blobs", &site.blobs_dir, &|path| path == all_blobs && !blobs)?;
     archive.folder("images", &site.images_dir, &|_| false)?;
@@ -104,23 +162,12 @@ impl<W: Write> Archive<W> {
 
     /// All that is in a folder, without what `skip` names by its absolute path. What goes away meanwhile was not needed any more.
     fn folder(&mut self, name: &str, from: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
-        let entries = match fs::read_dir(from) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(failed("read", from))?,
-        };
-        let mut paths = entries
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(failed("read", from))?;
-        paths.sort();
-        for path in paths {
+        for path in sorted(from)? {
             let Some(last) = path.file_name().and_then(|last| last.to_str()) else {
                 let source = io::Error::other("its name is no UTF-8");
                 return Err(failed("back up", &path)(source));
             };
-            // Half-written files of others are no state.
-            let is_fresh = last.starts_with(".new") || last.ends_with(".new");
-            if is_fresh || skip(&absolute(&path)) {
+            if is_fresh(last) || skip(&absolute(&path)) {
                 continue;
             }
             match self.entry(&format!("{name}/{last}"), &path, skip) {

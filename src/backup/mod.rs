@@ -25,7 +25,7 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
-pub use create::{Source, create};
+pub use create::{AUTHORITY, Held, Source, create};
 pub use restore::{Restored, restore};
 pub use seal::{Head, MIN_KEY};
 

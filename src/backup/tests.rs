@@ -31,6 +31,7 @@ fn site(dir: &Path) -> Site {
     write(&dir.join("munge"), "a secret of an overlay", 0o600);
     write(&dir.join("var/ca/ca.key"), "the authority's key", 0o600);
     write(&dir.join("var/ca/ca.pem"), "the authority", 0o644);
+    write(&dir.join("var/ca/0a/issuer.key"), "the issuer's key", 0o600);
     write(&dir.join("var/ca/ca.new"), "half", 0o600);
     write(&dir.join("var/blobs/sha256/00"), "a blob", 0o644);
     write(&dir.join("var/blobs/images/small/1.json"), "a manifest", 0o644);
@@ -77,7 +78,8 @@ async fn made(blobs: bool) -> Made {
     let site = site(dir.path());
     let store = store(dir.path()).await;
     let made_at = Timestamp::from_millis(9);
-    let source = Source { site: &site, store: store.snapshot().unwrap(), made_at, blobs, salt: [7; 32] };
+    let authority = Held::read(&site.state_dir.join(AUTHORITY)).unwrap();
+    let source = Source { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs, salt: [7; 32] };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
     Made { dir, manifest }
@@ -93,6 +95,7 @@ async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds
     let mode = |name: &str| fs::metadata(into.join(name)).unwrap().permissions().mode() & 0o777;
     let text = |name: &str| fs::read_to_string(into.join(name)).unwrap();
     assert_eq!((text("state/ca/ca.key").as_str(), mode("state/ca/ca.key")), ("the authority's key", 0o600));
+    assert_eq!((text("state/ca/0a/issuer.key").as_str(), mode("state/ca/0a")), ("the issuer's key", 0o700));
     assert_eq!((text("secrets/munge_key").as_str(), mode("secrets/munge_key")), ("a secret of an overlay", 0o600));
     assert_eq!((text("overlays/base/rootfs/etc/run").as_str(), mode("overlays/base/rootfs/etc/run")), ("x", 0o755));
     assert_eq!(text("blobs/images/small.json"), "a manifest", "through its link");
@@ -130,6 +133,7 @@ async fn nothing_of_it_can_be_read_without_the_key() {
     let source = Source {
         site: &config::load(&made.dir.path().join("site.toml")).unwrap(),
         store: Vec::new(),
+        authority: Held::default(),
         made_at: Timestamp::EPOCH,
         blobs: false,
         salt: [1; 32],

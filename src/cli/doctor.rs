@@ -8,6 +8,7 @@ use super::{
     print::{Output, bytes, now, wrapped},
     wait,
 };
+use crate::backup;
 use crate::catalog::image;
 use crate::config::Site;
 use crate::daemon::{REQUIRED_LOADERS, agent_path};
@@ -215,7 +216,7 @@ fn disk(site: &Site) -> Finding {
 fn clock(site: &Site) -> Finding {
     let now = now();
     let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
-    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join("ca")]).collect();
+    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(backup::AUTHORITY)]).collect();
     let newest = files.iter().filter_map(|file| written(file)).max();
     if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
         let found = format!("it is {now} here, and files were written at {newest}");

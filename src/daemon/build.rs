@@ -1,6 +1,7 @@
 //! Building: everything that can be read before a socket is opened.
 
 use super::DaemonError;
+use crate::backup::AUTHORITY;
 use crate::config::Site;
 use crate::overlay;
 use crate::serve::{
@@ -40,7 +41,7 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonErr
         tracing::warn!(%bundle, reason, "machines that want this bundle are told to wait");
     }
     let store = Store::open(&site.state_dir)?;
-    let authority = CertificateAuthority::load_or_create(&site.state_dir.join("ca"), &site.name, clock.now())?;
+    let authority = CertificateAuthority::load_or_create(&site.state_dir.join(AUTHORITY), &site.name, clock.now())?;
     Ok(Central::new(Parts {
         site: Arc::new(site),
         catalog,

@@ -42,7 +42,10 @@ pub(super) async fn backup(
     if length < MIN_KEY {
         return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
     }
-    let snapshot = central.snapshot(&by).await?;
+    let snapshot = central.snapshot(&by).await.map_err(|error| match error {
+        BackupError::Store(error) => Refused::from(error),
+        other => Refused::internal(other.to_string()),
+    })?;
     let (pieces, out) = mpsc::channel(AHEAD);
     tokio::task::spawn_blocking(move || {
         let mut pipe = io::BufWriter::with_capacity(PIECE, Pipe(pieces.clone()));

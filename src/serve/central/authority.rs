@@ -105,6 +105,11 @@ impl Central {
         Ok(self.authority_state())
     }
 
+    /// As long as this is held, no other authority takes its place.
+    pub(super) async fn authority_stays(&self) -> tokio::sync::MutexGuard<'_, Timestamp> {
+        self.authority.changing.lock().await
+    }
+
     /// Its roots, the active one first, and how many nodes stand on each.
     pub fn authority_state(&self) -> Vec<AuthorityState> {
         let authority = self.authority();

@@ -1,7 +1,7 @@
 //! Somebody takes a backup.
 
 use super::{Central, Shared};
-use crate::backup::{self, BackupError, Manifest, Source};
+use crate::backup::{self, AUTHORITY, BackupError, Held, Manifest, Source};
 use crate::fleet::{By, Event, EventKind};
 use crate::id::{Secret, Timestamp};
 use crate::store::StoreError;
@@ -10,13 +10,16 @@ use std::{fs::File, io::Write};
 /// The store as of one moment.
 pub struct Snapshot {
     files: Vec<(String, File, u64)>,
+    authority: Held,
     taken_at: Timestamp,
 }
 
 impl Central {
-    /// Writes down who takes a backup, which is in the backup then, and takes the store as of now.
-    pub async fn snapshot(self: &Shared, by: &By) -> Result<Snapshot, StoreError> {
+    /// Writes down who takes a backup, which is in the backup then, and takes store and authority as of now.
+    pub async fn snapshot(self: &Shared, by: &By) -> Result<Snapshot, BackupError> {
         let taken_at = self.now();
+        // No rotation in between: half of the old one and half of the new one is no authority.
+        let _one = self.authority_stays().await;
         self.store
             .commit(|tx| {
                 tx.event(Event::new(taken_at, by, EventKind::BackedUp, ""));
@@ -24,9 +27,12 @@ impl Central {
             })
             .await?;
         let central = self.clone();
-        let files = tokio::task::spawn_blocking(move || central.store.snapshot()).await;
-        let files = files.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-        Ok(Snapshot { files, taken_at })
+        let read = tokio::task::spawn_blocking(move || {
+            let authority = Held::read(&central.site().state_dir.join(AUTHORITY))?;
+            Ok::<_, BackupError>((central.store.snapshot()?, authority))
+        });
+        let (files, authority) = read.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        Ok(Snapshot { files, authority, taken_at })
     }
 
     /// Writes a backup with that store in it, sealed with a key. Blocks.
@@ -40,8 +46,9 @@ impl Central {
         key: &Secret<String>,
         out: impl Write,
     ) -> Result<Manifest, BackupError> {
-        let Snapshot { files, taken_at } = snapshot;
-        let source = Source { site: &self.site(), store: files, made_at: taken_at, blobs, salt: self.random() };
+        let Snapshot { files, authority, taken_at } = snapshot;
+        let (site, salt) = (self.site(), self.random());
+        let source = Source { site: &site, store: files, authority, made_at: taken_at, blobs, salt };
         backup::create(source, key, out)
     }
 }
