@@ -15,12 +15,23 @@ pub struct Asked {
     pub answer: Option<Answered>,
 }
 
+impl Asked {
+    /// That it was followed, and not what was answered.
+    #[must_use]
+    pub fn without_body(mut self) -> Self {
+        if let Some(answered) = &mut self.answer {
+            answered.body = None;
+        }
+        self
+    }
+}
+
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answered {
     /// Status of HTTP.
     pub status: u16,
-    /// The body, JSON; `None` if it was too long to be kept.
+    /// The body, JSON; `None` if it was too long to be kept, or is kept no longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
 }

@@ -33,6 +33,7 @@
 //! **Beside the tree** lie [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
+mod asked;
 mod audit;
 mod events;
 mod flush;
@@ -79,8 +80,10 @@ pub const MAX_EVENTS: u64 = 200_000;
 pub const MAX_AUDIT: u64 = 100_000;
 /// Tokens of the admin plane.
 pub const MAX_API_TOKENS: usize = 1000;
-/// Orders with a key that are remembered; the oldest go first.
-pub const MAX_ASKED: usize = 512;
+/// Orders with a key that are remembered; the oldest go first. Three for each node of the largest rack in a day.
+pub const MAX_ASKED: usize = 32_768;
+/// Of them, those whose answer is kept too, some of them 64 KiB long: the newest.
+pub const MAX_ANSWERS: usize = 512;
 /// For how long an order with a key is remembered.
 pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Boot sessions kept of one MAC address.

@@ -1,7 +1,7 @@
 //! The state in memory, and the indexes that are derived from it.
 
 use super::{
-    ASKED_LIFE, MAX_ASKED, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
+    MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
     tx::{Change, Staged},
     work::Work,
 };
@@ -199,15 +199,6 @@ impl Model {
     /// An order that came with a key.
     pub fn asked(&self, key: &Digest) -> Option<&Asked> {
         self.asked.get(key)
-    }
-
-    /// Orders with a key that have to go when one more comes.
-    pub(super) fn surplus_asked(&self, now: Timestamp) -> Vec<Digest> {
-        let mut by_age: Vec<_> = self.asked.iter().map(|(key, asked)| (asked.at, *key)).collect();
-        by_age.sort_unstable();
-        let excess = (by_age.len() + 1).saturating_sub(MAX_ASKED);
-        let goes = |(place, (at, _)): &(usize, (Timestamp, Digest))| *place < excess || now.since(*at) > ASKED_LIFE;
-        by_age.into_iter().enumerate().filter(goes).map(|(_, (_, key))| key).collect()
     }
 
     /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::fleet::{
-    Actor, Asked, AuditSeq, BootSession, By, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage, Verb, Who,
+    Actor, Answered, Asked, AuditSeq, BootSession, By, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage, Verb,
+    Who,
 };
 use crate::id::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
@@ -282,4 +283,11 @@ fn orders_with_a_key_are_bounded_by_number_and_by_age() {
         model.asked.insert(key(n), asked(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
     }
     assert_eq!(model.surplus_asked(now), [key(0)], "the oldest of too many");
+    assert_eq!(model.surplus_answers(), []);
+    for n in 0..u16::try_from(MAX_ANSWERS).unwrap() {
+        let answer = Some(Answered { status: 200, body: Some("{}".to_owned()) });
+        model.asked.get_mut(&key(n)).unwrap().answer = answer;
+    }
+    let kept = Asked { answer: Some(Answered { status: 200, body: None }), ..asked(model.asked[&key(0)].at) };
+    assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
 }

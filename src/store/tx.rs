@@ -204,6 +204,9 @@ impl<'a> Tx<'a> {
     /// Remembers an order that came with a key; the oldest go beyond the bound.
     pub fn put_asked(&mut self, key: Digest, asked: Asked) {
         if self.model.asked(&key).is_none() {
+            for (key, asked) in self.model.surplus_answers() {
+                self.staged.asked.insert(key, Change::Put(asked));
+            }
             for surplus in self.model.surplus_asked(asked.at) {
                 self.staged.asked.insert(surplus, Change::Remove);
             }

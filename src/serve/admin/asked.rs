@@ -119,7 +119,10 @@ fn again(plane: &Plane, slot: Digest, request: Digest, before: Asked) -> Respons
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let Some(body) = body else {
-        return refused("answer_not_kept", "this order was followed; its answer was too long or too secret to be kept");
+        return refused(
+            "answer_not_kept",
+            "this order was followed; its answer is too long, too secret or too old to be kept",
+        );
     };
     let mut response = (status, [(CONTENT_TYPE, "application/json")], body).into_response();
     response.headers_mut().insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
