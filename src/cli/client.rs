@@ -1,7 +1,7 @@
 //! A client of the admin plane: HTTP over its Unix socket, or TLS, one connection for each request.
 
 use super::{Failure, remote::Server, shown};
-use crate::serve::admin::{REASON_HEADER, view::ErrorView};
+use crate::serve::admin::{FORCE_HEADER, REASON_HEADER, view::ErrorView};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, body::Incoming, header, header::HeaderValue};
@@ -28,6 +28,8 @@ pub(super) struct Client {
     way: Way,
     /// Why whatever is ordered is ordered.
     reason: Option<String>,
+    /// Virtual machines may be lost by it.
+    force: bool,
 }
 
 #[derive(Debug)]
@@ -46,11 +48,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Client {
     pub(super) fn of_site(socket: PathBuf, site: PathBuf, reason: Option<String>) -> Self {
-        Client { way: Way::Socket { socket, site }, reason }
+        Client { way: Way::Socket { socket, site }, reason, force: false }
     }
 
     pub(super) fn of_server(server: Server, reason: Option<String>) -> Self {
-        Client { way: Way::Server(server), reason }
+        Client { way: Way::Server(server), reason, force: false }
+    }
+
+    /// Orders are given although virtual machines may be lost by them.
+    pub(super) fn forced(mut self, force: bool) -> Self {
+        self.force = force;
+        self
     }
 
     /// Asks for something.
@@ -141,6 +149,9 @@ impl Client {
             let value = HeaderValue::from_bytes(reason.as_bytes());
             let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
             request.headers_mut().insert(REASON_HEADER, value);
+        }
+        if self.force {
+            request.headers_mut().insert(FORCE_HEADER, HeaderValue::from_static("true"));
         }
         if let Way::Server(server) = &self.way {
             let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));

@@ -1,8 +1,9 @@
 //! `meshd node reject|quarantine|drain|maintenance|resume|remove|replace`: a node's life, and its end.
 
 use super::{Failure, client::Client, node::path, print::confirm};
-use crate::serve::admin::view::{NodeDetail, NodeView, Replace as Body, Replaced};
-use clap::Args;
+use crate::serve::admin::view::{Drain as Body, NodeDetail, NodeView, Replace as Taken, Replaced};
+use crate::serve::central::Workloads;
+use clap::{Args, ValueEnum};
 
 /// A node.
 #[derive(Debug, Args)]
@@ -19,6 +20,26 @@ pub(super) struct Ending {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Also where virtual machines are lost by it
+    #[arg(long)]
+    force: bool,
+}
+
+/// A node, and what becomes of what runs on it.
+#[derive(Debug, Args)]
+pub(super) struct Drain {
+    #[command(flatten)]
+    order: Order,
+    /// Wait until its virtual machines end, or stop them: their guests are asked first
+    #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
+    workloads: Policy,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Policy {
+    #[default]
+    Wait,
+    Stop,
 }
 
 #[derive(Debug, Args)]
@@ -32,17 +53,26 @@ pub(super) struct Replace {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Also where virtual machines are lost by it
+    #[arg(long)]
+    force: bool,
+}
+
+impl Drain {
+    pub(super) async fn drain(self, client: &Client) -> Result<(), Failure> {
+        let workloads = match self.workloads {
+            Policy::Wait => Workloads::Wait,
+            Policy::Stop => Workloads::Stop,
+        };
+        let node: NodeView = client.post(&path(&self.order.node, "/drain"), &Body { workloads }).await?;
+        eprintln!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+        Ok(())
+    }
 }
 
 impl Order {
     async fn give(&self, client: &Client, verb: &str) -> Result<NodeView, Failure> {
         client.post(&path(&self.node, &format!("/{verb}")), &()).await
-    }
-
-    pub(super) async fn drain(self, client: &Client) -> Result<(), Failure> {
-        let node = self.give(client, "drain").await?;
-        eprintln!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
-        Ok(())
     }
 
     pub(super) async fn maintenance(self, client: &Client) -> Result<(), Failure> {
@@ -66,7 +96,15 @@ impl Ending {
         Ok(())
     }
 
-    pub(super) async fn quarantine(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn fence(self, client: &Client) -> Result<(), Failure> {
+        self.ask(client, "must be off, or its virtual machines may run twice. Is it off?").await?;
+        let node = self.order.give(client, "fence").await?;
+        eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
+        Ok(())
+    }
+
+    pub(super) async fn quarantine(self, client: Client) -> Result<(), Failure> {
+        let client = &client.forced(self.force);
         self.ask(client, "is cut off at once and held until it is released. Quarantine it?").await?;
         let node = self.order.give(client, "quarantine").await?;
         let (id, name, phase) = (node.id, node.name, node.phase);
@@ -74,7 +112,8 @@ impl Ending {
         Ok(())
     }
 
-    pub(super) async fn remove(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn remove(self, client: Client) -> Result<(), Failure> {
+        let client = &client.forced(self.force);
         self.ask(client, "is cut off at once and forgotten with all that was said of it. Remove it?").await?;
         let node = self.order.give(client, "remove").await?;
         eprintln!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase);
@@ -91,13 +130,14 @@ impl Ending {
 }
 
 impl Replace {
-    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn run(self, client: Client) -> Result<(), Failure> {
+        let client = &client.forced(self.force);
         if !self.yes {
             let (old, new) = (named(client, &self.old).await?, named(client, &self.new).await?);
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
             confirm(&format!("{} is removed, and {} {taken}", of(&old), of(&new)))?;
         }
-        let order = Body { new: self.new };
+        let order = Taken { new: self.new };
         let done: Replaced = client.post(&path(&self.old, "/replace"), &order).await?;
         let node = done.node;
         eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);

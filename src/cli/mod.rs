@@ -29,6 +29,7 @@ mod reload;
 mod remote;
 mod render;
 mod serve;
+mod slot;
 mod status;
 mod timeline;
 mod token;
@@ -103,6 +104,9 @@ enum Verb {
     /// Virtual machines: create, start, stop, restart, list, show, delete
     #[command(subcommand)]
     Vm(vm::Vm),
+    /// What of nodes can be given to virtual machines: list, show, approve, disable, enable, release
+    #[command(subcommand)]
+    Slot(slot::Slot),
     /// Tokens for machines that are not netbooted: create, list, revoke
     #[command(subcommand)]
     Token(token::Token),
@@ -176,6 +180,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),
         Verb::Bundle(bundle) => bundle.run(&context),
+        Verb::Slot(slot) => slot.run(&context),
         Verb::Vm(vm) => vm.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),

@@ -43,7 +43,9 @@ pub(super) enum Node {
     /// Cut a node off and hold it until it is released
     Quarantine(life::Ending),
     /// Give a node no new work; it goes into maintenance when nothing runs any more
-    Drain(life::Order),
+    Drain(life::Drain),
+    /// Say that a node runs no more: it loses its credentials, and what may start elsewhere does
+    Fence(life::Ending),
     /// Take a node out of service now
     Maintenance(life::Order),
     /// Take a node back into service
@@ -61,6 +63,9 @@ pub(super) enum Node {
         /// Reboot it at once
         #[arg(long)]
         reboot: bool,
+        /// Also where virtual machines are lost by it
+        #[arg(long)]
+        force: bool,
     },
     /// Set variables of a node, from its next boot on
     Set(orders::Set),
@@ -88,6 +93,9 @@ pub(super) enum Node {
     Reboot {
         /// ID or name
         node: String,
+        /// Also where virtual machines are lost by it
+        #[arg(long)]
+        force: bool,
     },
     /// Let a quarantined node boot again; it asks all the while and goes on by itself
     Release {
@@ -138,20 +146,23 @@ impl Node {
                     Ok(())
                 }
                 Node::Reject(order) => order.reject(&client).await,
-                Node::Quarantine(order) => order.quarantine(&client).await,
+                Node::Quarantine(order) => order.quarantine(client).await,
+                Node::Fence(order) => order.fence(&client).await,
                 Node::Drain(order) => order.drain(&client).await,
                 Node::Maintenance(order) => order.maintenance(&client).await,
                 Node::Resume(order) => order.resume(&client).await,
-                Node::Remove(order) => order.remove(&client).await,
-                Node::Replace(replace) => replace.run(&client).await,
-                Node::AssignProfile { node, profile, reboot } => assign(&client, &node, profile, reboot).await,
+                Node::Remove(order) => order.remove(client).await,
+                Node::Replace(replace) => replace.run(client).await,
+                Node::AssignProfile { node, profile, reboot, force } => {
+                    assign(&client.forced(force), &node, profile, reboot).await
+                }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
                 Node::BootOnce(once) => once.run(&client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { node } => restart(&client, &node).await,
+                Node::Reboot { node, force } => restart(&client.forced(force), &node).await,
             }
         })
     }

@@ -57,6 +57,11 @@ pub enum Verb {
     VmStop,
     VmRestart,
     VmDelete,
+    Fence,
+    SlotApprove,
+    SlotDisable,
+    SlotEnable,
+    SlotRelease,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.
@@ -70,6 +75,9 @@ pub struct By {
     /// Why, in the words of whoever gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whoever gave it says that virtual machines may be lost by it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forced: bool,
     /// The same in the answer, the log, the events and the audit log.
     #[serde(rename = "correlation_id")]
     pub correlation: CorrelationId,
@@ -78,7 +86,7 @@ pub struct By {
 impl By {
     /// An order without a reason.
     pub fn new(who: Who, verb: Verb, correlation: CorrelationId) -> Self {
-        By { who, verb, reason: None, correlation }
+        By { who, verb, reason: None, forced: false, correlation }
     }
 }
 

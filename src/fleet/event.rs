@@ -119,6 +119,10 @@ pub enum EventKind {
     VmUnknown,
     /// A virtual machine is placed on another node than before.
     VmMoved,
+    /// An operator approved, disabled or enabled a slot.
+    SlotChanged,
+    /// An operator said that a node runs no more.
+    NodeFenced,
 }
 
 impl EventKind {
@@ -164,6 +168,8 @@ impl EventKind {
             EventKind::VmReleaseBlocked => "vm_release_blocked",
             EventKind::VmUnknown => "vm_unknown",
             EventKind::VmMoved => "vm_moved",
+            EventKind::SlotChanged => "slot_changed",
+            EventKind::NodeFenced => "node_fenced",
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](crate::trust::ApiToken) |
 //! | `asked/<SHA-256 of actor and key>` | [`Asked`](crate::fleet::Asked): orders that came with a key |
 //! | `vm/<UUID>` | [`Vm`](crate::work::Vm): a virtual machine, and what of its node it holds |
+//! | `slot/<node>/<PCI address>` | [`Approved`](crate::work::Approved): what an operator lets be given away |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](crate::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!

@@ -282,12 +282,7 @@ impl Model {
                 Change::Remove => self.remove_token(hash),
             }
         }
-        for (uuid, change) in staged.vms {
-            match change {
-                Change::Put(vm) => self.work.put_vm(vm),
-                Change::Remove => self.work.remove_vm(uuid),
-            }
-        }
+        self.work.apply(staged.vms, staged.slots);
     }
 
     pub(super) fn put_node(&mut self, node: Node) {

@@ -60,6 +60,10 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 model.asked.insert(digest, decode(&key, value)?);
             }
             "token" => model.put_token(decode(&key, value)?),
+            "slot" => {
+                let slot: crate::work::Approved = decode(&key, value)?;
+                model.work.slots.insert(slot.id.clone(), slot);
+            }
             "vm" => model.work.put_vm(decode(&key, value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }

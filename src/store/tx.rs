@@ -7,7 +7,7 @@ use super::{
 use crate::fleet::{Asked, Audit, AuditSeq, BootSession, Event, EventSeq, History, Lease, Node, Revisions};
 use crate::id::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid};
 use crate::trust::{ApiToken, TokenRecord};
-use crate::work::Vm;
+use crate::work::{Approved, SlotId, Vm};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -38,6 +38,7 @@ pub(super) struct Staged {
     pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
     pub(super) asked: BTreeMap<Digest, Change<Asked>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
+    pub(super) slots: BTreeMap<SlotId, Change<Approved>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -243,6 +244,7 @@ impl Staged {
             && self.api_tokens.is_empty()
             && self.asked.is_empty()
             && self.vms.is_empty()
+            && self.slots.is_empty()
             && self.events.is_empty()
             && self.audit.is_empty()
     }
@@ -263,6 +265,7 @@ impl Staged {
         write_all(&mut batch, "api-token", &self.api_tokens)?;
         write_all(&mut batch, "asked", &self.asked)?;
         write_all(&mut batch, "vm", &self.vms)?;
+        write_all(&mut batch, "slot", &self.slots)?;
         audit::write(&mut batch, next_audit, &self.audit)?;
         for (seq, event) in events {
             batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);

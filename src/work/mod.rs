@@ -8,9 +8,16 @@
 
 mod held;
 mod place;
+mod slot;
 mod vm;
 mod wishes;
 
 pub use held::Held;
 pub use place::{Fit, Host, Lack, Lacking, MAX_TOLD, NODE_RESERVE, Runs, Unfit, Verdict, lacks, place};
+pub use slot::{
+    Approved, MAX_FABRIC, ParseSlotIdError, Slot, SlotId, SlotState, barred, candidates, functions, judge, unit_of,
+};
 pub use vm::{Place, Seen, Vm, VmLife, VmTold, VmWish};
+
+#[cfg(test)]
+mod sim_tests;

@@ -49,6 +49,8 @@ pub struct Host<'a> {
     pub pci: &'a [PciFacts],
     /// What is given away.
     pub held: &'a Held,
+    /// Units whose slot cannot be given, by their first function, with the reason.
+    pub barred: Vec<(PciAddress, String)>,
 }
 
 /// What a node lacks, in one word.
@@ -83,6 +85,8 @@ pub enum Lack {
     UnitTaken,
     /// Its units cannot be given now.
     UnitNotReady,
+    /// The slots of its units are not approved, disabled, or share a fabric device with one that is taken.
+    SlotClosed,
     /// Another has the disk.
     DiskTaken,
 }
@@ -105,6 +109,7 @@ impl Lack {
             Lack::HugepagesTaken => "hugepages_taken",
             Lack::UnitTaken => "unit_taken",
             Lack::UnitNotReady => "unit_not_ready",
+            Lack::SlotClosed => "slot_closed",
             Lack::DiskTaken => "disk_taken",
         }
     }
@@ -219,7 +224,7 @@ fn fit(ask: &VmAsk, host: &Host<'_>) -> Option<((usize, bool, u64), Fit)> {
         VolumeSource::Raw { disk } => judge_disk(host, disk.as_str()).is_ok(),
         _ => true,
     });
-    let units = disks.then(|| wishes::grant(ask, host.units, Some(host.held))).flatten()?;
+    let units = disks.then(|| wishes::grant(ask, host.units, Some(host))).flatten()?;
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
     let mut places = units.iter().map(|unit| at(unit)).collect::<Vec<_>>();
     places.extend(spec.numa_node.map(Some));

@@ -47,6 +47,7 @@ fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Held) -> Host<'a> {
         disks: &[],
         pci: &[],
         held,
+        barred: Vec::new(),
     }
 }
 

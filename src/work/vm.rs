@@ -242,6 +242,11 @@ impl Vm {
         self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
     }
 
+    /// True while its node tells that there is, or will be, a process of it.
+    pub fn is_running(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+    }
+
     /// True once its node has told that it is as wanted; until then the order is said again.
     pub fn is_settled(&self) -> bool {
         let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
@@ -292,6 +297,10 @@ impl Vm {
     /// Its node tells of all that it has, and this is not among it.
     pub fn missing(&mut self, now: Timestamp) -> Option<VmTold> {
         self.is_told().then_some(())?;
+        if self.wish == VmWish::Release {
+            self.seen = None;
+            return None;
+        }
         Some(self.gone("its node has it no more".to_owned(), now))
     }
 

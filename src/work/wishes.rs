@@ -37,16 +37,25 @@ fn is_held(held: &Held, unit: &UnitFacts) -> bool {
     held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
 }
 
+/// Why the slot of a unit cannot be given.
+fn bar<'h>(host: &'h Host<'_>, unit: &UnitFacts) -> Option<&'h str> {
+    let is = |address: &PciAddress| unit.members.iter().any(|member| member.address == address.as_str());
+    host.barred.iter().find(|(address, _)| is(address)).map(|(_, why)| why.as_str())
+}
+
 /// A unit for each wish, or `None`: of those that can be given now, beside what is held; without that, of all that there are.
-pub(super) fn grant<'a>(ask: &VmAsk, units: &'a [UnitFacts], now: Option<&Held>) -> Option<Vec<&'a UnitFacts>> {
+pub(super) fn grant<'a>(ask: &VmAsk, units: &'a [UnitFacts], now: Option<&Host<'_>>) -> Option<Vec<&'a UnitFacts>> {
     if ask.units.whole {
-        let free = now.is_none_or(|held| held.unit_count() == 0 && whole_node(units).is_ok());
+        let free =
+            now.is_none_or(|host| host.held.unit_count() == 0 && host.barred.is_empty() && whole_node(units).is_ok());
         return (free && !units.is_empty()).then(|| units.iter().collect());
     }
     if ask.units.each.is_empty() {
         return Some(Vec::new());
     }
-    let free = |unit: &&UnitFacts| now.is_none_or(|held| unit.state == UnitState::Ready && !is_held(held, unit));
+    let free = |unit: &&UnitFacts| {
+        now.is_none_or(|host| unit.state == UnitState::Ready && !is_held(host.held, unit) && bar(host, unit).is_none())
+    };
     let mut units: Vec<&UnitFacts> = units.iter().filter(free).collect();
     // Those near the processors that were asked for first.
     units.sort_by_key(|unit| ask.spec.numa_node.is_some() && unit.numa_node != ask.spec.numa_node);
@@ -92,7 +101,7 @@ fn give(
 
 /// What a node lacks of units, in the word that says most.
 pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
-    if grant(ask, host.units, Some(host.held)).is_some() {
+    if grant(ask, host.units, Some(host)).is_some() {
         return None;
     }
     let wished = if ask.units.whole {
@@ -109,6 +118,11 @@ pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
         host.units.iter().filter(of_interest).filter(|unit| is_held(host.held, unit)).map(UnitFacts::name).collect();
     if !taken.is_empty() {
         return Some((Lack::UnitTaken, format!("{wished}; others have {}", taken.join(", "))));
+    }
+    let closed = host.units.iter().filter(of_interest).filter_map(|unit| Some((unit, bar(host, unit)?)));
+    let closed: Vec<String> = closed.map(|(unit, why)| format!("{}: {why}", unit.name())).collect();
+    if !closed.is_empty() && host.units.iter().filter(of_interest).all(|unit| unit.state == UnitState::Ready) {
+        return Some((Lack::SlotClosed, format!("{wished}; {}", closed.join(", "))));
     }
     let unready = host.units.iter().filter(of_interest).filter(|unit| unit.state != UnitState::Ready);
     let unready: Vec<String> = unready.map(|unit| format!("{} is {}", unit.name(), unit.state.as_str())).collect();

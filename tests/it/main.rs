@@ -28,4 +28,5 @@ mod storm;
 mod trust;
 mod vfio;
 mod vms;
+mod workloads;
 mod world;

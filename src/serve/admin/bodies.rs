@@ -3,6 +3,7 @@
 use crate::config::Fault;
 use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
 use crate::id::{ApiTokenName, Timestamp, VarName, Vars};
+use crate::serve::central::Workloads;
 use crate::trust::{ApiToken, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -47,6 +48,15 @@ pub struct Pin {
     pub generation: Option<String>,
     /// Let it go.
     pub off: bool,
+}
+
+/// Body of `drain`; none is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// What becomes of what runs: `wait` until it ends, or `stop` it.
+    #[schema(value_type = String)]
+    pub workloads: Workloads,
 }
 
 /// Body of `replace`.

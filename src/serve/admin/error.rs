@@ -3,7 +3,7 @@
 use super::view::ErrorView;
 use crate::fleet::AuditOutcome;
 use crate::id::CorrelationId;
-use crate::serve::central::{ApiTokenError, OperateError, RenderError, VmError};
+use crate::serve::central::{ApiTokenError, OperateError, RenderError, SlotError, VmError};
 use crate::store::StoreError;
 use crate::trust::Role;
 use axum::{
@@ -105,6 +105,8 @@ impl From<OperateError> for Refused {
             OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
             OperateError::Vm(error) => vm(error),
+            OperateError::Slot(SlotError::None(_)) => (StatusCode::NOT_FOUND, "no_slot"),
+            OperateError::Slot(_) => (StatusCode::CONFLICT, "bad_slot"),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
             OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
@@ -123,6 +125,7 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
         VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
         VmError::Unfit(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
+        VmError::Holds { .. } => (StatusCode::CONFLICT, "holds_vms"),
         VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
     }
 }

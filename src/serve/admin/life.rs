@@ -6,7 +6,7 @@ use super::{
     orders::{Body, body},
     routes::{Answer, shown},
     table::{Nothing, One, Routes},
-    view::{NodeView, Replace, Replaced},
+    view::{Drain, NodeView, Replace, Replaced},
 };
 use crate::config::Whom;
 use crate::fleet::{By, Verb};
@@ -25,7 +25,13 @@ pub(super) fn routes(routes: Routes) -> Routes {
             "hold a node in iPXE",
             quarantine,
         )
-        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/drain", Verb::Drain, "a node takes no new work", drain)
+        .order::<One<Drain>, One<NodeView>, _, _>("/nodes/{node}/drain", Verb::Drain, "a node takes no new work", drain)
+        .order::<Nothing, One<NodeView>, _, _>(
+            "/nodes/{node}/fence",
+            Verb::Fence,
+            "a node runs no more: take its credentials, and free its virtual machines",
+            fence,
+        )
         .order::<Nothing, One<NodeView>, _, _>(
             "/nodes/{node}/maintenance",
             Verb::Maintenance,
@@ -59,9 +65,21 @@ async fn quarantine(State(Plane { central, .. }): State<Plane>, Path(node): Path
     shown(&central, id)
 }
 
-async fn drain(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn drain(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: By,
+    order: Body<Option<Drain>>,
+) -> Answer<NodeView> {
+    let Drain { workloads } = body(order)?.unwrap_or_default();
     let id = central.resolve(&node)?;
-    central.drain(id, &by).await?;
+    central.drain_with(id, workloads, &by).await?;
+    shown(&central, id)
+}
+
+async fn fence(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+    let id = central.resolve(&node)?;
+    central.fence(id, &by).await?;
     shown(&central, id)
 }
 

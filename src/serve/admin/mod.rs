@@ -6,7 +6,7 @@
 //! | `GET status` | the central node at a glance |
 //! | `GET nodes?removed`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
-//! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `remove` | the node afterwards |
+//! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
 //! | `POST nodes/{node}/replace` | the hardware that takes its place, and what of the site file is left to edit |
 //! | `GET nodes/{node}/history`, `diff` | generations that it was given; what it runs against what it would boot |
 //! | `POST reload` | site, overlays and images are read anew; all faults if they are refused |
@@ -19,6 +19,7 @@
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
 //! | `POST vms/{vm}/start`, `stop`, `restart`, `delete` | the virtual machine afterwards |
+//! | `GET slots`, `GET slots/{node}/{unit}`, `POST .../approve`, `disable`, `enable`, `release` | what of nodes can be given away |
 //! | `POST backup` | a sealed backup, as a stream |
 //! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
@@ -43,6 +44,7 @@ mod life;
 mod order;
 mod orders;
 mod routes;
+mod slots;
 mod socket;
 mod table;
 mod timeline;
@@ -54,7 +56,7 @@ mod vms;
 pub use asked::{KEY_HEADER, REPLAYED_HEADER};
 pub use backup::MakeBackup;
 pub use https::{Https, HttpsError, bind as bind_https};
-pub use order::{CORRELATION_HEADER, REASON_HEADER};
+pub use order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 pub use socket::{Socket, SocketError, bind};
 
 use crate::serve::{central::Shared, metrics::Metrics};

@@ -2,7 +2,7 @@
 
 use super::{
     asked::KEY_HEADER,
-    order::{CORRELATION_HEADER, REASON_HEADER},
+    order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER},
     table::{Listed, Schemas},
     view::ErrorView,
 };
@@ -55,7 +55,9 @@ fn operation(route: &Listed) -> Value {
     if route.verb.is_some() {
         let reason = format!("why, for the audit log: one line of at most {MAX_REASON} characters");
         let key = "a random text; the same order with the same key is followed once within a day".to_owned();
-        parameters.extend([parameter("header", REASON_HEADER, reason), parameter("header", KEY_HEADER, key)]);
+        let force = "true: also where virtual machines are lost by it".to_owned();
+        let named = [(REASON_HEADER, reason), (KEY_HEADER, key), (FORCE_HEADER, force)];
+        parameters.extend(named.map(|(name, what)| parameter("header", name, what)));
     }
     let mut content = json!({ route.media: {} });
     if let Some(schema) = &route.answer {

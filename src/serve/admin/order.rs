@@ -18,6 +18,8 @@ use tracing::Instrument as _;
 
 /// Header of a request: why it is made, in UTF-8.
 pub const REASON_HEADER: &str = "x-reason";
+/// Header of a request: `true` if virtual machines may be lost by it.
+pub const FORCE_HEADER: &str = "x-force";
 /// Header of every answer: what finds the request in log, events and audit log.
 pub const CORRELATION_HEADER: &str = "x-correlation-id";
 /// Most characters of what an order is about that the audit log keeps.
@@ -174,7 +176,17 @@ impl FromRequestParts<Plane> for By {
         };
         let mut by = By::new(caller.who.clone(), *verb, *correlation);
         by.reason = reason(&parts.headers)?;
+        by.forced = forced(&parts.headers)?;
         Ok(by)
+    }
+}
+
+/// Whether virtual machines may be lost, as the request says.
+fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
+    match headers.get(FORCE_HEADER).map(HeaderValue::as_bytes) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(Refused::bad_request(format!("{FORCE_HEADER} is true or false"))),
     }
 }
 

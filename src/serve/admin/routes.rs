@@ -8,7 +8,7 @@ use super::{
     error::Refused,
     events, generations, life,
     order::named,
-    orders,
+    orders, slots,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
     tokens, trust,
     view::{
@@ -45,7 +45,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
-    let routes = site_routes(credentials(vms::routes(boots(life::routes(nodes_routes(Routes::default()))))));
+    let routes =
+        site_routes(credentials(slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default())))))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))

@@ -1,10 +1,11 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
+    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView, Drain,
     GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 use super::doctor::Finding;
+pub use super::slots::{ApproveSlot, SlotView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 pub use super::vms::{CreateVm, DeleteVm, VmView};

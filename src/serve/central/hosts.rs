@@ -2,11 +2,12 @@
 
 use super::vms::takes_work;
 use crate::boot::effective_profile;
-use crate::config::Site;
+use crate::config::{EnrollPolicy, Site};
 use crate::fleet::Node;
+use crate::id::{NodeId, PciAddress};
 use crate::store::Model;
 use crate::wire::{CheckStatus, Facts};
-use crate::work::{Held, Host, Runs};
+use crate::work::{Held, Host, Runs, SlotId, barred, unit_of};
 
 /// The check that says whether virtual machines run.
 const KVM_CHECK: &str = "kvm";
@@ -37,7 +38,25 @@ pub(super) fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> Host<'a
         disks: &facts.disks,
         pci: &facts.pci,
         held: model.held(node.id).unwrap_or(&NOTHING),
+        barred: barred_of(model, site, node.id, facts),
     }
+}
+
+/// A site that lets machines in by itself takes their units as they are; else an operator approves each slot.
+pub(super) fn implied(site: &Site) -> bool {
+    site.enroll.policy == EnrollPolicy::Auto
+}
+
+fn barred_of(model: &Model, site: &Site, node: NodeId, facts: &Facts) -> Vec<(PciAddress, String)> {
+    if facts.units.is_empty() || (implied(site) && model.slots().is_empty()) {
+        return Vec::new();
+    }
+    let holds = |slot: &SlotId| {
+        let unit = unit_of(slot, facts);
+        let functions = unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
+        model.held(node).is_some_and(|held| held.unit(functions).is_some())
+    };
+    barred(node, facts, model.slots(), holds, implied(site))
 }
 
 /// What its last checks say of virtual machines.

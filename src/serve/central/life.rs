@@ -1,12 +1,16 @@
 //! An operator spoke of a node's life: turned away, held, drained, taken out of service and back, replaced, forgotten.
 
-use super::{Central, OperateError, Shared, admit::retire, lock, revoke::disown, script::phase_event, stalls};
+use super::{
+    Central, OperateError, Shared, Workloads, admit::retire, fence::forget, lock, revoke::disown, script::phase_event,
+    stalls,
+};
 use crate::fleet::{
     Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
 use crate::id::{NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::wire::CheckStatus;
+use crate::work::VmWish;
 
 impl Central {
     /// Turns a machine away: it is refused at its next boot, and told so if it waits.
@@ -16,6 +20,7 @@ impl Central {
 
     /// Holds a node in iPXE until an operator releases it. If it runs, it is cut off at once.
     pub async fn quarantine(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+        self.spare(id, by)?;
         let because = by.reason.clone();
         self.end_service(id, by, "an operator holds this node", |node| node.quarantine(because)).await
     }
@@ -23,6 +28,7 @@ impl Central {
     /// Forgets a node: its certificates, tokens and address are void, its link is cut, and everything that was said of it is gone.
     /// The machine is discovered anew if it ever boots again.
     pub async fn remove(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+        self.spare_all(id, by)?;
         let why = "an operator removed this node";
         let now = self.now();
         let removed = self
@@ -33,6 +39,7 @@ impl Central {
                 disown(tx, id, by, why, now);
                 let freed = leases_of(tx, &node);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
+                forget(tx, id, by, now);
                 let node = retire(tx, id, by, now).unwrap_or(node);
                 Ok::<_, OperateError>((node, freed))
             })
@@ -74,13 +81,29 @@ impl Central {
 
     /// Takes no new work; in maintenance as soon as nothing runs any more.
     pub async fn drain(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        let idle = self.link_state(id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
-        self.serve_otherwise(id, by, |node| {
-            let began = node.drain()?;
-            let ended = if idle { node.change(PhaseChange::Drained)? } else { None };
-            Ok(vec![began, ended])
-        })
-        .await
+        self.drain_with(id, Workloads::Wait, by).await
+    }
+
+    /// The same, and what runs is stopped if that is wanted.
+    pub async fn drain_with(&self, id: NodeId, workloads: Workloads, by: &By) -> Result<Node, OperateError> {
+        let told = self.link_state(id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
+        let idle = told && !self.runs_vms(id);
+        let node = self
+            .serve_otherwise(id, by, |node| {
+                let began = node.drain()?;
+                let ended = if idle { node.change(PhaseChange::Drained)? } else { None };
+                Ok(vec![began, ended])
+            })
+            .await?;
+        if workloads == Workloads::Stop {
+            self.stop_vms_of(id, by).await?;
+        }
+        Ok(node)
+    }
+
+    /// True while a virtual machine runs on a node, or is ordered to.
+    fn runs_vms(&self, id: NodeId) -> bool {
+        self.store.read(|model| model.vms_of(id).any(|vm| vm.is_running() || vm.wish == VmWish::Run && vm.is_up()))
     }
 
     /// Out of service now, whatever runs.
@@ -129,7 +152,8 @@ impl Central {
 
     /// A node says that nothing runs on it; if it drains, that was all there was to wait for.
     pub(super) async fn drained(&self, id: NodeId) -> Result<(), StoreError> {
-        if !self.store.read(|model| model.node(id).is_some_and(|node| node.phase == Phase::Draining)) {
+        let drains = self.store.read(|model| model.node(id).is_some_and(|node| node.phase == Phase::Draining));
+        if !drains || self.runs_vms(id) {
             return Ok(());
         }
         let now = self.now();
@@ -157,6 +181,7 @@ impl Central {
         if self.probe(old).await {
             return Err(OperateError::StillLinked { node: old });
         }
+        self.spare_all(old, by)?;
         let now = self.now();
         let why = "other hardware replaces this node";
         let freed = self
@@ -176,6 +201,7 @@ impl Central {
                 let freed = leases_of(tx, &gone);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
                 disown(tx, old, by, why, now);
+                forget(tx, old, by, now);
                 retire(tx, old, by, now);
                 let boot = node.boot;
                 tx.put_node(node);

@@ -23,6 +23,8 @@
 //! | `api_tokens` | tokens of the admin plane |
 //! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
 //! | `vms`, `hosts`, `vm_news` | virtual machines: what is ordered, which nodes take them, what these tell of them |
+//! | `slots` | what of nodes may be given to virtual machines |
+//! | `fence` | what becomes of virtual machines when something becomes of their node |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
@@ -38,6 +40,7 @@ mod authority;
 mod context;
 mod dhcp;
 mod enrol;
+mod fence;
 mod fetch;
 mod hosts;
 mod keep;
@@ -57,6 +60,7 @@ mod revoke;
 mod script;
 mod seams;
 mod segments;
+mod slots;
 mod stages;
 mod stalls;
 mod tokens;
@@ -69,6 +73,7 @@ pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
+pub use fence::Workloads;
 pub use fetch::Fetched;
 pub use link::{LinkCommand, LinkId};
 pub use live::Live;
@@ -82,6 +87,7 @@ pub use render::{RenderError, Rendered};
 pub use revisions::RollbackError;
 pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
+pub use slots::{SlotError, SlotParts};
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
 pub use watch::WATCH_INTERVAL;

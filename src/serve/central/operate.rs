@@ -2,7 +2,7 @@
 
 use super::{
     ApiTokenError, Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event,
-    stalls, vms::VmError,
+    slots::SlotError, stalls, vms::VmError,
 };
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
@@ -65,6 +65,9 @@ pub enum OperateError {
     /// A virtual machine.
     #[error(transparent)]
     Vm(#[from] VmError),
+    /// A slot.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
@@ -157,6 +160,7 @@ impl Central {
 
     /// Tells a node to reboot, over its link. Returns when the node has said that it does.
     pub async fn reboot(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
+        self.spare(id, by)?;
         if self.link_state(id).since.is_none() {
             return Err(OperateError::NotLinked { node: id });
         }

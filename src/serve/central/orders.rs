@@ -87,6 +87,7 @@ impl Central {
     ) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
+        self.spare(id, by)?;
         let now = self.now();
         self.order(id, |tx, mut node| {
             let before = boot::effective_profile(&site, &node).name.clone();

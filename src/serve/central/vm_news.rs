@@ -7,9 +7,10 @@ use super::{
     vms::{known, story},
 };
 use crate::config::vm::VmAsk;
-use crate::fleet::{Actor, Event, EventKind};
+use crate::fleet::{Actor, Event, EventKind, Node, Phase};
 use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use crate::store::{Model, StoreError, Tx};
+use crate::wire::UnitState;
 use crate::wire::vm::{MAX_VMS, VmNews, VmReport, VmSpec};
 use crate::work::{Vm, VmTold, VmWish};
 use std::{
@@ -105,6 +106,12 @@ impl Central {
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let now = self.now();
+        // Whether the units are clean only the node can say, and it tells of them when its link comes up.
+        let units_unsure = self.store.read(|model| {
+            let facts = model.node(node).and_then(|node| node.facts.as_ref());
+            let used = facts.is_some_and(|facts| facts.units.iter().any(|unit| unit.state == UnitState::InUse));
+            used && model.vm(uuid).is_some_and(|vm| !vm.ask.spec.units.is_empty())
+        });
         self.store
             .commit(|tx| {
                 let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
@@ -122,9 +129,13 @@ impl Central {
                 } else {
                     tx.put_vm(vm);
                 }
-                Ok(())
+                Ok::<_, StoreError>(())
             })
-            .await
+            .await?;
+        if units_unsure {
+            self.close_link(node, "it is to tell what its units are now");
+        }
+        Ok(())
     }
 
     async fn release_blocked(&self, node: NodeId, uuid: SystemUuid, reason: String) -> Result<(), StoreError> {
@@ -158,8 +169,19 @@ impl Central {
 /// A node boots anew: what ran on it is gone, and the record says so.
 pub(super) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
+    let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
     for mut vm in own {
         let before = vm.clone();
+        let is_another = vm.place.as_ref().is_some_and(|place| place.session != Some(session));
+        if was_lost && is_another && vm.may_move() {
+            // Its credentials are of the boot before, and go before anything is started elsewhere.
+            tx.edit_node(node, Node::revoke);
+            let why = "its node was lost, and booted anew";
+            tx.event(story(&vm, node, EventKind::VmLost, Actor::Node, why, now));
+            vm.unplace(why.to_owned());
+            tx.put_vm(vm);
+            continue;
+        }
         let told = vm.rebooted(session, now);
         if vm != before {
             record(tx, vm, node, told, now);

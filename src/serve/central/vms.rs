@@ -46,6 +46,16 @@ pub enum VmError {
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     Unfit(Unfit),
+    /// It would end virtual machines, or lose what they wrote.
+    #[error(
+        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
+    )]
+    Holds {
+        /// Which node.
+        node: NodeId,
+        /// The machines' names.
+        names: String,
+    },
     /// It is being deleted.
     #[error("virtual machine `{0}` is being deleted; wait until `meshd vm list` has it no more")]
     Releasing(VmName),

@@ -35,6 +35,7 @@ impl Central {
         self.record_repeats().await;
         if self.is_due() {
             self.watch_boots().await;
+            self.place_waiting().await;
             self.forget_promises(self.now());
             self.watch_authority().await;
         }

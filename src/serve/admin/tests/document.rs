@@ -58,7 +58,7 @@ async fn whatever_the_document_refers_to_is_in_it_and_orders_say_what_they_take(
     let order = &document["paths"]["/v1/nodes/{node}/assign-profile"]["post"];
     let names: Vec<&str> =
         order["parameters"].as_array().expect("a list").iter().filter_map(|it| it["name"].as_str()).collect();
-    assert_eq!(names, ["node", "x-reason", "idempotency-key"]);
+    assert_eq!(names, ["node", "x-reason", "idempotency-key", "x-force"]);
     assert_eq!(
         order["requestBody"]["content"]["application/json"]["schema"]["$ref"],
         "#/components/schemas/AssignProfile"

@@ -1,0 +1,121 @@
+//! `meshd slot`: what of nodes can be given to virtual machines.
+
+use super::{
+    Context, Failure,
+    client::{Client, segment},
+    print::{Output, fields, table},
+    wait,
+};
+use crate::serve::admin::view::{ApproveSlot, SlotView};
+use crate::wire::vm::DiskIdentity;
+use clap::Subcommand;
+
+/// A slot is named by its node and its unit: NODE/0000:41:00.0.
+#[derive(Debug, Subcommand)]
+pub(super) enum Slot {
+    /// All slots
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// One slot
+    Show {
+        /// NODE/UNIT
+        slot: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Let a slot be given, as it is now
+    Approve {
+        /// NODE/UNIT
+        slot: String,
+        /// The disk that belongs to it: its wwid or serial number
+        #[arg(long, value_name = "ID")]
+        disk: Option<DiskIdentity>,
+        /// The fabric device that belongs to it; of slots that share one, one is given at a time
+        #[arg(long, value_name = "NAME")]
+        fabric: Option<String>,
+    },
+    /// Keep a slot from being given; who has it keeps it
+    Disable {
+        /// NODE/UNIT
+        slot: String,
+    },
+    /// Let a disabled slot be given again
+    Enable {
+        /// NODE/UNIT
+        slot: String,
+    },
+    /// Clean a slot up again that could not be
+    Release {
+        /// NODE/UNIT
+        slot: String,
+    },
+}
+
+impl Slot {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                Slot::List { output } => {
+                    let all: Vec<SlotView> = client.get("/v1/slots").await?;
+                    output.print(&all, |all| list(all))
+                }
+                Slot::Show { slot, output } => {
+                    let slot: SlotView = client.get(&path(&slot, "")?).await?;
+                    output.print(&slot, show)
+                }
+                Slot::Approve { slot, disk, fabric } => {
+                    say(&client.post(&path(&slot, "/approve")?, &ApproveSlot { disk, fabric }).await?)
+                }
+                Slot::Disable { slot } => order(&client, &slot, "disable").await,
+                Slot::Enable { slot } => order(&client, &slot, "enable").await,
+                Slot::Release { slot } => order(&client, &slot, "release").await,
+            }
+        })
+    }
+}
+
+fn path(slot: &str, rest: &str) -> Result<String, Failure> {
+    let (node, unit) = slot.split_once('/').ok_or_else(|| {
+        Failure::new(format!("`{slot}` names no slot"), "write NODE/0000:41:00.0, as `meshd slot list` shows it")
+    })?;
+    Ok(format!("/v1/slots/{}/{}{rest}", segment(node), segment(unit)))
+}
+
+async fn order(client: &Client, slot: &str, verb: &str) -> Result<(), Failure> {
+    say(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
+}
+
+fn say(slot: &SlotView) -> Result<(), Failure> {
+    let reason = if slot.reason.is_empty() { String::new() } else { format!(": {}", slot.reason) };
+    eprintln!("slot {} is {}{reason}", slot.id, slot.state.as_str());
+    Ok(())
+}
+
+fn list(all: &[SlotView]) -> String {
+    let rows = all.iter().map(|slot| {
+        let numa = slot.numa.map(|node| node.to_string()).unwrap_or_default();
+        let functions: Vec<&str> = slot.functions.values().map(String::as_str).collect();
+        let disk = slot.disk.as_ref().map(ToString::to_string).unwrap_or_default();
+        let fabric = slot.fabric.clone().unwrap_or_default();
+        let state = slot.state.as_str().to_owned();
+        [slot.id.to_string(), state, functions.join(" "), numa, disk, fabric, slot.reason.clone()]
+    });
+    table(["slot", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
+}
+
+fn show(slot: &SlotView) -> String {
+    let functions = slot.functions.iter().map(|(address, ids)| format!("{address} {ids}")).collect::<Vec<_>>();
+    fields([
+        ("slot", slot.id.to_string()),
+        ("state", slot.state.as_str().to_owned()),
+        ("reason", slot.reason.clone()),
+        ("approved", slot.approved.to_string()),
+        ("devices", functions.join(", ")),
+        ("numa", slot.numa.map(|node| node.to_string()).unwrap_or_default()),
+        ("disk", slot.disk.as_ref().map(ToString::to_string).unwrap_or_default()),
+        ("fabric", slot.fabric.clone().unwrap_or_default()),
+    ])
+}

@@ -1,0 +1,126 @@
+//! What becomes of virtual machines when their node boots anew, is drained, lost, fenced or removed. Never two copies.
+
+use super::*;
+use crate::world::World;
+use meshd::{
+    fleet::{By, Phase},
+    serve::central::Workloads,
+};
+use std::time::Duration;
+
+fn forced(verb: Verb) -> By {
+    By { forced: true, ..ordered(verb) }
+}
+
+#[tokio::test]
+async fn after_a_reboot_of_the_node_the_record_says_that_it_is_gone_and_the_policy_decides() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let once = create(&rig, ask(1, ""), None).await.unwrap();
+    let always = create(&rig, ask(2, "[restart]\nwhen = \"always\""), None).await.unwrap();
+    tell(&node, &[(&once, VmState::Running), (&always, VmState::Running)]).await;
+    node.power_off().await;
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    assert_eq!(rig.events("vm_lost").len(), 2);
+    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmLife::Failed, VmLife::Ordered));
+    tell(&node, &[]).await;
+    assert_eq!(rig.events("vm_lost").len(), 2, "that they are not there is known");
+    tell(&node, &[(&always, VmState::Running)]).await;
+    assert_eq!(record(&rig, &always).map(|vm| (vm.start, vm.node())), Some((2, Some(node.id()))));
+}
+
+#[tokio::test]
+async fn one_of_a_lost_node_is_moved_after_the_machine_booted_anew_and_one_with_a_unit_never() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut first = host(&rig, 1).await;
+    let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
+    let bound = create(&rig, ask(2, "on_node_loss = \"restart\"\nunits = 1"), None).await.unwrap();
+    tell(&first, &[(&moves, VmState::Running), (&bound, VmState::Running)]).await;
+    let lost = first.id();
+    first.power_off().await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.node(lost).phase, Phase::Offline);
+    let second = host(&rig, 2).await;
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(lost), "it may run there still");
+    let refused = create(&rig, ask(3, ""), Some(lost)).await.expect_err("it is offline");
+    assert!(code(&refused).contains("not_ready"), "{refused}");
+    first.boot(Stage::Script).await;
+    assert!(rig.node(lost).certificates.is_empty(), "the credentials of the boot before go first");
+    assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), None);
+    assert_eq!(record(&rig, &bound).and_then(|vm| vm.node()), Some(lost), "its unit is there");
+    assert!(second.heartbeat(0).await);
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
+    assert_eq!(rig.events("vm_moved").len(), 1);
+}
+
+#[tokio::test]
+async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut first = Machine::new(&rig, 1);
+    (first.facts, first.answers) = (facts("ready"), true);
+    first.boot(Stage::Online).await;
+    ready(&first).await;
+    let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
+    let stays = create(&rig, ask(2, ""), None).await.unwrap();
+    let going = create(&rig, ask(3, ""), None).await.unwrap();
+    rig.central.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    let second = host(&rig, 2).await;
+    let by = ordered(Verb::Fence);
+    assert!(matches!(rig.central.fence(first.id(), &by).await, Err(OperateError::StillLinked { .. })));
+    first.power_off().await;
+    rig.central.fence(first.id(), &by).await.unwrap();
+    assert!(rig.node(first.id()).certificates.is_empty());
+    assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
+    assert_eq!(life(&rig, &stays), VmLife::Unplaced);
+    assert_eq!(record(&rig, &going), None, "nothing of it can be there");
+    assert!(rig.central.store().read(|model| model.held(first.id()).is_none()));
+    // The old machine comes back with what it had: it is a stranger there.
+    first.boot(Stage::Online).await;
+    tell(&first, &[(&moves, VmState::Running)]).await;
+    assert_eq!(rig.events("vm_unknown").len(), 1);
+    assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
+    rig.central.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
+    assert_eq!(rig.central.vm_orders(first.id(), None).len(), 1);
+    released(&first, &moves).await;
+    assert!(rig.central.vm_orders(first.id(), None).is_empty());
+    assert_eq!(
+        record(&rig, &moves).and_then(|vm| vm.node()),
+        Some(second.id()),
+        "the other copy is the one that counts"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it_was_drained_or_that_is_forced() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let id = node.id();
+    let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    let profile = || "compute".parse().unwrap();
+    let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
+    holds(rig.central.reboot(id, &ordered(Verb::Reboot)).await);
+    holds(rig.central.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.map(drop));
+    holds(rig.central.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
+    holds(rig.central.remove(id, &ordered(Verb::Remove)).await.map(drop));
+    // Drained, it takes nothing new and is in maintenance when what runs has ended.
+    rig.central.drain_with(id, Workloads::Stop, &ordered(Verb::Drain)).await.unwrap();
+    assert!(create(&rig, ask(2, ""), None).await.is_err());
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Draining, "it has not said that it is off");
+    tell(&node, &[(&vm, VmState::Stopped)]).await;
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
+    rig.central.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
+    holds(rig.central.remove(id, &ordered(Verb::Remove)).await.map(drop));
+    rig.central.remove(id, &forced(Verb::Remove)).await.unwrap();
+    assert_eq!(life(&rig, &vm), VmLife::Unplaced);
+    assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
+}

@@ -1,0 +1,91 @@
+//! Virtual machines as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
+
+mod lost;
+mod ordered;
+mod words;
+
+use crate::boots::rig::{Machine, Rig, ordered};
+use meshd::{
+    config::vm::{VmAsk, parse},
+    fleet::{Stage, Verb},
+    id::{NodeId, SystemUuid},
+    serve::central::OperateError,
+    wire::{
+        Facts, FromAgent,
+        vm::{VmNews, VmReport, VmState},
+    },
+    work::{Vm, VmLife},
+};
+use serde_json::json;
+use std::path::Path;
+
+/// What its only unit is called.
+pub const UNIT: &str = "0000:41:00.0";
+
+/// A vm.toml: two processors, 1 GiB, and what else is said.
+pub fn ask(number: u8, more: &str) -> VmAsk {
+    let text = format!("name = \"vm-{number}\"\nvcpus = 2\nmemory = \"1G\"\n{more}\n");
+    let uuid = SystemUuid([0x77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
+    parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// What a machine with 8 threads, 8 GiB and one unit tells.
+pub fn facts(unit: &str) -> Facts {
+    let member = |function: &str| json!({ "address": function, "vendor": "10de", "device": "2335", "class": "0302" });
+    let unit = json!({ "group": 4, "state": unit, "selected": [UNIT], "members": [member(UNIT)] });
+    let facts = json!({
+        "cpu": { "threads": 8 },
+        "memory": { "total_kib": 8 << 20, "available_kib": 7 << 20 },
+        "units": [unit],
+    });
+    serde_json::from_value(facts).unwrap()
+}
+
+/// Its checks pass, and `/dev/kvm` opens.
+pub async fn ready(machine: &Machine<'_>) {
+    let checks = json!({ "kind": "checks", "checks": [{ "name": "kvm", "status": "PASS", "detail": "it opens" }] });
+    assert!(machine.say(serde_json::from_value(checks).unwrap()).await);
+}
+
+/// A node that runs virtual machines.
+pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
+    let mut machine = Machine::new(rig, number);
+    machine.facts = facts("ready");
+    machine.boot(Stage::Online).await;
+    ready(&machine).await;
+    machine
+}
+
+pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, OperateError> {
+    rig.central.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
+}
+
+pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
+    rig.central.store().read(|model| model.vm(vm.uuid()).cloned())
+}
+
+pub fn life(rig: &Rig, vm: &Vm) -> VmLife {
+    record(rig, vm).expect("it is on record").life(true)
+}
+
+/// The node tells of these, and of no others.
+pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, VmState)]) {
+    let report = |(vm, state): &(&Vm, VmState)| VmReport {
+        uuid: vm.uuid(),
+        name: vm.name().clone(),
+        state: *state,
+        failure: None,
+        restarts: 0,
+        fetching: None,
+    };
+    let vms = vms.iter().map(report).collect();
+    assert!(machine.say(FromAgent::Vm(VmNews::All { vms })).await);
+}
+
+pub async fn released(machine: &Machine<'_>, vm: &Vm) {
+    assert!(machine.say(FromAgent::Vm(VmNews::Released { uuid: vm.uuid() })).await);
+}
+
+pub fn code(error: &OperateError) -> String {
+    error.to_string()
+}

@@ -1,0 +1,188 @@
+//! Orders of an operator, and what nodes answer.
+
+use super::*;
+use crate::world::World;
+use meshd::{serve::central::VmVerb, wire::vm::VmWant};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_after_it_went() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let mut orders = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let central = rig.central.clone();
+        orders.spawn(
+            async move { central.create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate)).await },
+        );
+    }
+    let all = orders.join_all().await;
+    let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    let vm = match good.as_slice() {
+        [Ok(vm)] => vm.clone(),
+        other => panic!("{} were followed", other.len()),
+    };
+    assert!(bad.iter().flatten_err().all(|error| error.contains("unit_taken")), "{bad:?}");
+    assert_eq!(vm.ask.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
+    // Cancelled while it starts.
+    tell(&node, &[(&vm, VmState::Starting)]).await;
+    let by = ordered(Verb::VmDelete);
+    rig.central.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    assert_eq!(life(&rig, &vm), VmLife::Releasing);
+    rig.central.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
+    released(&node, &vm).await;
+    assert_eq!(record(&rig, &vm), None);
+    assert!(rig.central.store().read(|model| model.held(node.id()).is_none()));
+    assert_eq!(rig.events("vm_released").len(), 1);
+    released(&node, &vm).await;
+    create(&rig, ask(70, "units = 1"), None).await.unwrap();
+}
+
+trait Errors {
+    fn flatten_err(self) -> Box<dyn Iterator<Item = String>>;
+}
+
+impl<'a, I: Iterator<Item = &'a Result<Vm, OperateError>>> Errors for I {
+    fn flatten_err(self) -> Box<dyn Iterator<Item = String>> {
+        Box::new(self.filter_map(|result| result.as_ref().err().map(code)).collect::<Vec<_>>().into_iter())
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let refused = |ask: VmAsk| async {
+        let error = create(&rig, ask, None).await.expect_err("it cannot be placed");
+        code(&error)
+    };
+    assert!(refused(ask(1, "")).await.contains("no node is known"));
+    let mut node = host(&rig, 1).await;
+    for (more, word) in [
+        ("units = [\"vendor:1002\"]", "unit_missing"),
+        ("units = 2", "unit_missing"),
+        ("numa_node = 3", "numa_missing"),
+        ("hugepages = true", "hugepages_exceeded"),
+        ("[[volume]]\nname = \"d\"\nformat = \"raw\"\ndisk = \"eui.1234\"", "disk_missing"),
+    ] {
+        let why = refused(ask(1, more)).await;
+        assert!(why.contains(word) && why.contains("no node has it"), "{why}");
+    }
+    let mut large = ask(1, "");
+    large.spec.memory = "8G".parse().unwrap();
+    assert!(refused(large).await.contains("memory_exceeded"), "the node keeps some for itself");
+    // The unit vanished, and told so.
+    node.power_off().await;
+    node.facts = facts("missing");
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    assert!(refused(ask(1, "units = 1")).await.contains("unit_not_ready"));
+    create(&rig, ask(1, ""), None).await.unwrap();
+    let twice = create(&rig, ask(1, ""), None).await.expect_err("the same again");
+    assert!(code(&twice).contains("is the virtual machine"), "{twice}");
+    let mut same_name = ask(2, "");
+    same_name.spec.name = "vm-1".parse().unwrap();
+    assert!(code(&create(&rig, same_name, None).await.expect_err("the name")).contains("already"));
+    assert_eq!(rig.central.store().read(|model| model.vm_count()), 1);
+}
+
+#[tokio::test]
+async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_was_started_again() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let id = node.id();
+    let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
+    let want = |rig: &Rig| rig.central.vm_orders(id, None).pop().map(|order| order.want);
+    assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })));
+    assert_eq!(life(&rig, &vm), VmLife::Ordered);
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmLife::Running, 1));
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
+    let order = async |verb, by| rig.central.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
+    order(VmVerb::Start, Verb::VmStart).await;
+    assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })), "it runs");
+    order(VmVerb::Restart, Verb::VmRestart).await;
+    assert!(matches!(want(&rig), Some(VmWant::Run { start: 2, .. })));
+    order(VmVerb::Stop, Verb::VmStop).await;
+    assert!(matches!(want(&rig), Some(VmWant::Stop { .. })));
+    tell(&node, &[(&vm, VmState::Stopped)]).await;
+    assert_eq!(life(&rig, &vm), VmLife::Stopped);
+    let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
+    assert!(!told.contains("hunter2"), "{told}");
+    drop(node);
+    drop(rig);
+    let rig = Rig::new(&world);
+    assert_eq!(life(&rig, &vm), VmLife::Stopped);
+    rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    assert!(matches!(want(&rig), Some(VmWant::Run { start: 3, .. })));
+}
+
+#[tokio::test]
+async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_releases_it() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
+    for _ in 0..2 {
+        tell(&node, &[(&stranger, VmState::Running)]).await;
+    }
+    assert_eq!(rig.events("vm_unknown").len(), 1);
+    assert_eq!(rig.central.strangers().len(), 1);
+    assert!(rig.central.vm_orders(node.id(), None).is_empty(), "nobody ends it");
+    let by = ordered(Verb::VmDelete);
+    assert!(rig.central.delete_vm(stranger.uuid(), None, &by).await.is_err(), "on which node?");
+    rig.central.delete_vm(stranger.uuid(), Some(node.id()), &by).await.unwrap();
+    let orders = rig.central.vm_orders(node.id(), None);
+    assert!(matches!(orders.as_slice(), [order] if order.want == VmWant::Release), "{orders:?}");
+    tell(&node, &[]).await;
+    released(&node, &stranger).await;
+    assert_eq!(record(&rig, &stranger), None);
+    assert!(rig.central.strangers().is_empty());
+}
+
+#[tokio::test]
+async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    let blocked = VmNews::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
+    for _ in 0..2 {
+        assert!(node.say(FromAgent::Vm(blocked.clone())).await);
+    }
+    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmLife::ReleaseBlocked, 1));
+    let slot = rig.central.slots().pop().expect("it has one");
+    assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
+    assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());
+    released(&node, &vm).await;
+    assert_eq!(rig.central.slots().pop().expect("it has one").state.as_str(), "available");
+}
+
+#[tokio::test]
+async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_is_approved() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = facts("ready");
+    node.boot_approved(Stage::Online).await;
+    ready(&node).await;
+    let slot = rig.central.slots().pop().expect("a candidate");
+    assert_eq!(slot.state.as_str(), "candidate");
+    let refused = create(&rig, ask(1, "units = 1"), None).await.expect_err("nobody approved it");
+    assert!(code(&refused).contains("slot_closed"), "{refused}");
+    let by = ordered(Verb::SlotApprove);
+    rig.central.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
+    rig.central.disable_slot(slot.id.clone(), &by).await.unwrap();
+    assert!(create(&rig, ask(1, "units = 1"), None).await.is_err());
+    assert_eq!(rig.central.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(), "available");
+    let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
+    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "reserved");
+    assert!(rig.central.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "active");
+}

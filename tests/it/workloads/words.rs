@@ -1,0 +1,37 @@
+//! The command line, and the real daemon.
+
+use crate::world::World;
+use std::fs;
+
+#[test]
+fn all_faults_of_a_file_are_told_before_anybody_is_asked_and_what_is_on_record_outlives_a_kill() {
+    let mut world = World::prepared("auto");
+    let file = world.path("vm.toml");
+    let faulty = "name = \"train 7\"\nvcpus = 0\nmemory = \"64GB\"\nsecure_boot = true\nunits = \"some\"\n";
+    fs::write(&file, faulty).unwrap();
+    let create = |world: &World, more: &[&str]| {
+        let file = file.display().to_string();
+        world.meshd(&[&["vm", "create", "-f", &file], more].concat())
+    };
+    let refused = create(&world, &[]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    for (line, key) in [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (5, "units")] {
+        assert!(told.contains(&format!("vm.toml:{line}")) && told.contains(key), "{key}: {told}");
+    }
+    world.start();
+    fs::write(&file, "name = \"train-7\"\nvcpus = 2\nmemory = \"1G\"\n").unwrap();
+    let refused = create(&world, &["--start"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!((refused.status.code(), told.contains("no node is known")), (Some(1), true), "{told}");
+    assert_eq!(world.json(&["vm", "list", "-o", "json"]), serde_json::json!([]));
+    assert_eq!(world.json(&["slot", "list", "-o", "json"]), serde_json::json!([]));
+    for verb in ["start", "stop", "restart", "show"] {
+        let none = world.meshd(&["vm", verb, "train-7"]);
+        assert!(String::from_utf8_lossy(&none.stderr).contains("no virtual machine"), "{verb}");
+    }
+    assert!(!world.meshd(&["vm", "delete", "train-7"]).status.success(), "it asks");
+    world.kill();
+    world.start();
+    assert_eq!(world.json(&["vm", "list", "-o", "json"]), serde_json::json!([]));
+}
