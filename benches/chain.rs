@@ -5,7 +5,7 @@
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 mod frame;
 
-use frame::{Goal, RUNS, Rack, Table, calibrate, rate};
+use frame::{Goal, RUNS, Rack, Table, calibrate, placements, rate};
 use meshd::{
     catalog::{Catalog, read_overlays},
     config::{self, Site},
@@ -24,6 +24,7 @@ fn main() -> anyhow::Result<()> {
     overlays(&mut table);
     commits(&mut table);
     changes(&mut table)?;
+    placements(&mut table);
     table.finish("chain");
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod calibrate;
 mod cleanup;
+mod placement;
 mod process;
 mod rack;
 mod site;
@@ -14,6 +15,7 @@ mod wire;
 
 pub use calibrate::{calibrate, rate};
 pub use cleanup::begin;
+pub use placement::placements;
 pub use process::{Process, Server, cpu_of, installed};
 pub use rack::Rack;
 pub use site::{AGENT_PORT, HTTP_PORT, Image, Site};
