@@ -4,7 +4,11 @@ use super::{Failure, remote::Server, shown};
 use crate::serve::admin::{FORCE_HEADER, REASON_HEADER, view::ErrorView};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, Response, body::Incoming, header, header::HeaderValue};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{self, HeaderMap, HeaderValue},
+};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -16,6 +20,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixStream,
 };
+use tokio_tungstenite::{WebSocketStream, client_async, tungstenite, tungstenite::client::IntoClientRequest as _};
 
 /// How long the central node may take to begin its answer; it gives up by itself a little earlier.
 const TIME_LIMIT: Duration = Duration::from_secs(40);
@@ -43,7 +48,7 @@ enum Way {
 }
 
 /// Either way's bytes.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Client {
@@ -122,6 +127,55 @@ impl Client {
         Ok(())
     }
 
+    /// Hands over the bytes of an answer as they come.
+    pub(super) async fn stream(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut body = self.send(Method::GET, path, None).await?.into_body();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            each(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
+        }
+        Ok(())
+    }
+
+    /// Opens a WebSocket.
+    pub(super) async fn socket(&self, path: &str) -> Result<WebSocketStream<Box<dyn Stream>>, Failure> {
+        let request = format!("ws://meshd{path}").into_client_request();
+        let mut request = request.map_err(|error| Failure::of(&error))?;
+        self.sign(request.headers_mut())?;
+        let opened = tokio::time::timeout(TIME_LIMIT, client_async(request, self.connect().await?)).await;
+        match opened.map_err(|_| late())? {
+            Ok((socket, _)) => Ok(socket),
+            Err(tungstenite::Error::Http(response)) => {
+                let (status, body) = (response.status(), response.body().clone().unwrap_or_default());
+                Err(refusal(status, &body))
+            }
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// Why, and with which token.
+    fn sign(&self, headers: &mut HeaderMap) -> Result<(), Failure> {
+        if let Some(reason) = &self.reason {
+            let value = HeaderValue::from_bytes(reason.as_bytes());
+            let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
+            headers.insert(REASON_HEADER, value);
+        }
+        if self.force {
+            headers.insert(FORCE_HEADER, HeaderValue::from_static("true"));
+        }
+        if let Way::Server(server) = &self.way {
+            let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));
+            let mut value = value.map_err(|error| Failure::of(&error))?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        Ok(())
+    }
+
     async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         Ok(match &self.way {
             Way::Socket { socket, site } => {
@@ -145,26 +199,9 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.unwrap_or_default()));
         let mut request = request.map_err(|error| Failure::of(&error))?;
-        if let Some(reason) = &self.reason {
-            let value = HeaderValue::from_bytes(reason.as_bytes());
-            let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
-            request.headers_mut().insert(REASON_HEADER, value);
-        }
-        if self.force {
-            request.headers_mut().insert(FORCE_HEADER, HeaderValue::from_static("true"));
-        }
-        if let Way::Server(server) = &self.way {
-            let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));
-            let mut value = value.map_err(|error| Failure::of(&error))?;
-            value.set_sensitive(true);
-            request.headers_mut().insert(header::AUTHORIZATION, value);
-        }
+        self.sign(request.headers_mut())?;
         let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(request)).await;
-        let late = |_| {
-            let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());
-            Failure::new(message, "look at its log")
-        };
-        let response = answer.map_err(late)?.map_err(|error| self.broken(&error))?;
+        let response = answer.map_err(|_| late())?.map_err(|error| self.broken(&error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
@@ -174,14 +211,7 @@ impl Client {
             Ok(body) => body,
             Err(failure) => return failure,
         };
-        match serde_json::from_slice::<ErrorView>(&body) {
-            Ok(error) if status.is_server_error() => {
-                let hint = format!("look for {} in the log of meshd", error.correlation_id);
-                Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
-            }
-            Ok(error) => Failure::new(error.message, error.hint),
-            Err(_) => Failure::new(format!("meshd answered {status}"), "is it of the same version as this program?"),
-        }
+        refusal(status, &body)
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response<Incoming>) -> Result<T, Failure> {
@@ -205,6 +235,23 @@ impl Client {
         };
         let message = format!("the connection to {whom} broke: {error}");
         Failure::new(message, "is meshd still running? look at its log")
+    }
+}
+
+fn late() -> Failure {
+    let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());
+    Failure::new(message, "look at its log")
+}
+
+/// What an answer says that is no success.
+fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<ErrorView>(body) {
+        Ok(error) if status.is_server_error() => {
+            let hint = format!("look for {} in the log of meshd", error.correlation_id);
+            Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
+        }
+        Ok(error) => Failure::new(error.message, error.hint),
+        Err(_) => Failure::new(format!("meshd answered {status}"), "is it of the same version as this program?"),
     }
 }
 

@@ -11,6 +11,7 @@ mod ca;
 mod check;
 mod client;
 mod completions;
+mod console;
 mod doctor;
 mod events;
 mod failure;
@@ -36,6 +37,7 @@ mod token;
 mod units;
 mod versions;
 mod vm;
+mod volume;
 
 pub use failure::Failure;
 
@@ -107,6 +109,9 @@ enum Verb {
     /// What of nodes can be given to virtual machines: list, show, approve, disable, enable, release
     #[command(subcommand)]
     Slot(slot::Slot),
+    /// Files of virtual machines: add, list, remove
+    #[command(subcommand)]
+    Volume(volume::Volume),
     /// Tokens for machines that are not netbooted: create, list, revoke
     #[command(subcommand)]
     Token(token::Token),
@@ -182,6 +187,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Bundle(bundle) => bundle.run(&context),
         Verb::Slot(slot) => slot.run(&context),
         Verb::Vm(vm) => vm.run(&context),
+        Verb::Volume(volume) => volume.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),

@@ -3,6 +3,7 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
+    console,
     node::word,
     print::{self, Output, ago, confirm, fields, now, table},
     wait,
@@ -10,6 +11,7 @@ use super::{
 use crate::config;
 use crate::id::SystemUuid;
 use crate::serve::admin::view::{CreateVm, DeleteVm, VmView};
+use crate::wire::vm::VmFetching;
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -57,6 +59,22 @@ pub(super) enum Vm {
         #[command(flatten)]
         output: Output,
     },
+    /// Sit at its serial console; Ctrl-] leaves
+    Console {
+        /// Name or UUID
+        vm: String,
+        /// Only look: nothing is typed
+        #[arg(long)]
+        no_input: bool,
+    },
+    /// What it wrote to its serial console, as long as it is kept
+    Logs {
+        /// Name or UUID
+        vm: String,
+        /// Go on with what it writes
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// End it and remove all that it has
     Delete {
         /// Name or UUID
@@ -96,6 +114,8 @@ impl Vm {
                     let vm: VmView = client.get(&path(&vm, "")).await?;
                     output.print(&vm, show)
                 }
+                Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
+                Vm::Logs { vm, follow } => console::logs(&client, &vm, follow).await,
                 Vm::Delete { vm, node, yes } => {
                     if !yes {
                         confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
@@ -153,12 +173,16 @@ fn show(vm: &VmView) -> String {
         format!("{}{address} ({at})", nic.mac)
     });
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
+    let fetching = vm
+        .fetching
+        .map(|VmFetching { bytes, of }| format!("{} of {} of its volumes", print::bytes(bytes), print::bytes(of)));
     let mut out = fields([
         ("name", vm.name.to_string()),
         ("uuid", vm.uuid.to_string()),
         ("state", vm.state.as_str().to_owned()),
         ("wish", wish),
         ("node", vm.node.map(|node| node.to_string()).unwrap_or_default()),
+        ("fetching", fetching.unwrap_or_default()),
         ("trouble", vm.trouble.clone().unwrap_or_default()),
         ("failure", failure.unwrap_or_default()),
         ("restarts", vm.restarts.to_string()),

@@ -62,6 +62,8 @@ pub enum Verb {
     SlotDisable,
     SlotEnable,
     SlotRelease,
+    VmConsole,
+    VolumeRemove,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

@@ -123,6 +123,8 @@ pub enum EventKind {
     SlotChanged,
     /// An operator said that a node runs no more.
     NodeFenced,
+    /// Somebody sits down at the console of a virtual machine.
+    VmConsole,
 }
 
 impl EventKind {
@@ -170,6 +172,7 @@ impl EventKind {
             EventKind::VmMoved => "vm_moved",
             EventKind::SlotChanged => "slot_changed",
             EventKind::NodeFenced => "node_fenced",
+            EventKind::VmConsole => "vm_console",
         }
     }
 }

@@ -21,7 +21,10 @@ pub use arch::{Arch, ClientArch};
 pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use mac::{MacAddr, ParseMacError};
-pub use name::{ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, VmName};
+pub use name::{
+    ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, VmName,
+    VolumeFileName,
+};
 pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;

@@ -101,6 +101,11 @@ name!(
     "group"
 );
 name!(
+    /// The name of a file of virtual machines.
+    VolumeFileName,
+    "volume"
+);
+name!(
     /// The name of a virtual machine.
     VmName,
     "virtual machine"

@@ -28,6 +28,7 @@ pub mod recipe;
 mod repo;
 mod store;
 mod versions;
+mod volumes;
 mod work;
 
 pub use build::{BuildRequest, build, recipe_digest};
@@ -40,6 +41,8 @@ pub use progress::{Progress, Quiet, Step};
 pub use versions::{
     Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, promote, prune, rollback, versions,
 };
+
+pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
 
 #[cfg(test)]
 mod tests;

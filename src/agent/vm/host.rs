@@ -7,7 +7,10 @@ use super::super::{
 };
 use crate::{
     id::{Digest, VfioSelector},
-    wire::{UnitFacts, vm::VmSpec},
+    wire::{
+        UnitFacts,
+        vm::{VmSpec, qcow2},
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -122,7 +125,7 @@ pub struct Uefi {
 pub struct Image {
     /// Where it lies.
     pub path: PathBuf,
-    /// Its first bytes, up to [`super::qcow2::HEADER`].
+    /// Its first bytes, up to [`qcow2::HEADER`].
     pub header: Vec<u8>,
 }
 
@@ -239,7 +242,7 @@ fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, Image> {
     let read = |digest: Digest| {
         let path = folder.join(digest.to_string());
         let mut header = Vec::new();
-        File::open(&path).ok()?.take(super::qcow2::HEADER).read_to_end(&mut header).ok()?;
+        File::open(&path).ok()?.take(qcow2::HEADER).read_to_end(&mut header).ok()?;
         Some((digest, Image { path, header }))
     };
     spec.files().filter_map(|(_, digest)| read(digest)).collect()

@@ -4,7 +4,7 @@
 //! host     what of this node matters          promised  what of it is given away
 //! plan     specification and node ─▶ everything that stands against it, or what it is made of        pure
 //! argv     ─▶ QEMU's command line                                                                    pure
-//! seed     ─▶ cloud-init's disk            qcow2  may this image be used?                            pure
+//! seed     ─▶ cloud-init's disk                                                                     pure
 //! machine  starting, running, stopping, waiting, stopped, failed: what follows what, and when        pure
 //! ending   why one ended, in words                                                                  pure
 //! folder   run folder of one machine: all that it has on this node
@@ -28,7 +28,6 @@ mod machine;
 mod plan;
 mod process;
 mod promised;
-mod qcow2;
 mod qmp;
 mod room;
 mod seed;

@@ -1,14 +1,11 @@
 //! A specification and a node: what it lacks, all of it, or what the machine will be made of. Pure.
 
-use super::{
-    host::{Host, HostDisk, Uefi},
-    qcow2,
-};
+use super::host::{Host, HostDisk, Uefi};
 use crate::{
     id::PciAddress,
     wire::{
         UnitFacts, UnitState,
-        vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource},
+        vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, qcow2},
     },
 };
 use std::{collections::BTreeSet, path::PathBuf};

@@ -19,7 +19,7 @@ const MAX_HEAD: usize = 16 * 1024;
 /// Answers its requests. `origin` says who asks, or from where.
 pub(super) async fn converse<S>(stream: S, router: Router, origin: Extensions, shutdown: CancellationToken)
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let router = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().extend(origin.clone());
@@ -29,7 +29,8 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

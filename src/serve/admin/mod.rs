@@ -23,6 +23,8 @@
 //! | `POST backup` | a sealed backup, as a stream |
 //! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
+//! | `GET volumes`, `POST volumes/{volume}/remove` | files of virtual machines |
+//! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow` only shows |
 //! | `GET events?follow&after&node&limit` | one JSON object a line |
 //!
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
@@ -34,6 +36,7 @@ mod auth;
 mod backup;
 mod bodies;
 mod connection;
+mod consoles;
 pub mod doctor;
 mod error;
 mod events;
@@ -50,6 +53,7 @@ mod table;
 mod timeline;
 mod tokens;
 mod trust;
+mod volumes;
 pub mod view;
 mod vms;
 

@@ -3,7 +3,7 @@
 use super::{
     Plane, audit,
     auth::admitted,
-    backup, doctor,
+    backup, consoles, doctor,
     doctor::{Finding, Status},
     error::Refused,
     events, generations, life,
@@ -17,7 +17,7 @@ use super::{
         Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView, TimelineView, TokenView,
         UnitCount,
     },
-    vms,
+    vms, volumes,
 };
 use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
@@ -45,8 +45,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
-    let routes =
-        site_routes(credentials(slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default())))))));
+    let routes = slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default())))));
+    let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))

@@ -9,6 +9,7 @@ pub use super::slots::{ApproveSlot, SlotView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 pub use super::vms::{CreateVm, DeleteVm, VmView};
+pub use super::volumes::VolumeView;
 use crate::config::{Profile, Site};
 use crate::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,

@@ -13,7 +13,7 @@ use crate::id::{NodeId, SystemUuid, Timestamp, VmName};
 use crate::serve::central::{Shared, VmVerb};
 use crate::store::Model;
 use crate::trust::Role;
-use crate::wire::vm::{ByteSize, Nic, VmFailure, VmReport, Volume};
+use crate::wire::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use crate::work::{Vm, VmLife, VmWish};
 use axum::{
     Json,
@@ -73,6 +73,10 @@ pub struct VmView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub failure: Option<VmFailure>,
+    /// How far its node is with fetching its volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub fetching: Option<VmFetching>,
     /// Why it is not released, or has no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -114,6 +118,7 @@ impl VmView {
             since: seen.map(|seen| seen.since),
             restarts: seen.map_or(0, |seen| seen.restarts),
             failure: seen.and_then(|seen| seen.failure.clone()),
+            fetching: None,
             trouble: vm.trouble.clone(),
             vcpus: spec.vcpus,
             memory: spec.memory,
@@ -195,7 +200,8 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>
 }
 
 fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
-    Json(VmView::new(vm, is_linked(central, vm)))
+    let fetching = vm.node().and_then(|node| central.fetching(node, vm.uuid()));
+    Json(VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) })
 }
 
 async fn create(State(Plane { central, .. }): State<Plane>, by: By, order: Body<CreateVm>) -> Answer<VmView> {

@@ -4,17 +4,21 @@
 //! accept ─▶ TLS 1.3 ─▶ who? ─▶ one request ─┬─ POST enrol     anyone with a boot token
 //!                      │                    ├─ POST renew     a certificate, expired or not
 //!                      │                    ├─ GET  pending   anyone, bounded; becomes a WebSocket
-//!                      ▼                    └─ GET  link      a valid certificate; becomes a WebSocket
+//!                      │                    ├─ GET  link      a valid certificate; becomes a WebSocket
+//!                      │                    ├─ GET  console   the same, when asked by the link
+//!                      ▼                    └─ GET  volumes   a valid certificate, and a machine that names the file
 //!           certificate of this site, or none
 //! ```
 //! Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
 //! implements; this module owns sockets, limits and time.
 
+mod console;
 mod link;
 mod pending;
 mod plane;
 mod routes;
 mod socket;
+mod volumes;
 
 pub use crate::serve::central::{LinkCommand, PlaneError};
 pub use plane::{AgentPlane, Ticket};
@@ -41,6 +45,8 @@ use tower::ServiceExt as _;
 pub const MAX_CONNECTIONS: usize = 32_768;
 /// Most pending connections at once; they need no credential.
 pub const MAX_PENDING: usize = 1024;
+/// Most pieces of files that go out at once.
+pub const MAX_TRANSFERS: usize = 64;
 /// How long a TLS handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the head of a request may take.
@@ -56,6 +62,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 struct Service<P> {
     plane: Arc<P>,
     pending: Arc<Semaphore>,
+    /// Files that go out at once.
+    transfers: Arc<Semaphore>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
 }
@@ -82,6 +90,7 @@ pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: TcpListener, shutdown: 
     let service = Arc::new(Service {
         plane,
         pending: Arc::new(Semaphore::new(MAX_PENDING)),
+        transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         shutdown: shutdown.clone(),
         tasks: TaskTracker::new(),
     });

@@ -2,15 +2,15 @@
 
 use crate::{
     fleet::Certificate,
-    id::{NodeId, SystemUuid},
-    serve::central::{Central, LinkCommand, LinkId, PendingTicket, PlaneError},
+    id::{Digest, NodeId, SystemUuid},
+    serve::central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError},
     trust::{Peer, TrustError},
     wire::{
         EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
-        vm::VmOrder,
+        vm::{ConsoleId, VmOrder},
     },
 };
-use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
+use std::{future::Future, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// A node that waits for an operator.
@@ -75,6 +75,16 @@ pub trait AgentPlane: Send + Sync + 'static {
         let _ = (link, which);
         Vec::new()
     }
+    /// Where a file lies, if a machine of the node names it.
+    fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
+        let _ = (peer, digest);
+        None
+    }
+    /// The end of a console that the node was asked to bring.
+    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+        let _ = (peer, console);
+        None
+    }
     /// A link is over. Called exactly once for each one that was up.
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
@@ -133,6 +143,14 @@ impl AgentPlane for Arc<Central> {
         commands: mpsc::Sender<LinkCommand>,
     ) -> Result<(LinkId, Welcome), PlaneError> {
         Central::link_up(self, peer, hello, from, commands).await
+    }
+
+    fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
+        self.volume_for(peer.node, digest)
+    }
+
+    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+        self.bring_console(peer, console)
     }
 
     async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {

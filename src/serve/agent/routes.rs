@@ -1,16 +1,17 @@
-//! The four routes, and what a refusal looks like.
+//! The routes, and what a refusal looks like.
 
-use super::{AgentPlane, Client, Connection, MAX_PENDING, PlaneError, Service, link, pending};
+use super::{AgentPlane, Client, Connection, MAX_PENDING, PlaneError, Service, console, link, pending, volumes};
+use crate::id::Digest;
 use crate::serve::metrics::count_request;
-use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest};
+use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
 use axum::{
     Extension, Json, Router,
     body::Bytes,
     extract::{
-        DefaultBodyLimit, Request, State, WebSocketUpgrade, rejection::BytesRejection,
+        DefaultBodyLimit, Path, Request, State, WebSocketUpgrade, rejection::BytesRejection,
         ws::rejection::WebSocketUpgradeRejection,
     },
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -30,6 +31,8 @@ pub(super) fn router<P: AgentPlane>(service: Arc<Service<P>>) -> Router {
         .route(wire::RENEW_PATH, post(renew::<P>))
         .route(wire::PENDING_PATH, get(pending::<P>))
         .route(wire::LINK_PATH, get(link::<P>))
+        .route(&format!("{}/{{console}}", wire::CONSOLE_PATH), get(bring::<P>))
+        .route(&format!("{}/{{digest}}", wire::VOLUMES_PATH), get(volume::<P>))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { not_found() })
         .layer(DefaultBodyLimit::max(wire::MAX_MESSAGE))
@@ -43,6 +46,8 @@ async fn counted(request: Request, next: Next) -> Response {
         wire::RENEW_PATH => "renew",
         wire::PENDING_PATH => "pending",
         wire::LINK_PATH => "link",
+        path if path.starts_with(wire::CONSOLE_PATH) => "console",
+        path if path.starts_with(wire::VOLUMES_PATH) => "volumes",
         _ => "none",
     };
     let response = next.run(request).await;
@@ -96,20 +101,66 @@ async fn link<P: AgentPlane>(
     Extension(connection): Extension<Connection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    let client: Arc<Client> = connection.client.clone().ok_or_else(|| no_client(&connection))?;
-    if client.peer.expired {
-        return Err(Refusal::STALE);
-    }
-    // 401 before the upgrade is what tells an agent that its certificate is over, so that it looks for another way in.
-    if !service.plane.honours(&client.peer) {
-        return Err(Refusal::UNAUTHORIZED);
-    }
+    let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         link::serve(&service, socket, &client, connection.from).await;
         drop((connection, task));
     }))
+}
+
+/// A node in good standing. 401 before an upgrade is what tells an agent that its certificate is over, so that it looks for
+/// another way in.
+fn known<P: AgentPlane>(service: &Service<P>, connection: &Connection) -> Result<Arc<Client>, Refusal> {
+    let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
+    if client.peer.expired {
+        return Err(Refusal::STALE);
+    }
+    if service.plane.honours(&client.peer) { Ok(client) } else { Err(Refusal::UNAUTHORIZED) }
+}
+
+/// A node brings the console of one of its machines.
+async fn bring<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    Path(console): Path<u64>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    let client = known(&service, &connection)?;
+    let upgrade = bounded(upgrade)?;
+    let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or_else(not_found)?;
+    let task = service.tasks.token();
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        console::serve(socket, end, &service.shutdown).await;
+        drop((connection, task));
+    }))
+}
+
+/// A node fetches a file that one of its machines names.
+async fn volume<P: AgentPlane>(
+    State(service): Shared<P>,
+    Extension(connection): Extension<Connection>,
+    Path(digest): Path<Digest>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let client = known(&service, &connection)?;
+    let Some(path) = service.plane.volume(&client.peer, &digest) else {
+        let message = "no virtual machine of this node names it";
+        return Err(Refusal { status: StatusCode::FORBIDDEN, code: "forbidden", message: message.into() });
+    };
+    let seat = Arc::clone(&service.transfers).try_acquire_owned().map_err(|_| Refusal::BUSY)?;
+    match volumes::piece(&path, &headers, seat).await {
+        Ok(response) => Ok(response),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("there is no volume {}; add it with `meshd volume add`", digest.short());
+            Err(Refusal { status: StatusCode::NOT_FOUND, code: "no_volume", message: message.into() })
+        }
+        Err(error) => {
+            tracing::error!(route = "volumes", volume = %path.display(), %error, "a volume cannot be read");
+            Err(PlaneError::Internal(error.to_string()).into())
+        }
+    }
 }
 
 fn no_client(connection: &Connection) -> Refusal {

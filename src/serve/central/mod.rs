@@ -27,6 +27,7 @@
 //! | `fence` | what becomes of virtual machines when something becomes of their node |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
+//! | `volumes`, `consoles` | a node wants a file of its machines; an operator sits at one of them |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
 
@@ -37,6 +38,7 @@ mod api_tokens;
 mod arrive;
 mod backup;
 mod authority;
+mod consoles;
 mod context;
 mod dhcp;
 mod enrol;
@@ -64,6 +66,7 @@ mod slots;
 mod stages;
 mod stalls;
 mod tokens;
+mod volumes;
 mod vm_news;
 mod vms;
 mod watch;
@@ -71,6 +74,7 @@ mod watch;
 pub use api_tokens::ApiTokenError;
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
+pub use consoles::{ConsoleError, ConsoleFrame, NodeEnd, Sitting};
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fence::Workloads;
@@ -90,6 +94,7 @@ pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use slots::{SlotError, SlotParts};
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
+pub use volumes::VolumeUseError;
 pub use watch::WATCH_INTERVAL;
 
 use crate::boot::Line;
@@ -156,6 +161,8 @@ pub struct Central {
     repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
+    consoles: consoles::Consoles,
+    fetching: vm_news::Fetching,
     strangers: vm_news::Strangers,
     vigil: Mutex<watch::Watched>,
     freed: Mutex<Vec<Lease>>,
@@ -195,6 +202,8 @@ impl Central {
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
+            consoles: consoles::Consoles::default(),
+            fetching: vm_news::Fetching::default(),
             strangers: vm_news::Strangers::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),

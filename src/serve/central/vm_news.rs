@@ -11,7 +11,7 @@ use crate::fleet::{Actor, Event, EventKind, Node, Phase};
 use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use crate::store::{Model, StoreError, Tx};
 use crate::wire::UnitState;
-use crate::wire::vm::{MAX_VMS, VmNews, VmReport, VmSpec};
+use crate::wire::vm::{MAX_VMS, VmFetching, VmNews, VmReport, VmSpec};
 use crate::work::{Vm, VmTold, VmWish};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,12 +25,28 @@ const MAX_REASON: usize = 500;
 #[derive(Default)]
 pub(super) struct Strangers(Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>>);
 
+/// How far nodes are with the volumes that they fetch. In memory: it is told each second.
+#[derive(Default)]
+pub(super) struct Fetching(Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>>);
+
 impl Central {
+    /// How far the fetch of a machine's volumes is.
+    pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
+        lock(&self.fetching.0).get(&node)?.get(&uuid).copied()
+    }
+
+    fn told_fetching(&self, node: NodeId, vms: &[VmReport]) {
+        let now: BTreeMap<_, _> = vms.iter().filter_map(|report| Some((report.uuid, report.fetching?))).collect();
+        let mut all = lock(&self.fetching.0);
+        if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
+    }
+
     /// A node tells of its virtual machines.
     pub(super) async fn vm_news(&self, node: NodeId, news: VmNews) -> Result<(), StoreError> {
         match news {
             VmNews::All { mut vms } => {
                 vms.truncate(MAX_VMS);
+                self.told_fetching(node, &vms);
                 self.told_all(node, vms).await
             }
             VmNews::Released { uuid } => self.released(node, uuid).await,

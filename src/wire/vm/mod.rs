@@ -6,12 +6,14 @@
 //! state  what it is: closed words, with the reason where it is not as asked
 //! order  what the link says of it: the whole wish one way, the whole state the other
 //! console  what goes between the console of a machine and who sits at it
+//! qcow2    may this image be used? asked by who takes it in and by the node
 //! size   `^[0-9]+[KMGT]$`
 //! ```
 
 mod check;
 mod console;
 mod order;
+pub mod qcow2;
 mod size;
 mod spec;
 mod state;

@@ -1,5 +1,6 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
+mod central;
 mod desk;
 mod guest;
 

@@ -3,7 +3,8 @@
 /// What is looked at, in bytes.
 pub const HEADER: u64 = 104;
 
-const MAGIC: [u8; 4] = *b"QFI\xfb";
+/// The first bytes of an image.
+pub const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Incompatible feature: the content lies in another file.
 const EXTERNAL_DATA: u64 = 1 << 2;
 

@@ -1,0 +1,189 @@
+//! Consoles of virtual machines: `console`, a WebSocket that shows and takes what is typed, and `logs`, which only shows. Both take an
+//! operator: what a guest prints may hold its secrets. Binary frames are bytes, text frames are notes, as on the agent plane.
+
+use super::{
+    Plane,
+    auth::Caller,
+    error::Refused,
+    table::{Nothing, Routes, Sealed},
+};
+use crate::fleet::{By, Verb};
+use crate::id::CorrelationId;
+use crate::serve::central::{ConsoleError, ConsoleFrame, Shared, Sitting};
+use crate::trust::Role;
+use crate::wire::vm::{ConsoleNote, MAX_PIECE};
+use axum::{
+    Extension,
+    body::Body,
+    extract::{
+        Path, Query, State, WebSocketUpgrade,
+        rejection::QueryRejection,
+        ws::{Message, WebSocket, rejection::WebSocketUpgradeRejection},
+    },
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use futures_util::{
+    SinkExt as _, StreamExt as _,
+    stream::{SplitSink, SplitStream},
+};
+use serde::Deserialize;
+use std::{convert::Infallible, time::Duration};
+use tokio::{
+    sync::mpsc,
+    time::{interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// What of the past a console shows first, in bytes: about a screen.
+const SCREEN: u64 = 4096;
+/// Between two pings, and two looks whether a token is still honoured.
+const PING: Duration = Duration::from_secs(20);
+/// Silence after which nobody sits there.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// The routes of consoles.
+pub(super) fn routes(routes: Routes) -> Routes {
+    routes
+        .see::<Nothing, _, _>(
+            "/vms/{vm}/console",
+            &[],
+            Role::Operator,
+            "sit at its console: a WebSocket, binary frames are bytes, text frames are notes",
+            console,
+        )
+        .see::<Sealed, _, _>(
+            "/vms/{vm}/logs",
+            &["follow"],
+            Role::Operator,
+            "what it wrote to its console, and what it writes",
+            logs,
+        )
+}
+
+impl From<ConsoleError> for Refused {
+    fn from(error: ConsoleError) -> Self {
+        let (status, code) = match error {
+            ConsoleError::Vm(error) => return error.into(),
+            ConsoleError::Store(error) => return error.into(),
+            ConsoleError::Unplaced(_) => (StatusCode::CONFLICT, "unplaced"),
+            ConsoleError::NotLinked(_) => (StatusCode::CONFLICT, "not_linked"),
+            ConsoleError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+            ConsoleError::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        };
+        Refused::new(status, code, error.to_string())
+    }
+}
+
+async fn console(
+    State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
+    Extension(correlation): Extension<CorrelationId>,
+    Path(vm): Path<String>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
+    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
+    let Plane { central, shutdown, tasks, .. } = plane;
+    let by = By::new(caller.who.clone(), Verb::VmConsole, correlation);
+    let sitting = central.sit(central.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let task = tasks.token();
+    let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        carry(socket, sitting, &central, &caller, &shutdown).await;
+        drop(task);
+    }))
+}
+
+async fn carry(socket: WebSocket, sitting: Sitting, central: &Shared, caller: &Caller, shutdown: &CancellationToken) {
+    let (mut out, heard) = socket.split();
+    let Sitting { shown, typed } = sitting;
+    tokio::select! {
+        () = show(&mut out, shown, || caller.still_may(central)) => {}
+        () = listen(heard, &typed) => {}
+        () = shutdown.cancelled() => {}
+    }
+    // Whoever has hung up does not hear it.
+    let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
+}
+
+async fn show(
+    out: &mut SplitSink<WebSocket, Message>,
+    mut shown: mpsc::Receiver<ConsoleFrame>,
+    still_may: impl Fn() -> bool,
+) {
+    let mut pings = interval(PING);
+    loop {
+        let message = tokio::select! {
+            frame = shown.recv() => match frame {
+                None => return,
+                Some(ConsoleFrame::Bytes(bytes)) => Message::Binary(bytes),
+                Some(ConsoleFrame::Note(note)) => Message::Text(serde_json::to_string(&note).unwrap_or_default().into()),
+            },
+            _ = pings.tick() => {
+                // A token that was revoked sees and types nothing more.
+                if !still_may() {
+                    return;
+                }
+                Message::Ping(Bytes::new())
+            }
+        };
+        if out.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn listen(mut heard: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, heard.next()).await {
+        let bytes = match message {
+            Message::Binary(bytes) => bytes,
+            Message::Close(_) => return,
+            _ => continue,
+        };
+        if typed.send(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Which {
+    /// Go on with what comes.
+    follow: bool,
+}
+
+async fn logs(
+    State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
+    Path(vm): Path<String>,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Plane { central, shutdown, .. } = plane;
+    let sitting = central.sit(central.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
+    let tail = (sitting, interval(PING), central, caller, shutdown);
+    let body = futures_util::stream::unfold(tail, |mut tail| async move {
+        let (sitting, looks, central, caller, shutdown) = &mut tail;
+        loop {
+            let frame = tokio::select! {
+                frame = sitting.shown.recv() => frame?,
+                _ = looks.tick() => {
+                    if caller.still_may(central) { continue } else { return None }
+                }
+                () = shutdown.cancelled() => return None,
+            };
+            match frame {
+                ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
+                ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
+                ConsoleFrame::Note(ConsoleNote::Lost { .. }) => {
+                    let told = "\r\n[meshd: some of what it wrote is missing here: this reader was too slow]\r\n";
+                    return Some((Ok(Bytes::from_static(told.as_bytes())), tail));
+                }
+                ConsoleFrame::Note(_) => {}
+            }
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response())
+}

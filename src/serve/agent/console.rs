@@ -1,0 +1,68 @@
+//! A console between its node and who sits at it. Each way has its own pace: what is shown waits for a slow operator, what is typed
+//! does not wait for what is shown.
+
+use crate::serve::central::{ConsoleFrame, NodeEnd};
+use crate::wire::vm::ConsoleNote;
+use axum::extract::ws::{Message, WebSocket};
+use bytes::Bytes;
+use futures_util::{
+    SinkExt as _, StreamExt as _,
+    stream::{SplitSink, SplitStream},
+};
+use std::time::Duration;
+use tokio::{
+    sync::mpsc,
+    time::{interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Between two pings; the node gives up after several that do not come.
+const PING: Duration = Duration::from_secs(20);
+/// Silence after which the node is gone.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// Carries until either end hangs up.
+pub(super) async fn serve(socket: WebSocket, end: NodeEnd, shutdown: &CancellationToken) {
+    let (out, heard) = socket.split();
+    let NodeEnd { shown, typed } = end;
+    // It is there.
+    if shown.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        () = show(heard, &shown) => {}
+        () = type_in(out, typed) => {}
+        () = shutdown.cancelled() => {}
+    }
+}
+
+async fn show(mut heard: SplitStream<WebSocket>, shown: &mpsc::Sender<ConsoleFrame>) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, heard.next()).await {
+        let frame = match message {
+            Message::Binary(bytes) => ConsoleFrame::Bytes(bytes),
+            Message::Text(text) => match serde_json::from_str::<ConsoleNote>(&text) {
+                Ok(note) => ConsoleFrame::Note(note),
+                Err(_) => continue,
+            },
+            Message::Close(_) => return,
+            Message::Ping(_) | Message::Pong(_) => continue,
+        };
+        if shown.send(frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn type_in(mut out: SplitSink<WebSocket, Message>, mut typed: mpsc::Receiver<Bytes>) {
+    let mut pings = interval(PING);
+    loop {
+        let message = tokio::select! {
+            typed = typed.recv() => typed.map_or(Message::Close(None), Message::Binary),
+            _ = pings.tick() => Message::Ping(Bytes::new()),
+        };
+        let is_last = matches!(message, Message::Close(_));
+        if out.send(message).await.is_err() || is_last {
+            return;
+        }
+    }
+}

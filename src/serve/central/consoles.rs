@@ -1,0 +1,162 @@
+//! An operator sits at the console of a virtual machine. Its node is asked by the link and brings the console by a connection of its
+//! own; here the two meet. What is between them is bounded: a slow operator holds up that one connection, and the node drops and says
+//! so.
+
+use super::{Central, LinkCommand, OperateError, lock, vms::story};
+use crate::fleet::{By, EventKind};
+use crate::id::{NodeId, SystemUuid};
+use crate::store::StoreError;
+use crate::trust::Peer;
+use crate::wire::FromCentral;
+use crate::wire::vm::{ConsoleId, ConsoleNote, ConsoleOrder};
+use bytes::Bytes;
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use tokio::sync::mpsc;
+
+/// Consoles of a site that are sat at, at once.
+const MAX_SITTINGS: usize = 256;
+/// How long a node may take to bring one.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Pieces that wait for an operator.
+const SHOWN: usize = 16;
+/// Pieces of typing that wait for a node.
+const TYPED: usize = 64;
+
+/// Those that are sat at, or shall be.
+#[derive(Default)]
+pub(super) struct Consoles(Mutex<BTreeMap<ConsoleId, Waiting>>);
+
+struct Waiting {
+    node: NodeId,
+    /// Taken by the node that brings it; then it is sat at for as long as somebody holds the other ends.
+    end: Option<NodeEnd>,
+    operator: mpsc::WeakSender<Bytes>,
+}
+
+/// What a console shows.
+#[derive(Debug)]
+pub enum ConsoleFrame {
+    /// What the guest wrote.
+    Bytes(Bytes),
+    /// What is said beside it.
+    Note(ConsoleNote),
+}
+
+/// The operator's end.
+#[derive(Debug)]
+pub struct Sitting {
+    /// What is shown; ends when the node hangs up.
+    pub shown: mpsc::Receiver<ConsoleFrame>,
+    /// What is typed.
+    pub typed: mpsc::Sender<Bytes>,
+}
+
+/// The node's end.
+#[derive(Debug)]
+pub struct NodeEnd {
+    /// What is shown.
+    pub shown: mpsc::Sender<ConsoleFrame>,
+    /// What is typed; ends when the operator leaves.
+    pub typed: mpsc::Receiver<Bytes>,
+}
+
+/// Why there is no console.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsoleError {
+    /// Not of this machine.
+    #[error(transparent)]
+    Vm(#[from] OperateError),
+    /// No node has it.
+    #[error("virtual machine {0} has no node now; start it first")]
+    Unplaced(SystemUuid),
+    /// Its node is not there.
+    #[error("node {0} has no link, so nobody can sit at its machines; wait until it is back")]
+    NotLinked(NodeId),
+    /// Its node did not bring it.
+    #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
+    NoAnswer {
+        /// Which.
+        node: NodeId,
+    },
+    /// There are too many.
+    #[error("{MAX_SITTINGS} consoles are open; leave one first")]
+    TooMany,
+    /// It could not be written down.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Central {
+    /// Sits down at a console: `history` bytes of what was, and with `follow` what comes. With `by` it is written down that somebody may type.
+    pub async fn sit(
+        &self,
+        uuid: SystemUuid,
+        history: u64,
+        follow: bool,
+        by: Option<&By>,
+    ) -> Result<Sitting, ConsoleError> {
+        let node = self.whose_console(uuid)?;
+        let link = lock(&self.links.0).live.get(&node).map(|live| live.commands.clone());
+        let link = link.ok_or(ConsoleError::NotLinked(node))?;
+        if let Some(by) = by {
+            self.sits_down(uuid, node, by).await?;
+        }
+        let console = ConsoleId(u64::from_be_bytes(self.random()));
+        let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
+        {
+            let mut all = lock(&self.consoles.0);
+            // Nobody sits there any more.
+            all.retain(|_, waiting| waiting.operator.upgrade().is_some());
+            if all.len() >= MAX_SITTINGS {
+                return Err(ConsoleError::TooMany);
+            }
+            let end = Some(NodeEnd { shown: show, typed: typing });
+            all.insert(console, Waiting { node, end, operator: typed.downgrade() });
+        }
+        let order = FromCentral::Console(ConsoleOrder { console, uuid, history, follow });
+        let asked = async {
+            link.send(LinkCommand::Send(order)).await.ok()?;
+            shown.recv().await
+        };
+        let first = tokio::time::timeout(PATIENCE, asked).await;
+        if !matches!(first, Ok(Some(_))) {
+            lock(&self.consoles.0).remove(&console);
+            return Err(ConsoleError::NoAnswer { node });
+        }
+        Ok(Sitting { shown, typed })
+    }
+
+    /// The end of a console that a node was asked to bring; each once.
+    pub fn bring_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+        let mut all = lock(&self.consoles.0);
+        let waiting = all.get_mut(&console).filter(|waiting| waiting.node == peer.node)?;
+        waiting.end.take()
+    }
+
+    fn whose_console(&self, uuid: SystemUuid) -> Result<NodeId, ConsoleError> {
+        let record = self.store.read(|model| model.vm(uuid).map(|vm| vm.node()));
+        let stranger = || self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        match record {
+            Some(node) => node.or_else(stranger).ok_or(ConsoleError::Unplaced(uuid)),
+            None => {
+                Ok(stranger().ok_or_else(|| super::vms::VmError::None(uuid.to_string())).map_err(OperateError::from)?)
+            }
+        }
+    }
+
+    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &By) -> Result<(), StoreError> {
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let detail = "somebody sits at its console".to_owned();
+                let event = match tx.vm(uuid) {
+                    Some(vm) => story(vm, node, EventKind::VmConsole, by, detail, now),
+                    None => crate::fleet::Event::new(now, by, EventKind::VmConsole, format!("{uuid}: {detail}"))
+                        .of_node(node),
+                };
+                tx.event(event);
+                Ok(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,276 @@
+//! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through the deaths of agent and QEMU.
+
+use super::guest::{Guest, HELLO, Node};
+use crate::world::{
+    World, eventually,
+    node::{Overlay, PxeNode},
+};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+/// A node whose agent may be killed and started anew.
+struct Machine<'a> {
+    world: &'a World,
+    root: tempfile::TempDir,
+    agent: Option<Child>,
+}
+
+impl<'a> Machine<'a> {
+    /// What the overlay brought, and this machine's programs, processors and memory; no KVM.
+    fn new(world: &'a World, overlay: &Overlay) -> Self {
+        let machine = Machine { world, root: tempfile::tempdir().unwrap(), agent: None };
+        let started = machine.path("root/run/openrc/started");
+        fs::create_dir_all(&started).unwrap();
+        fs::create_dir_all(machine.path("root/etc/meshd")).unwrap();
+        for folder in ["proc", "usr"] {
+            symlink(format!("/{folder}"), machine.path("root").join(folder)).unwrap();
+        }
+        for file in ["boot.json", "agent.json"] {
+            fs::write(machine.path(file), &overlay[&format!("etc/meshd/{file}")].1).unwrap();
+        }
+        let config: Value = serde_json::from_slice(&fs::read(machine.path("agent.json")).unwrap()).unwrap();
+        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            symlink("/dev/null", started.join(service)).unwrap();
+        }
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn start(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        command.arg("run").arg("--config").arg(self.path("agent.json")).arg("--boot-file").arg(self.path("boot.json"));
+        command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
+        command.arg("--vm-dir").arg(self.path("vms")).args(["--reboot", "/bin/true"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.agent = Some(self.world.nodes.spawn(&mut command).unwrap());
+    }
+
+    fn kill(&mut self) {
+        let mut agent = self.agent.take().unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn qemu(&self, uuid: &str) -> i32 {
+        let pid = fs::read_to_string(self.path("vms").join(uuid).join("qemu.pid")).unwrap();
+        pid.trim().parse().unwrap()
+    }
+
+    fn volumes(&self) -> usize {
+        fs::read_dir(self.path("vms/volumes")).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Machine<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- the agent's log\n{}", self.log());
+        }
+        if self.agent.is_some() {
+            self.kill();
+        }
+        let ours = self.root.path().display().to_string();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (String::from_utf8_lossy(&line).contains(&ours), pid) {
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// A site whose nodes run virtual machines, by emulation.
+fn world() -> World {
+    let mut world = World::prepared("auto");
+    let (theirs, ours) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
+    fs::create_dir_all(ours.join("tcg-host/rootfs")).unwrap();
+    for name in ["base", "agent", "motd"] {
+        assert!(Command::new("cp").arg("-r").arg(theirs.join(name)).arg(&ours).status().unwrap().success());
+    }
+    let host = "description = \"machines that run machines\"\nmodules = [\"kvm_amd\"]\n";
+    fs::write(ours.join("tcg-host/overlay.toml"), host).unwrap();
+    world.edit_site(&format!("overlays_dir = \"{}\"", theirs.display()), "overlays_dir = \"overlays\"");
+    world.edit_site(
+        "overlays = [\"base\", \"agent\"]",
+        "overlays = [\"base\", \"agent\", \"tcg-host\"]\nchecks = { kvm = \"warn\" }",
+    );
+    world.start();
+    world
+}
+
+fn done(world: &World, args: &[&str]) -> String {
+    let output = world.meshd(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn refused(world: &World, args: &[&str]) -> String {
+    let output = world.meshd(args);
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Writes a vm.toml and orders it to run; gives its UUID.
+fn create(world: &World, name: &str, digest: &str) -> String {
+    let text = format!(
+        "name = \"{name}\"\nvcpus = 1\nmemory = \"64M\"\nallow_tcg = true\n\
+         [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
+    );
+    let file = world.path(&format!("{name}.toml"));
+    fs::write(&file, text).unwrap();
+    let vm = world.json(&["vm", "create", "--start", "-o", "json", "-f", file.to_str().unwrap()]);
+    vm["uuid"].as_str().unwrap().to_owned()
+}
+
+fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
+    eventually(&format!("{name} is {state}"), || {
+        let vm = machine.world.json(&["vm", "show", name, "-o", "json"]);
+        if vm["state"] == state { Ok(vm) } else { Err(format!("{vm}\n{}", machine.log())) }
+    })
+}
+
+fn add(world: &World, node: &Node, guest: Guest, name: &str) -> String {
+    let digest = node.image(guest).to_string();
+    let file = node.path().join("images").join(&digest);
+    let printed = done(world, &["volume", "add", file.to_str().unwrap(), "--name", name]);
+    assert_eq!(printed.trim(), digest);
+    digest
+}
+
+/// Somebody at a console whose keys come by a pipe.
+fn sits(world: &World, name: &str) {
+    let mut console = Command::new(env!("CARGO_BIN_EXE_meshd"));
+    console.arg("--site").arg(&world.site).args(["vm", "console", name]);
+    let mut console = console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut shown) = (console.stdin.take().unwrap(), console.stdout.take().unwrap());
+    let heard = Arc::new(Mutex::new(String::new()));
+    let hears = heard.clone();
+    let reader = thread::spawn(move || {
+        let mut bytes = [0; 256];
+        while let Ok(length @ 1..) = shown.read(&mut bytes) {
+            hears.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+        }
+    });
+    let says = |text: &str| {
+        eventually(text, || {
+            let heard = heard.lock().unwrap().clone();
+            if heard.contains(text) { Ok(()) } else { Err(heard) }
+        });
+    };
+    says(HELLO);
+    keys.write_all(b"H").unwrap();
+    // The guest says the letter that follows.
+    says(&format!("{HELLO}I"));
+    keys.write_all(b"\x1dX").unwrap();
+    let status = eventually("the console is left", || console.try_wait().unwrap().ok_or("it runs".to_owned()));
+    assert!(status.success());
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_machine_is_fetched_run_sat_at_adopted_and_released() {
+    let world = world();
+    let guests = Node::new();
+    let digest = add(&world, &guests, Guest::Echo, "echo");
+    let backed = guests.path().join("backed.qcow2");
+    let make = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"];
+    let below = guests.path().join("images").join(&digest);
+    assert!(Command::new("qemu-img").args(make).arg(&below).arg(&backed).status().unwrap().success());
+    assert!(refused(&world, &["volume", "add", backed.to_str().unwrap()]).contains("backing file"));
+
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    machine.start();
+    world.wait_for_phase("online");
+    let uuid = create(&world, "one", &digest);
+    reaches(&machine, "one", "running");
+    eventually("its words are kept", || {
+        let said = done(&world, &["vm", "logs", "one"]);
+        if said.contains(HELLO) { Ok(()) } else { Err(said) }
+    });
+    sits(&world, "one");
+    assert_eq!(world.events("vm_console").len(), 1, "who sat down is written down, who only looked is not");
+    assert!(refused(&world, &["volume", "remove", "echo", "--yes"]).contains("one"), "it is in use");
+
+    // The agent dies; the machine does not, and the next agent has it.
+    let qemu = machine.qemu(&uuid);
+    machine.kill();
+    machine.start();
+    eventually(
+        "it is taken over",
+        || {
+            if machine.log().contains("is taken over") { Ok(()) } else { Err(machine.log()) }
+        },
+    );
+    eventually("it is linked again", || {
+        let answer = world.meshd(&["vm", "logs", "one"]);
+        if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
+    });
+    assert_eq!((reaches(&machine, "one", "running")["restarts"].clone(), machine.qemu(&uuid)), (0.into(), qemu));
+    assert!(done(&world, &["vm", "logs", "one"]).contains(&format!("{HELLO}I")), "what was said before is kept");
+
+    let pid = rustix::process::Pid::from_raw(qemu).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let failed = reaches(&machine, "one", "failed");
+    assert_eq!(failed["failure"]["kind"], "crashed", "{failed}");
+
+    done(&world, &["vm", "delete", "one", "--yes"]);
+    eventually("nothing of it is left", || {
+        let all = world.json(&["vm", "list", "-o", "json"]);
+        if all == serde_json::json!([]) && machine.volumes() == 0 { Ok(()) } else { Err(all.to_string()) }
+    });
+    assert!(!machine.path("vms").join(&uuid).exists());
+    done(&world, &["volume", "remove", "echo", "--yes"]);
+    assert_eq!(world.json(&["volume", "list", "-o", "json"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
+    let world = world();
+    let guests = Node::new();
+    let digest = add(&world, &guests, Guest::Deaf, "deaf");
+    let file = world.path("state/blobs/volumes").join(&digest);
+    let sound = fs::read(&file).unwrap();
+    let mut other = sound.clone();
+    *other.last_mut().unwrap() ^= 1;
+    fs::write(&file, &other).unwrap();
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    // What an agent that died left of it is no harm either.
+    fs::create_dir_all(machine.path("vms/volumes")).unwrap();
+    fs::write(machine.path("vms/volumes").join(format!("{digest}.part")), "junk").unwrap();
+    machine.start();
+    world.wait_for_phase("online");
+    create(&world, "one", &digest);
+    let failed = reaches(&machine, "one", "failed");
+    let detail = failed["failure"]["detail"].as_str().unwrap();
+    assert!(detail.contains("volume_differs") && detail.contains("root"), "{failed}");
+    assert_eq!(machine.volumes(), 0, "nothing half is left");
+    // Put right, it runs by the next order; one that is half there goes on.
+    fs::write(&file, &sound).unwrap();
+    fs::write(machine.path("vms/volumes").join(format!("{digest}.part")), &sound[..sound.len() / 2]).unwrap();
+    done(&world, &["vm", "start", "one"]);
+    reaches(&machine, "one", "running");
+    assert!(machine.log().contains("goes on"), "{}", machine.log());
+    // One that the central node has not is said to be missing.
+    let gone = "f".repeat(64);
+    create(&world, "two", &gone);
+    let failed = reaches(&machine, "two", "failed");
+    assert!(failed["failure"]["detail"].as_str().unwrap().contains("volume_missing"), "{failed}");
+}
