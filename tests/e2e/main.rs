@@ -22,3 +22,4 @@ mod racks;
 mod recipe;
 mod stranger;
 mod vfio;
+mod vms;
