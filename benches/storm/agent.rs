@@ -8,8 +8,8 @@ use meshd::{
     agent::machine::{Action, Event, Life, Machine, Now},
     id::Timestamp,
     wire::{
-        self, Check, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello, NicFacts,
-        SERVER_NAME,
+        self, Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello,
+        NicFacts, SERVER_NAME,
     },
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -168,14 +168,14 @@ impl Agent<'_> {
             }
             Action::Say(message) => {
                 let said = self.say(&message).await;
-                if said.is_none() && matches!(message, FromAgent::Checks { .. }) {
+                if said.is_none() && matches!(message, FromAgent::Checks(_)) {
                     self.host.finish(Step::Link);
                     self.host.finish(Step::Return);
                     self.linked = true;
                 }
                 said
             }
-            Action::Check => Some(Event::Checked(checks())),
+            Action::Check => Some(Event::Checked(CheckReport { checks: checks(), ..CheckReport::default() })),
             Action::Close => {
                 self.link = None;
                 None
@@ -296,6 +296,7 @@ fn checks() -> Vec<Check> {
         status: CheckStatus::Pass,
         detail: detail.to_owned(),
         remediation: String::new(),
+        unproven: false,
     };
     vec![pass("services", "4 started"), pass("identity", "uuid"), pass("clock", "set"), pass("memory", "enough")]
 }

@@ -1,6 +1,6 @@
 //! The node's side. Parse, run, exit code.
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use meshd::{
     agent::{self, checks, driver, facts, files, units},
     id::{DenyList, Timestamp},
@@ -54,11 +54,29 @@ enum Verb {
     Id,
     /// Print everything known of this machine, as JSON
     Facts,
-    /// Run the readiness checks
-    Doctor,
+    /// Run the readiness checks; exit code 1 if one fails
+    Doctor {
+        /// How they are printed
+        #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+        output: Format,
+        /// The same as -o lines
+        #[arg(long, conflicts_with = "output")]
+        lines: bool,
+    },
     /// Devices for virtual machines
     #[command(subcommand)]
     Vfio(Vfio),
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One MESH_CHECK line for each check
+    Lines,
+    /// For programs
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -73,7 +91,7 @@ fn main() -> ExitCode {
         Verb::Run { token_file } => run(places, token_file),
         Verb::Id => id(&places),
         Verb::Facts => print_facts(&places),
-        Verb::Doctor => doctor(&places),
+        Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
     };
     ended.unwrap_or_else(|error| {
@@ -125,28 +143,21 @@ fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn doctor(places: &Places) -> anyhow::Result<ExitCode> {
+fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
     let config = files::config(&places.config)?;
     let boot = files::boot(&places.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
-    let tree = facts::Tree::new(&places.root);
-    let units = units::survey(&tree, &config.vfio, &units::Linux(&tree));
-    let checks = checks::run(&checks::Context { tree: &tree, config: &config, boot: &boot, units: &units, now });
-    for check in &checks {
-        let status = serde_json::to_string(&check.status)?;
-        println!("{:<5} {:<10} {}", status.trim_matches('"'), check.name, check.detail);
-        if !check.remediation.is_empty() {
-            println!("{:<16} {}", "", check.remediation);
-        }
+    let (tree, clock) = (facts::Tree::new(&places.root), checks::Reference::kept(&places.state_dir));
+    let ran = checks::report(&tree, &config, &boot, clock, now);
+    let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
+    let report = wire::DoctorReport::new(now, ran.session, ran.checks, &units);
+    match output {
+        Format::Text => print!("{}", report.text()),
+        Format::Lines => print!("{}", report.lines()),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
     }
-    let (failures, warnings) = checks::tally(&checks);
-    let mut last = format!("{failures} failures, {warnings} warnings");
-    if !config.vfio.is_empty() {
-        last += &format!(", {}", wire::units_ready(&units));
-    }
-    println!("{last}");
-    Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {

@@ -21,6 +21,7 @@ mod image;
 pub mod lab;
 mod life;
 mod node;
+mod node_doctor;
 mod orders;
 mod overlay;
 mod print;

@@ -3,7 +3,9 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
-    generations, life, orders,
+    generations, life,
+    node_doctor::Doctor,
+    orders,
     print::{Output, ago, fields, now, table, wrapped},
     profile::vars,
     timeline::timeline,
@@ -89,6 +91,8 @@ pub(super) enum Node {
     },
     /// Make a node boot one generation, whatever becomes of its profile
     Pin(generations::PinArgs),
+    /// Have a node run its readiness checks now; exit code 1 if one fails
+    Doctor(Doctor),
     /// Reboot a node over its link
     Reboot {
         /// ID or name
@@ -161,6 +165,7 @@ impl Node {
                 Node::BootOnce(once) => once.run(&client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
+                Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { node, force } => restart(&client.forced(force), &node).await,
             }
@@ -250,7 +255,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("discovered", seen(detail.discovered_at)),
     ];
     head.extend(detail.facts.iter().flat_map(facts));
-    let checks = detail.checks.iter().map(|check| [check.name.clone(), word(&check.status), check.detail.clone()]);
+    let checks = detail.checks.iter().map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
     let mut out = fields(head);
     if !node.conditions.is_empty() {
         // Some say at length what to do: in lines of their own.
@@ -265,7 +270,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += &table(["machine", "first", "last"], rivals);
     }
     if !detail.checks.is_empty() {
-        out += &format!("\n{}", table(["check", "status", "detail"], checks));
+        out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, which prove nothing now\n" };
+        out += &table(["check", "status", "detail"], checks);
     }
     out + &super::units::show(detail)
 }

@@ -131,8 +131,15 @@ pub(super) fn vars(vars: &Vars) -> String {
 
 fn checks(policy: &CheckPolicy) -> String {
     let rules = policy.rules.iter().map(|(check, rule)| format!("{check}: {}", rule.as_str()));
-    let mib = |name, value: Option<u64>| value.map(|value| format!("{name} at least {value} MiB"));
-    rules.chain(mib("memory", policy.thresholds.memory_mib)).collect::<Vec<_>>().join(", ")
+    let thresholds = &policy.thresholds;
+    let limit = |text: &str, value: Option<u64>, unit: &str| value.map(|value| format!("{text} {value} {unit}"));
+    let limits = [
+        limit("memory at least", thresholds.memory_mib, "MiB"),
+        limit("clock off at most", thresholds.clock_offset_s, "s"),
+        limit("store warns below", thresholds.store_warn_gb, "GB"),
+        limit("store at least", thresholds.store_fail_gb, "GB"),
+    ];
+    rules.chain(limits.into_iter().flatten()).collect::<Vec<_>>().join(", ")
 }
 
 fn list(profiles: &[ProfileView]) -> String {

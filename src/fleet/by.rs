@@ -64,6 +64,7 @@ pub enum Verb {
     SlotRelease,
     VmConsole,
     VolumeRemove,
+    Doctor,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

@@ -17,6 +17,7 @@ mod lease;
 mod life;
 mod node;
 mod phase;
+mod readiness;
 mod revision;
 mod stage;
 mod stall;
@@ -39,6 +40,7 @@ pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, Kept
 pub use lease::Lease;
 pub use node::{Fingerprint, LinkState, Node, Once};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
+pub use readiness::Evidence;
 pub use revision::{MAX_REVISIONS, Revised, Revision, Revisions};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};

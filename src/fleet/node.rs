@@ -1,6 +1,6 @@
 //! A node as the central node knows it.
 
-use super::{Certificate, Condition, ConditionKind, Generation, Phase, Rival, UnitMap};
+use super::{Certificate, Condition, ConditionKind, Evidence, Generation, Phase, Rival, UnitMap};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,9 @@ pub struct Node {
     pub facts: Option<Facts>,
     /// Its last checks.
     pub checks: Vec<Check>,
+    /// The boot that they ran in; [`Node::valid_checks`] says whether they count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
     /// The units that it was approved with; `None` until it tells of any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitMap>,
@@ -161,6 +164,7 @@ impl Node {
             certificates: Vec::new(),
             facts: None,
             checks: Vec::new(),
+            evidence: None,
             units: None,
             held_from: None,
             held_because: None,

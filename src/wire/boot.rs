@@ -41,7 +41,8 @@ pub struct AgentConfig {
 }
 
 /// Every readiness check that a profile may name. An agent has no check that is not here.
-pub const CHECKS: [&str; 8] = ["services", "identity", "clock", "memory", "kvm", "iommu", "vfio", "units"];
+pub const CHECKS: [&str; 10] =
+    ["services", "identity", "clock", "memory", "network", "kvm", "iommu", "vfio", "units", "store"];
 
 /// What a profile says of the readiness checks of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +76,15 @@ pub struct Thresholds {
     /// Least memory that must be available, in MiB; less is a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// Farthest that the node's clock may be from the central node's, in seconds; more is a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_offset_s: Option<u64>,
+    /// Least room for virtual machines, in GB; less is a warning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_warn_gb: Option<u64>,
+    /// Least room for virtual machines, in GB; less is a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_fail_gb: Option<u64>,
 }
 
 impl CheckPolicy {

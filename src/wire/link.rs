@@ -11,13 +11,14 @@
 //!          ◀────────── Certificate
 //!          Renewed ─────────────▶            (the old one is over)
 //!          ◀──────────────── Roots           first, and when the authority changes
+//!          ◀──────────────── Check           an operator wants to know now; answered by Checks
 //!          ◀─────────────────── Vm           the whole wish for one virtual machine; again after each welcome
 //!          Vm ──────────────────▶            the whole state of all of them, at each change
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
 use super::{
-    EnrolResponse, Facts,
+    CheckReport, EnrolResponse, Facts,
     vm::{ConsoleOrder, VmNews, VmOrder},
 };
 use crate::id::{BootSessionId, NodeId, Timestamp};
@@ -37,10 +38,7 @@ pub enum FromAgent {
     /// Still here.
     Heartbeat(Heartbeat),
     /// Result of the readiness checks, all of them.
-    Checks {
-        /// In the order in which they ran.
-        checks: Vec<Check>,
-    },
+    Checks(Box<CheckReport>),
     /// A task ended.
     TaskDone {
         /// Which one.
@@ -78,6 +76,11 @@ pub enum FromCentral {
     Vm(VmOrder),
     /// Somebody wants to sit at the console of a virtual machine.
     Console(ConsoleOrder),
+    /// Run the readiness checks now, and tell them whatever they say.
+    Check {
+        /// Comes back in [`CheckReport::asked`].
+        asked: u64,
+    },
     /// Whom the node is to trust from now on.
     Roots {
         /// The roots of the site, PEM.
@@ -132,34 +135,6 @@ pub struct Heartbeat {
     pub storage_free_bytes: u64,
     /// Running workloads.
     pub workloads: u32,
-}
-
-/// One readiness check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// Stable name: `services`, `identity`, `clock`...
-    pub name: String,
-    /// Verdict.
-    pub status: CheckStatus,
-    /// What was seen.
-    pub detail: String,
-    /// What to do, empty when it passed.
-    #[serde(default)]
-    pub remediation: String,
-}
-
-/// Verdict of a check. Only `Fail` keeps a node from being online.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum CheckStatus {
-    /// As it should be.
-    Pass,
-    /// Works, but look at it.
-    Warn,
-    /// Does not work.
-    Fail,
-    /// Not applicable to this profile.
-    Skip,
 }
 
 /// Something for the agent to do. There is no task that runs a shell.

@@ -1,5 +1,6 @@
 //! What VFIO needs of the overlay that ships, and what the agent's program says on a machine that has it.
 
+use meshd::wire::{CHECKS, Check, DoctorReport};
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -85,10 +86,20 @@ fn bind_says_one_line_a_unit_and_the_doctor_ends_with_how_many_are_ready() {
 
     let doctor = agent(root.path(), &["doctor"]);
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    let last = told.lines().last().unwrap_or_default();
-    assert!(last.contains(" failures, ") && last.ends_with(", 0/1 GPU unit(s) ready"), "{told}");
+    let last: Vec<&str> = told.lines().rev().take(2).collect();
+    assert!(last[0].starts_with("failures=") && last[1] == "0/1 GPU unit(s) ready", "{told}");
     assert!(told.contains("no IOMMU groups: disabled by BIOS"), "{told}");
     assert_eq!(doctor.status.code(), Some(1));
+
+    let lines = agent(root.path(), &["doctor", "--lines"]);
+    let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
+    let read = |line: &str| line.parse::<Check>().unwrap_or_else(|error| panic!("{line}: {error}"));
+    let checks: Vec<Check> = lines.lines().filter(|line| line.starts_with("MESH_CHECK ")).map(read).collect();
+    let json = agent(root.path(), &["doctor", "-o", "json"]);
+    let report: DoctorReport = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!((checks.len(), report.units_total), (CHECKS.len(), 1), "{lines}");
+    let verdicts = |checks: &[Check]| checks.iter().map(|it| (it.name.clone(), it.status)).collect::<Vec<_>>();
+    assert_eq!(verdicts(&checks), verdicts(&report.checks));
 
     let facts = agent(root.path(), &["facts"]);
     let facts: serde_json::Value = serde_json::from_slice(&facts.stdout).expect("JSON");

@@ -1,20 +1,35 @@
 //! Is this node fit for work? A list of small functions; `mesh-agent doctor` prints them, the central node is sent them at
 //! each connection. Only a failure keeps a node from being online.
 
+mod clock;
 mod kernel;
+mod network;
+mod probe;
+mod report;
+mod store;
 mod virtualization;
+
+pub use self::{
+    clock::Reference,
+    probe::{Linux, Probe},
+    report::report,
+};
 
 use super::facts::{self, Tree};
 use crate::{
     id::{DenyList, Timestamp},
-    wire::{AgentConfig, BootPart, Check, CheckRule, CheckStatus, UnitFacts},
+    wire::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts},
 };
+use std::fmt;
 
 /// Below this much available memory a node is called tight, in KiB.
 const TIGHT_KIB: u64 = 64 * 1024;
 
+/// The service of an overlay that loads KVM by itself, because it finds out whose: Intel's or AMD's.
+const KVM_SERVICE: &str = "kvm-host";
+
 /// What a check may look at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The node's file system.
     pub tree: &'a Tree,
@@ -26,20 +41,32 @@ pub struct Context<'a> {
     pub units: &'a [UnitFacts],
     /// This node's clock.
     pub now: Timestamp,
+    /// The central node's clock at the same moment, where a link told it.
+    pub central: Option<Timestamp>,
+    /// What can be tried.
+    pub probe: &'a dyn Probe,
+}
+
+impl fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("config", self.config).field("now", &self.now).finish_non_exhaustive()
+    }
 }
 
 type CheckFn = fn(&Context<'_>) -> Check;
 
 /// Every check, in the order in which it runs. A new one is a function and a line here.
-const ALL: [CheckFn; 8] = [
+const ALL: [CheckFn; CHECKS.len()] = [
     services,
     identity,
-    clock,
+    clock::clock,
     memory,
+    network::network,
     virtualization::kvm,
     virtualization::iommu,
     virtualization::vfio,
     virtualization::units,
+    store::store,
 ];
 
 /// Runs every check; each counts as the profile says.
@@ -60,14 +87,18 @@ fn counted(rule: CheckRule, check: Check) -> Check {
     }
 }
 
-/// Counts failures and warnings.
-pub fn tally(checks: &[Check]) -> (usize, usize) {
-    let count = |status| checks.iter().filter(|check| check.status == status).count();
-    (count(CheckStatus::Fail), count(CheckStatus::Warn))
+fn verdict(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
+    Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into(), unproven: false }
 }
 
-fn verdict(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
-    Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into() }
+/// It could not be found out: a warning, on which nothing is approved (DR-12).
+fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
+    Check { unproven: true, ..verdict(name, CheckStatus::Warn, detail, remediation) }
+}
+
+/// The profile promises virtual machines: an overlay of it loads KVM.
+fn runs_machines(config: &AgentConfig) -> bool {
+    config.kvm || config.services.iter().any(|service| service == KVM_SERVICE)
 }
 
 /// Every service that the profile wants is started; OpenRC keeps a link for each one that is.
@@ -104,17 +135,6 @@ fn identity(context: &Context<'_>) -> Check {
         }
         None => verdict(NAME, CheckStatus::Warn, "this machine shows nothing that identifies it", remediation),
     }
-}
-
-/// The clock was stepped to at least the time at which the overlay was delivered.
-fn clock(context: &Context<'_>) -> Check {
-    const NAME: &str = "clock";
-    let issued_at = context.boot.issued_at;
-    if context.now >= issued_at {
-        return verdict(NAME, CheckStatus::Pass, "not before the overlay's delivery", "");
-    }
-    let detail = format!("{} is before the overlay's delivery at {issued_at}", context.now);
-    verdict(NAME, CheckStatus::Fail, detail, "set [dhcp].ntp, or replace the machine's clock battery")
 }
 
 /// The node runs from memory: when that is used up, it stops.

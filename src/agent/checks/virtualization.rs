@@ -1,13 +1,11 @@
 //! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
 
-use super::{super::facts, Context, kernel::log_line, verdict};
+use super::{super::facts, Context, kernel::log_line, runs_machines, verdict};
 use crate::wire::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
 
 /// Modules without which nothing can be given, as `/sys/module` names them.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
-/// The service of an overlay that loads KVM by itself, because it finds out whose: Intel's or AMD's.
-const KVM_SERVICE: &str = "kvm-host";
 /// What switches an IOMMU off on the command line.
 const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
 /// Tables by which a firmware tells of its IOMMU: Intel, AMD, ARM.
@@ -21,7 +19,7 @@ const SKIPPED: &str = "the profile gives no devices to virtual machines";
 pub fn kvm(context: &Context<'_>) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
-    let is_host = config.kvm || config.services.iter().any(|service| service == KVM_SERVICE);
+    let is_host = runs_machines(config);
     if !is_host && config.vfio.is_empty() {
         return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
     }

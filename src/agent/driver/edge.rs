@@ -45,8 +45,8 @@ pub fn log(event: &Event) {
         Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
         Event::Pending(PendingReply::Rejected { reason }) => tracing::warn!(reason, "rejected"),
         Event::RebootFailed(reason) => tracing::error!(reason, "the machine was not restarted"),
-        Event::Checked(checks) => {
-            for check in checks.iter().filter(|check| check.status == CheckStatus::Fail) {
+        Event::Checked(report) => {
+            for check in report.checks.iter().filter(|check| check.status == CheckStatus::Fail) {
                 tracing::warn!(check = check.name, detail = check.detail, "check fails");
             }
         }

@@ -12,10 +12,9 @@ use super::{
     files::{self, FileError},
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
-    units,
     vm::{Desk, Places, Way},
 };
-use crate::wire::{self, AgentConfig, BootPart, FromAgent, Heartbeat, Hello, PendingReply};
+use crate::wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Heartbeat, Hello, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
 use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
 use tokio::{
@@ -88,6 +87,8 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: Desk,
+    /// The central node's clock as it was told last.
+    clock: Option<checks::Reference>,
 }
 
 /// Runs the agent until `shutdown`.
@@ -122,6 +123,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         events: VecDeque::new(),
         outcomes,
         vms,
+        clock: None,
     };
     loop {
         let event = tokio::select! {
@@ -130,6 +132,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         };
         let Some(event) = event else { continue };
         log(&event);
+        driver.set_clock(&event);
         let before = machine.state();
         let actions = machine.on(driver.now(), random(), event);
         if machine.state() != before {
@@ -246,8 +249,8 @@ impl Driver {
             Action::Say(message) => {
                 self.outcomes.write_down(&message);
                 self.say(&message).await;
-                if let FromAgent::Checks { checks } = &message {
-                    let (failures, warnings) = checks::tally(checks);
+                if let FromAgent::Checks(report) = &message {
+                    let (failures, warnings) = wire::tally(&report.checks);
                     tracing::info!(failures, warnings, "the checks are told");
                 }
             }
@@ -277,12 +280,19 @@ impl Driver {
     }
 
     fn check(&mut self) {
-        let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
-        self.work.spawn_blocking(move || {
-            let units = units::survey(&tree, &config.vfio, &units::Linux(&tree));
-            let context = checks::Context { tree: &tree, config: &config, boot: &boot, units: &units, now: wall() };
-            Done::Event(Event::Checked(checks::run(&context)))
-        });
+        let (tree, config, boot, clock) = (self.tree.clone(), self.config.clone(), self.boot.clone(), self.clock);
+        self.work
+            .spawn_blocking(move || Done::Event(Event::Checked(checks::report(&tree, &config, &boot, clock, wall()))));
+    }
+
+    /// The central node says what time it is whenever a link begins.
+    fn set_clock(&mut self, event: &Event) {
+        let Event::Heard(FromCentral::Welcome(wire::Welcome { now: Some(central), .. })) = event else { return };
+        let clock = checks::Reference::new(&self.tree, *central);
+        self.clock = Some(clock);
+        if let Err(error) = clock.keep(&self.options.state_dir) {
+            tracing::warn!(%error, cause = source(&error), "the doctor will not know the central node's time");
+        }
     }
 
     fn reboot(&mut self) {

@@ -14,8 +14,13 @@ pub fn system(tree: &Tree) -> SystemFacts {
         serial: dmi("product_serial"),
         board_serial: dmi("board_serial"),
         uptime_s: uptime(tree),
-        kernel_boot_id: tree.read("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        kernel_boot_id: kernel_boot_id(tree),
     }
+}
+
+/// A random name of this run of the kernel.
+pub fn kernel_boot_id(tree: &Tree) -> String {
+    tree.read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// Seconds since the kernel started.

@@ -10,7 +10,7 @@ pub use tree::Tree;
 
 pub(super) use addresses::by_interface;
 pub(super) use devices::{all_pci, disks, nics};
-pub(super) use machine::{cpu, memory};
+pub(super) use machine::{cpu, kernel_boot_id, memory};
 
 use super::{units, version};
 use crate::{

@@ -1,11 +1,16 @@
 //! The standing link, as the machine sees it: what is due next.
 
-use super::{Action, Life, Now};
-use crate::{id::Timestamp, wire::CheckStatus};
+use super::{Action, Life, Now, runs::Runs};
+use crate::{
+    id::Timestamp,
+    wire::{CheckStatus, Resources},
+};
 use std::time::Duration;
 
 /// How long a renewal over the link may take before it is asked for again.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
+
+type Told = (Vec<(String, CheckStatus)>, Option<Resources>);
 
 #[derive(Debug)]
 pub(super) struct Linked {
@@ -13,15 +18,21 @@ pub(super) struct Linked {
     /// Nothing heard until then: the link is dead.
     pub(super) silent_at: Duration,
     pub(super) next_check: Option<Duration>,
-    /// Verdicts as they were told last.
-    pub(super) told: Option<Vec<(String, CheckStatus)>>,
+    /// Verdicts and resources as they were told last.
+    pub(super) told: Option<Told>,
     pub(super) ask_renewal_at: Duration,
     /// The central node's clock, and our timer at that moment.
     pub(super) central: Option<(Timestamp, Duration)>,
 }
 
 impl Linked {
-    pub(super) fn timer(&mut self, now: Now, heartbeat: Duration, certificate: Option<Life>) -> Vec<Action> {
+    pub(super) fn timer(
+        &mut self,
+        now: Now,
+        heartbeat: Duration,
+        certificate: Option<Life>,
+        runs: &mut Runs,
+    ) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.next_heartbeat <= now.timer {
             self.next_heartbeat = now.timer + heartbeat;
@@ -35,7 +46,7 @@ impl Linked {
         if self.next_check.is_some_and(|at| at <= now.timer) {
             // The next one is planned when the result is there.
             self.next_check = None;
-            actions.push(Action::Check);
+            actions.extend(runs.want(None));
         }
         actions
     }

@@ -22,16 +22,18 @@
 //! central node has answered it, with whatever (EN-11). Workloads and tasks go on in every state.
 
 mod linked;
+mod runs;
 mod words;
 
 pub use words::{Action, Event, Life, Now};
 
-use self::linked::Linked;
+use self::{linked::Linked, runs::Runs};
 use super::tasks::Tasks;
 use crate::{
     id::NodeId,
     wire::{
-        self, Check, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
+        self, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome,
+        Welcome,
     },
 };
 use std::time::Duration;
@@ -82,6 +84,7 @@ pub struct Machine {
     attempts: u32,
     heartbeat: Duration,
     tasks: Tasks,
+    runs: Runs,
 }
 
 impl Machine {
@@ -96,6 +99,7 @@ impl Machine {
             attempts: 0,
             heartbeat: Duration::from_secs(30),
             tasks: Tasks::new(node),
+            runs: Runs::default(),
         }
     }
 
@@ -152,7 +156,7 @@ impl Machine {
                 Vec::new()
             }
             Event::Pending(reply) => self.pending(now, random, reply),
-            Event::Checked(checks) => self.checked(now, checks),
+            Event::Checked(report) => self.checked(now, report),
             Event::Vm(news) => vec![Action::Say(FromAgent::Vm(news))],
             Event::RebootFailed(reason) => self.tasks.reboot_failed(reason).into_iter().map(Action::Say).collect(),
         };
@@ -192,7 +196,7 @@ impl Machine {
             State::Greeting { until } if *until <= now.timer => self.wait(now, random, None),
             State::Pending { silent_at } if *silent_at <= now.timer => self.wait(now, random, None),
             State::Linked(link) if link.silent_at <= now.timer => self.wait(now, random, None),
-            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate),
+            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate, &mut self.runs),
             _ => Vec::new(),
         }
     }
@@ -310,6 +314,7 @@ impl Machine {
                 actions.push(Action::Say(FromAgent::Renewed));
                 actions
             }
+            (State::Linked(_), FromCentral::Check { asked }) => self.runs.want(Some(asked)).into_iter().collect(),
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
@@ -337,21 +342,27 @@ impl Machine {
             ask_renewal_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
-        let mut actions = vec![Action::Check, Action::TellVms];
+        let mut actions: Vec<Action> = self.runs.want(None).into_iter().collect();
+        actions.push(Action::TellVms);
         actions.extend(self.tasks.unacknowledged().into_iter().map(Action::Say));
         actions
     }
 
-    fn checked(&mut self, now: Now, checks: Vec<Check>) -> Vec<Action> {
-        let State::Linked(link) = &mut self.state else { return Vec::new() };
-        let verdicts: Vec<_> = checks.iter().map(|check| (check.name.clone(), check.status)).collect();
+    fn checked(&mut self, now: Now, mut report: CheckReport) -> Vec<Action> {
+        let (asked, again) = self.runs.done();
+        let mut actions: Vec<Action> = again.into_iter().collect();
+        let State::Linked(link) = &mut self.state else { return actions };
+        let verdicts: Vec<_> = report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
         let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
         link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
-        if link.told.as_ref() == Some(&verdicts) {
-            return Vec::new();
+        let told = (verdicts, report.resources.clone());
+        if asked.is_none() && link.told.as_ref() == Some(&told) {
+            return actions;
         }
-        link.told = Some(verdicts);
-        vec![Action::Say(FromAgent::Checks { checks })]
+        link.told = Some(told);
+        report.asked = asked;
+        actions.push(Action::Say(FromAgent::Checks(Box::new(report))));
+        actions
     }
 
     fn alive(&mut self, now: Now) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     agent::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE},
     id::Timestamp,
-    wire::{Task, TaskAction, TaskId, TaskOutcome},
+    wire::{Check, Task, TaskAction, TaskId, TaskOutcome},
 };
 use proptest::prelude::*;
 
@@ -35,8 +35,12 @@ fn task(id: u64, node: NodeId, expires: u64) -> Task {
     Task { task: TaskId(id), node, expires_at: at(expires).wall, action: TaskAction::Reboot }
 }
 
+fn report(status: CheckStatus, detail: &str) -> CheckReport {
+    CheckReport { checks: vec![check(status, detail)], ..CheckReport::default() }
+}
+
 fn check(status: CheckStatus, detail: &str) -> Check {
-    Check { name: "services".into(), status, detail: detail.into(), remediation: String::new() }
+    Check { name: "services".into(), status, detail: detail.into(), remediation: String::new(), unproven: false }
 }
 
 fn linked(life_s: u64) -> Machine {
@@ -163,16 +167,38 @@ fn a_silent_link_is_given_up() {
 #[test]
 fn checks_run_again_and_are_told_when_their_verdict_changes() {
     let mut machine = linked(10_000);
-    let failed = vec![check(CheckStatus::Fail, "1")];
+    let failed = report(CheckStatus::Fail, "1");
     assert_eq!(
         machine.on(at(1), 0, Event::Checked(failed.clone())),
-        [Action::Say(FromAgent::Checks { checks: failed })]
+        [Action::Say(FromAgent::Checks(Box::new(failed)))]
     );
     assert_eq!(machine.on(at(6), 0, Event::Timer), [Action::Check]);
-    assert!(machine.on(at(7), 0, Event::Checked(vec![check(CheckStatus::Fail, "2")])).is_empty(), "nothing new");
+    assert!(machine.on(at(7), 0, Event::Checked(report(CheckStatus::Fail, "2"))).is_empty(), "nothing new");
     assert_eq!(machine.on(at(12), 0, Event::Timer), [Action::Check]);
-    assert_eq!(machine.on(at(13), 0, Event::Checked(vec![check(CheckStatus::Pass, "")])).len(), 1);
+    assert_eq!(machine.on(at(13), 0, Event::Checked(report(CheckStatus::Pass, ""))).len(), 1);
     assert!(machine.on(at(20), 0, Event::Timer).is_empty(), "all is well: no hurry");
+}
+
+#[test]
+fn who_asks_for_checks_is_answered_by_a_run_that_began_later_whatever_it_says() {
+    let mut machine = linked(10_000);
+    let ask = |asked| Event::Heard(FromCentral::Check { asked });
+    let told = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Say(FromAgent::Checks(report)) => Some(report.asked),
+            _ => None,
+        })
+    };
+    let passed = || Event::Checked(report(CheckStatus::Pass, ""));
+    assert!(machine.on(at(1), 0, ask(1)).is_empty(), "the run of the welcome is under way");
+    assert!(machine.on(at(1), 0, ask(2)).is_empty());
+    let actions = machine.on(at(2), 0, passed());
+    assert_eq!((told(&actions), actions.contains(&Action::Check)), (Some(None), true), "{actions:?}");
+    let actions = machine.on(at(3), 0, passed());
+    assert_eq!((told(&actions), actions.len()), (Some(Some(2)), 1), "nothing new, and told all the same");
+    assert_eq!(machine.on(at(4), 0, ask(3)), [Action::Check]);
+    machine.on(at(5), 0, lost());
+    assert!(machine.on(at(6), 0, passed()).is_empty(), "nobody to tell it to");
 }
 
 #[test]
@@ -278,7 +304,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0u64..9).prop_map(|id| Event::Heard(FromCentral::Acknowledged { task: TaskId(id) })),
         2 => Just(()).prop_map(|()| Event::Alive),
         1 => (0u64..2000).prop_map(|life_s| Event::Pending(PendingReply::Approved(certificate(life_s)))),
-        1 => Just(()).prop_map(|()| Event::Checked(vec![check(CheckStatus::Fail, "")])),
+        1 => Just(()).prop_map(|()| Event::Checked(report(CheckStatus::Fail, ""))),
         1 => Just(()).prop_map(|()| Event::RebootFailed(String::new())),
     ]
 }

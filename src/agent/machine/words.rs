@@ -3,7 +3,7 @@
 use crate::{
     id::Timestamp,
     wire::{
-        Check, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
+        CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
         vm::{ConsoleOrder, VmNews, VmOrder},
     },
 };
@@ -59,7 +59,7 @@ pub enum Event {
     /// A message on the pending connection.
     Pending(PendingReply),
     /// The checks have run.
-    Checked(Vec<Check>),
+    Checked(CheckReport),
     /// The machine did not go down.
     RebootFailed(String),
     /// What there is to tell of virtual machines.

@@ -6,7 +6,7 @@
 
 use super::{
     place,
-    written::{THRESHOLDS, Written},
+    written::{THRESHOLDS, Threshold, Written},
 };
 use crate::config::{
     Profile, Setting,
@@ -197,14 +197,14 @@ impl Merge<'_> {
             self.set(format!("checks.{name}"), text(rule.as_str()), by);
         }
         let mut thresholds = Thresholds::default();
-        for key in THRESHOLDS {
+        for Threshold { key, place, .. } in THRESHOLDS {
             let of = |profile: &&Written| {
                 let found = profile.thresholds.iter().find(|it| it.value.0 == key)?;
                 Some((found.value.1, profile.name.clone()))
             };
             let Some((value, by)) = self.chain.iter().rev().find_map(of) else { continue };
             self.set(format!("thresholds.{key}"), VarValue::Integer(value), &by);
-            thresholds.memory_mib = u64::try_from(value).ok();
+            *place(&mut thresholds) = u64::try_from(value).ok();
         }
         let rules = rules.into_iter().map(|(name, (rule, _))| (name, rule));
         CheckPolicy { rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(), thresholds }

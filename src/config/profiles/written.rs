@@ -7,16 +7,26 @@ use crate::config::{
     vars,
 };
 use crate::id::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
-use crate::wire::{CHECKS, CheckRule};
+use crate::wire::{CHECKS, CheckRule, Thresholds};
 use std::str::FromStr;
 
 /// Most pages of `hugepages`: 64 TiB in the smaller size.
 const MAX_PAGES: i64 = 1 << 25;
-/// Largest threshold, in MiB.
-const MAX_MIB: i64 = 1 << 30;
+/// One of `[profiles.*.thresholds]`.
+pub(super) struct Threshold {
+    pub(super) key: &'static str,
+    /// The largest value that makes sense.
+    most: i64,
+    /// Where its value goes.
+    pub(super) place: fn(&mut Thresholds) -> &mut Option<u64>,
+}
 
-/// Keys of `[profiles.*.thresholds]`.
-pub(super) const THRESHOLDS: [&str; 1] = ["memory_mib"];
+pub(super) const THRESHOLDS: [Threshold; 4] = [
+    Threshold { key: "memory_mib", most: 1 << 30, place: |all| &mut all.memory_mib },
+    Threshold { key: "clock_offset_s", most: 86_400, place: |all| &mut all.clock_offset_s },
+    Threshold { key: "store_warn_gb", most: 1 << 24, place: |all| &mut all.store_warn_gb },
+    Threshold { key: "store_fail_gb", most: 1 << 24, place: |all| &mut all.store_fail_gb },
+];
 
 pub(super) struct Written {
     pub(super) name: ProfileName,
@@ -89,6 +99,6 @@ fn checks(table: &Table<'_>) -> Vec<At<(String, CheckRule)>> {
 
 fn thresholds(table: &Table<'_>) -> Vec<At<(&'static str, i64)>> {
     let Some(table) = table.table("thresholds") else { return Vec::new() };
-    let read = THRESHOLDS.into_iter();
-    read.filter_map(|key| Some(table.integer(key, 0..=MAX_MIB)?.map(|value| (key, value)))).collect()
+    let read = |it: &Threshold| Some(table.integer(it.key, 0..=it.most)?.map(|value| (it.key, value)));
+    THRESHOLDS.iter().filter_map(read).collect()
 }

@@ -2,9 +2,10 @@
 
 use crate::config::Fault;
 use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
-use crate::id::{ApiTokenName, Timestamp, VarName, Vars};
+use crate::id::{ApiTokenName, NodeId, Timestamp, VarName, Vars};
 use crate::serve::central::Workloads;
 use crate::trust::{ApiToken, Role};
+use crate::wire::DoctorReport;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -65,6 +66,18 @@ pub struct Drain {
 pub struct Replace {
     /// The node that takes the place of the old one: ID or name.
     pub new: String,
+}
+
+/// What a node's doctor says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DoctorView {
+    /// Which node.
+    #[schema(value_type = String)]
+    pub node: NodeId,
+    /// Its checks, and how many of them fail or warn.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub report: DoctorReport,
 }
 
 /// What came of a replacement.

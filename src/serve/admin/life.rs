@@ -6,7 +6,7 @@ use super::{
     orders::{Body, body},
     routes::{Answer, shown},
     table::{Nothing, One, Routes},
-    view::{Drain, NodeView, Replace, Replaced},
+    view::{DoctorView, Drain, NodeView, Replace, Replaced},
 };
 use crate::config::Whom;
 use crate::fleet::{By, Verb};
@@ -44,6 +44,12 @@ pub(super) fn routes(routes: Routes) -> Routes {
             Verb::Remove,
             "revoke and free all that a node has",
             remove,
+        )
+        .order::<Nothing, One<DoctorView>, _, _>(
+            "/nodes/{node}/doctor",
+            Verb::Doctor,
+            "run the readiness checks of a node now",
+            doctor,
         )
         .order::<One<Replace>, One<Replaced>, _, _>(
             "/nodes/{node}/replace",
@@ -99,6 +105,12 @@ async fn remove(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
     let id = central.resolve(&node)?;
     central.remove(id, &by).await?;
     shown(&central, id)
+}
+
+async fn doctor(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<DoctorView> {
+    let id = central.resolve(&node)?;
+    let report = central.node_doctor(id, &by).await?;
+    Ok(Json(DoctorView { node: id, report }))
 }
 
 /// The node of the path is the old one.

@@ -7,6 +7,7 @@
 //! | `GET nodes?removed`, `GET nodes/{node}` | nodes; a node is named by ID or name |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
 //! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
+//! | `POST nodes/{node}/doctor` | its readiness checks, run just now |
 //! | `POST nodes/{node}/replace` | the hardware that takes its place, and what of the site file is left to edit |
 //! | `GET nodes/{node}/history`, `diff` | generations that it was given; what it runs against what it would boot |
 //! | `POST reload` | site, overlays and images are read anew; all faults if they are refused |

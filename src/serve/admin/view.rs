@@ -1,8 +1,8 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView, Drain,
-    GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
+    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
+    DoctorView, Drain, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 use super::doctor::Finding;
 pub use super::slots::{ApproveSlot, SlotView};
@@ -12,8 +12,8 @@ pub use super::vms::{CreateVm, DeleteVm, VmView};
 pub use super::volumes::VolumeView;
 use crate::config::{Profile, Site};
 use crate::fleet::{
-    BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Fingerprint, Generation, LinkState, Node,
-    Once, Phase, Rival, Stage, StageMark,
+    BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Evidence, Fingerprint, Generation,
+    LinkState, Node, Once, Phase, Rival, Stage, StageMark,
 };
 use crate::id::{
     Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp, Vars,
@@ -195,6 +195,13 @@ pub struct NodeDetail {
     /// Its last readiness checks.
     #[schema(value_type = Vec<Object>)]
     pub checks: Vec<Check>,
+    /// The boot that they ran in, and when they were told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub evidence: Option<Evidence>,
+    /// They are of the boot that it is in; else they prove nothing.
+    #[serde(default)]
+    pub checks_count: bool,
     /// What it last told of itself.
     #[schema(value_type = Option<Object>)]
     pub facts: Option<Facts>,
@@ -338,6 +345,8 @@ impl NodeDetail {
             once: node.once.clone(),
             certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
             checks: node.checks.clone(),
+            evidence: node.evidence.clone(),
+            checks_count: node.valid_checks().is_some(),
             facts: node.facts.clone(),
         }
     }

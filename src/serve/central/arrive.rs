@@ -1,6 +1,8 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
-use super::{enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
+use super::{
+    checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC,
+};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
 use crate::id::{Basis, Hardware, NodeId, Timestamp};
 use crate::store::Tx;
@@ -10,7 +12,7 @@ use std::net::IpAddr;
 
 /// Writes down what a node tells at its connection.
 pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
-    let (mut change, mut drift, mut drifted, mut other_parts) = (None, None, false, None);
+    let (mut change, mut other_parts) = (None, None);
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
     let foreign: Vec<_> = macs
         .iter()
@@ -40,10 +42,6 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         }
         node.booted = hello.facts.versions.generation.parse().ok();
         node.facts = Some(hello.facts);
-        drift = node.compare_units();
-        if let Some(detail) = &drift {
-            drifted = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
-        }
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
@@ -55,13 +53,7 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         tx.event(raised(ConditionKind::HardwareChanged, detail));
     }
     stalls::clear(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);
-    match drift {
-        None => stalls::clear(tx, peer.node, ConditionKind::UnitDrift, Actor::Node, now),
-        Some(detail) if drifted => {
-            tx.event(raised(ConditionKind::UnitDrift, detail));
-        }
-        Some(_) => {}
-    }
+    compare_units(tx, peer.node, hello.session, now);
     if history != before {
         tx.put_history(peer.node, history);
     }

@@ -254,7 +254,7 @@ fn no_node(id: NodeId) -> OperateError {
 /// True if the checks of this boot pass as far as they are known.
 fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
     let told = boot.is_some_and(|boot| boot.reached(Stage::Online).is_some());
-    told && node.checks.iter().all(|check| check.status != CheckStatus::Fail)
+    told && node.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
 }
 
 /// An operator takes a node as it is: parts, rivals and units as they are now are right.

@@ -3,27 +3,20 @@
 use super::{
     Central, PlaneError,
     arrive::arrive,
+    checks::Asking,
     enrol::{check_version, honours, shown},
     lock,
-    script::phase_event,
-    stages::reach,
-    stalls,
 };
-use crate::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, LinkState, PhaseChange, Stage};
-use crate::id::{NodeId, SystemUuid, Timestamp};
+use crate::fleet::{Actor, By, Certificate, Event, EventKind, LinkState};
+use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use crate::store::StoreError;
 use crate::trust::Peer;
-use crate::wire::{
-    Check, CheckStatus, FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION,
-    Welcome,
-};
+use crate::wire::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION, Welcome};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// How long a live link has to answer a probe. A LAN answers in milliseconds; a busy machine may need a second.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most checks kept of one node.
-const MAX_CHECKS: usize = 64;
 
 /// Names one connection; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,11 +49,16 @@ pub(super) struct LinksInner {
     heard: BTreeMap<NodeId, Duration>,
     tasks: BTreeMap<TaskId, Outstanding>,
     next: u64,
+    /// Who waits for the checks of a node, and how many ever did.
+    pub(super) asking: Vec<Asking>,
+    pub(super) asked: u64,
 }
 
 pub(super) struct Live {
     number: u64,
     pub(super) certificate: Certificate,
+    /// The boot that it speaks for.
+    session: BootSessionId,
     state: LinkState,
     pub(super) commands: mpsc::Sender<LinkCommand>,
 }
@@ -95,7 +93,7 @@ impl Central {
         if hello.node != peer.node || node.boot != Some(hello.session) {
             return Err(PlaneError::Unauthorized);
         }
-        let now = self.now();
+        let (now, session) = (self.now(), hello.session);
         // Before the commit, so that the watch does not call a node silent that is just being written down.
         self.touch(peer.node);
         self.store
@@ -111,7 +109,7 @@ impl Central {
             })
             .await?;
         self.reconsider_soon(peer.node);
-        let (id, due) = self.register(peer, commands.clone(), now);
+        let (id, due) = self.register(peer, session, commands.clone(), now);
         // An operator may have spoken between the commit and now, when there was no link to cut yet.
         if self.honoured(peer.node, &shown).is_err() {
             self.cut_off(peer.node, "its certificate was revoked");
@@ -127,13 +125,19 @@ impl Central {
         Ok((id, Welcome { version: VERSION, heartbeat_s, now: Some(now) }))
     }
 
-    fn register(&self, peer: &Peer, commands: mpsc::Sender<LinkCommand>, now: Timestamp) -> (LinkId, Vec<Task>) {
+    fn register(
+        &self,
+        peer: &Peer,
+        session: BootSessionId,
+        commands: mpsc::Sender<LinkCommand>,
+        now: Timestamp,
+    ) -> (LinkId, Vec<Task>) {
         let mut links = lock(&self.links.0);
         links.next += 1;
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = Live { number, certificate: shown(peer), state, commands };
+        let live = Live { number, certificate: shown(peer), session, state, commands };
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
@@ -144,7 +148,7 @@ impl Central {
 
     /// A node said something on its link.
     pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
-        let shown = self.heard(link).ok_or(PlaneError::Unauthorized)?;
+        let (shown, session) = self.heard(link).ok_or(PlaneError::Unauthorized)?;
         match message {
             FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
             FromAgent::Heartbeat(heartbeat) => {
@@ -156,7 +160,7 @@ impl Central {
                 }
                 Ok(None)
             }
-            FromAgent::Checks { checks } => self.checked(link.node, checks).await.map(|()| None),
+            FromAgent::Checks(report) => self.checked(link, session, *report).await.map(|()| None),
             FromAgent::TaskDone { task, outcome } => {
                 self.task_done(link.node, task, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { task }))
@@ -263,17 +267,17 @@ impl Central {
         self.watch_over(node, now);
     }
 
-    fn heard(&self, link: LinkId) -> Option<Certificate> {
+    fn heard(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
         let now = self.now();
         let mut links = lock(&self.links.0);
         let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
         live.state.heard = Some(now);
-        let shown = live.certificate.clone();
+        let (shown, session) = (live.certificate.clone(), live.session);
         let monotonic = self.clock.monotonic();
         links.heard.insert(link.node, monotonic);
         drop(links);
         self.watch_over(link.node, monotonic);
-        Some(shown)
+        Some((shown, session))
     }
 
     fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {
@@ -315,41 +319,5 @@ impl Central {
         }
         // What was heard of it says nothing of who comes next.
         links.heard.remove(&node);
-    }
-
-    async fn checked(&self, id: NodeId, mut checks: Vec<Check>) -> Result<(), PlaneError> {
-        checks.truncate(MAX_CHECKS);
-        let now = self.now();
-        let failures: Vec<String> = checks
-            .iter()
-            .filter(|check| check.status == CheckStatus::Fail)
-            .map(|check| format!("{}: {}", check.name, check.detail))
-            .collect();
-        let committed = self.store.commit(|tx| {
-            let mut change = None;
-            let mut raised = false;
-            tx.edit_node(id, |node| {
-                node.checks = checks;
-                if failures.is_empty() {
-                    node.clear(ConditionKind::CheckFailed);
-                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
-                } else {
-                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
-                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
-                }
-            });
-            let session = tx.node(id).and_then(|node| node.boot);
-            if raised {
-                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
-                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(session));
-            }
-            if let (true, Some(session)) = (failures.is_empty(), session) {
-                reach(tx, session, Stage::Online, now);
-                stalls::clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
-            }
-            phase_event(tx, id, session, change, Actor::Node, now);
-            Ok::<_, StoreError>(())
-        });
-        Ok(committed.await?)
     }
 }

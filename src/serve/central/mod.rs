@@ -14,6 +14,7 @@
 //! | `overlay` | it fetched its overlay: token, per-boot part, single use |
 //! | `enrol`, `pending` | its agent asked for a certificate, by token or by an operator's approval |
 //! | `link`, `arrive` | its agent is there: facts, checks, heartbeats, tasks |
+//! | `checks` | what its readiness checks say, told by itself or asked for by an operator |
 //! | `tokens` | an operator lets in a machine that is not netbooted |
 //! | `authority` | one certificate authority takes the place of another |
 //! | `revoke` | a node loses its certificates, tokens and link at once |
@@ -39,6 +40,7 @@ mod arrive;
 mod backup;
 mod authority;
 mod consoles;
+mod checks;
 mod context;
 mod dhcp;
 mod enrol;
@@ -75,6 +77,7 @@ pub use api_tokens::ApiTokenError;
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
 pub use consoles::{ConsoleError, ConsoleFrame, NodeEnd, Sitting};
+pub use checks::doctor_report;
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fence::Workloads;

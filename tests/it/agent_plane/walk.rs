@@ -5,7 +5,7 @@ use meshd::{
     agent::driver::{self, Options, RunError},
     id::{BootSessionId, NodeId, Secret, Timestamp},
     serve::central::LinkCommand,
-    wire::{AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome},
+    wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome},
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -134,7 +134,10 @@ async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
     let Some(Seen::Up(hello)) = seen.first() else { panic!("{seen:?}") };
     assert_eq!((hello.node, hello.session), (fake.node(), BootSessionId([1; 12])));
     assert_eq!((hello.facts.versions.generation.as_str(), hello.facts.versions.profile.as_str()), ("abc", "discovery"));
-    assert!(matches!(&seen[1], Seen::Message(FromAgent::Checks { checks }) if checks.len() == 8), "{seen:?}");
+    assert!(
+        matches!(&seen[1], Seen::Message(FromAgent::Checks(report)) if report.checks.len() == wire::CHECKS.len()),
+        "{seen:?}"
+    );
     assert!(!machine.boot_file().contains(&token), "the used token is gone from the node");
     for private in ["run/meshd/node.key", "run/meshd/certificate.json", "etc/meshd/boot.json"] {
         let mode = fs::metadata(machine.path(private)).expect(private).permissions().mode();

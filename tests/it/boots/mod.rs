@@ -3,6 +3,7 @@
 
 mod jumps;
 mod looping;
+mod ready;
 mod renewed;
 pub mod rig;
 mod stalled;

@@ -10,7 +10,7 @@ use meshd::{
     serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkCommand, LinkId, Shared},
     store::EventFilter,
     trust::Peer,
-    wire::{EnrolRequest, Facts, FromAgent, Heartbeat, Hello, VERSION},
+    wire::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION},
 };
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
@@ -113,6 +113,8 @@ pub struct Machine<'a> {
     pub answers: bool,
     /// What its agent tells of it.
     pub facts: Facts,
+    /// Requests for its checks that came by its link.
+    pub asked: Option<mpsc::UnboundedReceiver<u64>>,
 }
 
 impl<'a> Machine<'a> {
@@ -129,6 +131,7 @@ impl<'a> Machine<'a> {
             link: None,
             answers: false,
             facts: Facts::default(),
+            asked: None,
         }
     }
 
@@ -199,11 +202,14 @@ impl<'a> Machine<'a> {
         let hello = Hello { version: VERSION, node, session: self.session(), facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;
+        let (asking, asked) = mpsc::unbounded_channel();
+        self.asked = Some(asked);
         // The link is there as long as somebody reads it; a machine that lost power reads nothing and answers nothing.
         tokio::spawn(async move {
             while let Some(command) = inbox.recv().await {
                 match command {
                     LinkCommand::Probe(answer) if answers => drop(answer.send(())),
+                    LinkCommand::Send(FromCentral::Check { asked }) => drop(asking.send(asked)),
                     _ => {}
                 }
             }
@@ -226,7 +232,7 @@ impl<'a> Machine<'a> {
             Stage::Enrolled => self.enrol().await,
             Stage::Link => self.link_up().await,
             Stage::Online => {
-                let checks = FromAgent::Checks { checks: Vec::new() };
+                let checks = FromAgent::Checks(Box::default());
                 self.rig.central.link_message(self.link.expect("a link"), checks).await.unwrap();
             }
         }

@@ -1,0 +1,86 @@
+//! What no file tells: it has to be tried on the running system.
+
+use super::super::facts::Tree;
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// How long a neighbour may take to answer. The kernel asks three times, a second apart.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Between two looks at the table of neighbours.
+const LOOK: Duration = Duration::from_millis(50);
+/// `discard`: nobody answers it, and the neighbour is asked for its address all the same.
+const DISCARD: u16 = 9;
+
+/// What a check may try.
+pub trait Probe {
+    /// Whether a neighbour answers; `None` where that cannot be tried.
+    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
+
+    /// Bytes that are free for everybody below a path, or below the nearest folder above it that is there.
+    fn free(&self, path: &str) -> Option<u64>;
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct Linux<'a>(pub &'a Tree);
+
+impl Probe for Linux<'_> {
+    #[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when its table of neighbours changes")]
+    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
+        if self.0.path("/") != Path::new("/") {
+            // Another root than / has no network of its own.
+            return None;
+        }
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?.send_to(&[], (neighbour, DISCARD)).ok()?;
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if resolved(&self.0.read("/proc/net/arp").unwrap_or_default(), neighbour) {
+                return Some(true);
+            }
+            sleep(LOOK);
+        }
+        Some(false)
+    }
+
+    fn free(&self, path: &str) -> Option<u64> {
+        let there = Path::new(path).ancestors().find(|path| path.to_str().is_some_and(|path| self.0.has(path)))?;
+        let space = rustix::fs::statvfs(self.0.path(there.to_str()?)).ok()?;
+        Some(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+}
+
+/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`, where 2 of the flags says that the address is known. One that stopped answering loses it
+/// after a few seconds of being asked, so the next run sees it.
+fn resolved(table: &str, neighbour: Ipv4Addr) -> bool {
+    table.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let flags = fields.get(2).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
+        fields.first().and_then(|address| address.parse().ok()) == Some(neighbour)
+            && flags.is_some_and(|flags| flags & 2 != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_counts_when_its_address_is_known() {
+        let table = "IP address HW type Flags HW address Mask Device\n\
+            10.77.0.1  0x1  0x2  52:54:00:12:34:56  *  eth0\n10.77.0.2  0x1  0x0  00:00:00:00:00:00  *  eth0\n";
+        let known = |text: &str| resolved(table, text.parse().expect("an address"));
+        assert_eq!((known("10.77.0.1"), known("10.77.0.2"), known("10.77.0.3")), (true, false, false));
+    }
+
+    #[test]
+    fn room_is_told_of_the_nearest_folder_that_is_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tree = Tree::new(dir.path());
+        assert!(Linux(&tree).free("/not/yet/there").is_some_and(|free| free > 0));
+        assert_eq!(Linux(&tree).answers(Ipv4Addr::LOCALHOST), None, "a made-up root has no network");
+    }
+}

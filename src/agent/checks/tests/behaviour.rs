@@ -1,0 +1,113 @@
+//! What is tried, not read: clock, gateway, room.
+
+use super::*;
+use crate::agent::fake::Fake;
+use std::time::Duration;
+
+const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
+
+/// A machine of which some can be tried.
+struct Tried {
+    answers: Option<bool>,
+    free: Option<u64>,
+}
+
+impl Probe for Tried {
+    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
+        assert_eq!(neighbour, Ipv4Addr::new(10, 77, 0, 1));
+        self.answers
+    }
+
+    fn free(&self, path: &str) -> Option<u64> {
+        assert_eq!(path, "/var/lib/machines");
+        self.free
+    }
+}
+
+fn routed() -> Fake {
+    let fake = Fake::new("", &[]);
+    let via = u32::from_ne_bytes([10, 77, 0, 1]);
+    fake.file("proc/net/route", &format!("{HEADER}eth0 00000000 {via:08X} 0003 0 0 0 00000000 0 0 0\n"));
+    fake
+}
+
+#[test]
+fn the_default_route_counts_when_its_gateway_answers() {
+    let (fake, config, boot) = (routed(), config(&[]), boot());
+    let tried = |answers| {
+        let probe = &Tried { answers, free: None };
+        verdict_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
+    };
+    assert_eq!(tried(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
+    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
+    let silent = tried(Some(false));
+    assert!(silent.status == CheckStatus::Warn && !silent.unproven, "{silent:?}");
+    assert!(tried(None).unproven);
+    fake.file("proc/net/route", HEADER);
+    assert_eq!(tried(None).status, CheckStatus::Pass, "a rack may have no router");
+}
+
+#[test]
+fn a_clock_far_from_the_central_nodes_fails_on_either_side_and_an_unknown_one_is_unproven() {
+    let (fake, boot) = (Fake::new("", &[]), boot());
+    let mut config = config(&[]);
+    let off = |config: &AgentConfig, seconds: i64| {
+        let central = Some(Timestamp::from_millis(1_000_000 - seconds * 1000));
+        verdict_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
+    };
+    for (seconds, status) in [
+        (0, CheckStatus::Pass),
+        (60, CheckStatus::Pass),
+        (-61, CheckStatus::Warn),
+        (300, CheckStatus::Warn),
+        (301, CheckStatus::Fail),
+        (-301, CheckStatus::Fail),
+    ] {
+        assert_eq!(off(&config, seconds).status, status, "{seconds} s");
+    }
+    assert!(off(&config, -301).detail.starts_with("301.0 s behind the central node"));
+    config.checks.thresholds.clock_offset_s = Some(5);
+    assert_eq!(off(&config, 6).status, CheckStatus::Fail);
+    let unknown = Context { central: None, ..context(&fake.tree, &config, &boot, 1_000_000) };
+    assert!(verdict_of("clock", &unknown).unproven);
+}
+
+#[test]
+fn what_a_link_told_of_the_time_goes_on_with_the_kernel_and_not_with_the_clock() {
+    let fake = Fake::new("", &[]);
+    fake.file("proc/uptime", "100.25 1.0\n");
+    let told = Reference::new(&fake.tree, Timestamp::from_millis(5_000));
+    let dir = tempfile::tempdir().expect("a folder");
+    told.keep(dir.path()).expect("written");
+    fake.file("proc/uptime", "160.25 1.0\n");
+    let kept = Reference::kept(dir.path()).expect("there");
+    assert_eq!(kept.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
+    fake.file("proc/uptime", "3.00 1.0\n");
+    assert_eq!(kept.now(&fake.tree), None, "another boot");
+}
+
+#[test]
+fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
+    let fake = Fake::new("", &[]);
+    let mut config = AgentConfig { kvm: true, ..config(&[]) };
+    let boot = boot();
+    let free = |config: &AgentConfig, gb: u64| {
+        let probe = &Tried { answers: None, free: Some(gb * 1_000_000_000) };
+        verdict_of("store", &Context { probe, ..context(&fake.tree, config, &boot, 1000) }).status
+    };
+    let root = "22 1 0:20 / / rw - tmpfs tmpfs rw\n";
+    fake.file("proc/self/mountinfo", root);
+    assert_eq!(free(&config, 0), CheckStatus::Pass, "a node that keeps all in memory");
+    let disk = |place: &str| format!("{root}30 22 8:1 / {place} rw,relatime shared:1 - ext4 /dev/sda1 rw\n");
+    fake.file("proc/self/mountinfo", &disk("/var/lib/mach"));
+    assert_eq!(free(&config, 0), CheckStatus::Pass, "mounted somewhere else");
+    fake.file("proc/self/mountinfo", &disk("/var/lib"));
+    let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, gb)).collect();
+    assert_eq!(seen, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
+    config.checks.thresholds.store_fail_gb = Some(2);
+    assert_eq!(free(&config, 3), CheckStatus::Warn);
+    let untold = &Tried { answers: None, free: None };
+    assert!(verdict_of("store", &Context { probe: untold, ..context(&fake.tree, &config, &boot, 1000) }).unproven);
+    fake.file("proc/self/mountinfo", root);
+    assert_eq!(free(&config, 1), CheckStatus::Fail, "the profile wants it in memory, too");
+}

@@ -1,0 +1,137 @@
+//! What a node's readiness checks say, told by itself or asked for by an operator.
+
+use super::{
+    Central, LinkCommand, LinkId, OperateError, PlaneError, lock,
+    script::phase_event,
+    stages::reach,
+    stalls::{self},
+};
+use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use crate::id::{BootSessionId, NodeId, Timestamp};
+use crate::store::{StoreError, Tx};
+use crate::wire::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Most checks kept of one node.
+const MAX_CHECKS: usize = 64;
+/// How long a node may take to run its checks: a gateway that does not answer takes four seconds of it.
+const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Somebody waits for the checks of a node.
+pub(super) struct Asking {
+    node: NodeId,
+    asked: u64,
+    done: oneshot::Sender<()>,
+}
+
+impl Central {
+    /// Has a node run its checks now, over its link. Returns what they say.
+    pub async fn node_doctor(&self, id: NodeId, by: &By) -> Result<DoctorReport, OperateError> {
+        let (done, told) = oneshot::channel();
+        let (commands, asked) = {
+            let mut links = lock(&self.links.0);
+            let commands = links.live.get(&id).map(|live| live.commands.clone());
+            let commands = commands.ok_or(OperateError::NotLinked { node: id })?;
+            links.asked += 1;
+            let asked = links.asked;
+            links.asking.retain(|asking| !asking.done.is_closed());
+            links.asking.push(Asking { node: id, asked, done });
+            (commands, asked)
+        };
+        self.record(Event::new(self.now(), by, EventKind::Task, "run the readiness checks".to_owned()).of_node(id))
+            .await;
+        let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
+        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));
+        let report = self.store.read(|model| model.node(id).and_then(doctor_report));
+        let late = OperateError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
+        report.filter(|_| answered).ok_or(late)
+    }
+
+    /// A node tells its checks. Those of another boot than it is in count for nothing.
+    pub(super) async fn checked(
+        &self,
+        link: LinkId,
+        session: BootSessionId,
+        mut report: CheckReport,
+    ) -> Result<(), PlaneError> {
+        let id = link.node();
+        report.checks.truncate(MAX_CHECKS);
+        let (now, asked) = (self.now(), report.asked);
+        let failures: Vec<String> = report
+            .checks
+            .iter()
+            .filter(|check| check.status == CheckStatus::Fail)
+            .map(|check| format!("{}: {}", check.name, check.detail))
+            .collect();
+        let taken = self.store.commit(|tx| {
+            let mut change = None;
+            let (mut raised, mut taken) = (false, false);
+            tx.edit_node(id, |node| {
+                taken = node.take_checks(report, session, now);
+                if !taken {
+                    return;
+                }
+                if failures.is_empty() {
+                    node.clear(ConditionKind::CheckFailed);
+                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
+                } else {
+                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
+                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
+                }
+            });
+            if !taken {
+                return Ok(false);
+            }
+            if raised {
+                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
+                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(Some(session)));
+            }
+            compare_units(tx, id, session, now);
+            if failures.is_empty() {
+                reach(tx, session, Stage::Online, now);
+                stalls::clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
+            }
+            phase_event(tx, id, session, change, Actor::Node, now);
+            Ok::<_, StoreError>(true)
+        });
+        if !taken.await? {
+            tracing::debug!(node = %id, "checks of another boot");
+            return Ok(());
+        }
+        if let Some(asked) = asked {
+            let mut links = lock(&self.links.0);
+            for asking in links.asking.extract_if(.., |it| it.node == id && it.asked <= asked) {
+                // Who asked may have stopped waiting.
+                let _ = asking.done.send(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a doctor says of a node by the checks of this boot; `None` where there are none.
+pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
+    let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
+    let units = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+    Some(DoctorReport::new(evidence.at, Some(evidence.session), checks.to_vec(), units))
+}
+
+/// Units that are not those that the node was approved with are a condition of it (GP-16).
+pub(super) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
+    let (mut drift, mut raised) = (None, false);
+    tx.edit_node(id, |node| {
+        drift = node.compare_units();
+        if let Some(detail) = &drift {
+            raised = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+        }
+    });
+    match drift {
+        None => stalls::clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if raised => {
+            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
+            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(id).in_session(session));
+        }
+        Some(_) => {}
+    }
+}
