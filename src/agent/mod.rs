@@ -4,7 +4,9 @@
 //! overlay ─▶ files     agent.json, boot.json with the token of this boot, CA certificate
 //!            keys      a key that never leaves the node, and its certificate, in tmpfs
 //!            facts     what this machine is: sysfs and procfs, nothing else
+//!            disks     whole disks, and which may be given away
 //!            units     what it can give to virtual machines
+//!            slots     which disk and fabric device are nearest to each unit
 //!            checks    is it fit for work?
 //!            machine   what to do next: pure, no socket, no clock
 //!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
@@ -14,10 +16,12 @@
 //! Uses the vocabulary and the wire, and nothing else of this crate.
 
 pub mod checks;
+mod disks;
 pub mod driver;
 pub mod facts;
 pub mod files;
 pub mod machine;
+mod slots;
 pub mod units;
 pub mod vm;
 

@@ -179,6 +179,7 @@ fn show(profile: &ProfileView) -> String {
         ("packages", words(&profile.packages)),
         ("bundles", words(&profile.bundles)),
         ("vfio", words(&profile.vfio)),
+        ("data disks", words(&profile.data_disks)),
         ("vars", vars(&profile.vars)),
         ("checks", checks(&profile.checks)),
         ("default", if profile.default { "yes: what an unknown node boots".into() } else { String::new() }),

@@ -2,7 +2,7 @@
 
 use super::VfioSelector;
 use crate::id::{BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars};
-use crate::wire::CheckPolicy;
+use crate::wire::{CheckPolicy, vm::DiskIdentity};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -27,6 +27,9 @@ pub struct Profile {
     pub bundles: Vec<BundleName>,
     /// PCI devices to hand to virtual machines.
     pub vfio: Vec<VfioSelector>,
+    /// Disks that no virtual machine gets and nothing formats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_disks: Vec<DiskIdentity>,
     /// Variables of its overlays, the nearest profile's winning.
     pub vars: Vars,
     /// Readiness checks that are off or only warn, and what they compare with.
@@ -49,6 +52,7 @@ impl Profile {
             packages: Vec::new(),
             bundles: Vec::new(),
             vfio: Vec::new(),
+            data_disks: Vec::new(),
             vars: Vars::new(),
             checks: CheckPolicy::default(),
             settings: Vec::new(),

@@ -31,6 +31,7 @@ impl Node {
         if let (Some(facts), Some(resources)) = (self.facts.as_mut(), report.resources) {
             facts.units = resources.units;
             facts.disks = resources.disks;
+            facts.slots = resources.slots;
         }
         true
     }

@@ -78,6 +78,7 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
         services: running.map(str::to_owned).collect(),
         checks: input.profile.checks.clone(),
         vfio: input.profile.vfio.clone(),
+        data_disks: input.profile.data_disks.iter().map(ToString::to_string).collect(),
         kvm: merged.modules.iter().any(|module| *module == "kvm" || module.starts_with("kvm_")),
     }
 }

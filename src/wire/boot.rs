@@ -35,14 +35,17 @@ pub struct AgentConfig {
     /// PCI functions that the profile gives to virtual machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vfio: Vec<VfioSelector>,
+    /// Disks that are never given away, by what they call themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_disks: Vec<String>,
     /// An overlay of the profile loads KVM: the node is to run virtual machines.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kvm: bool,
 }
 
 /// Every readiness check that a profile may name. An agent has no check that is not here.
-pub const CHECKS: [&str; 10] =
-    ["services", "identity", "clock", "memory", "network", "kvm", "iommu", "vfio", "units", "store"];
+pub const CHECKS: [&str; 11] =
+    ["services", "identity", "clock", "memory", "network", "kvm", "iommu", "vfio", "units", "store", "images"];
 
 /// What a profile says of the readiness checks of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

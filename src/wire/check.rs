@@ -6,7 +6,7 @@
 //! failures=1 warnings=0
 //! ```
 
-use super::{DiskFacts, UnitFacts, UnitKind, UnitState};
+use super::{DiskFacts, SlotFacts, UnitFacts, UnitKind, UnitState};
 use crate::id::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -72,6 +72,8 @@ pub struct Resources {
     pub units: Vec<UnitFacts>,
     /// As [`super::Facts::disks`].
     pub disks: Vec<DiskFacts>,
+    /// As [`super::Facts::slots`].
+    pub slots: Vec<SlotFacts>,
 }
 
 /// What stands against approving anything of a node by these checks: the first that fails or is unproven (DR-12).

@@ -26,6 +26,9 @@ pub struct Facts {
     pub nics: Vec<NicFacts>,
     /// What can be given to virtual machines, as the profile wants it: at most [`super::MAX_UNITS`].
     pub units: Vec<UnitFacts>,
+    /// Units with what is nearest to each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<SlotFacts>,
     /// Software versions.
     pub versions: Versions,
 }
@@ -127,6 +130,45 @@ pub struct DiskFacts {
     pub bytes: u64,
     /// True for spinning disks.
     pub rotational: bool,
+    /// NUMA node of its controller, absent where the firmware gives none.
+    pub numa_node: Option<u32>,
+    /// The PCI function that it hangs on.
+    pub function: Option<String>,
+    /// What is written on it and on its partitions: file systems, partition tables, LVM, RAID.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<String>,
+    /// Why it is never given away: the node uses it, a process has it open, the profile marks it as data, it cannot be told from
+    /// another one. `None` for one that may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
+}
+
+impl DiskFacts {
+    /// What it is known by: its WWN, else its serial number. Its kernel name is another one after the next boot.
+    pub fn identity(&self) -> Option<&str> {
+        self.names().next()
+    }
+
+    /// Everything that it calls itself.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.wwid, &self.serial].into_iter().flatten().map(String::as_str)
+    }
+}
+
+/// What an operator may approve as a slot: a unit, and what is nearest to it. Advice, nothing more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlotFacts {
+    /// The first function of the unit.
+    pub unit: String,
+    /// NUMA node of the unit.
+    pub numa_node: Option<u32>,
+    /// The nearest disk that may be given away, by [`DiskFacts::identity`]; no two units have the same.
+    pub disk: Option<String>,
+    /// The nearest InfiniBand or RoCE function; units that share it exclude each other.
+    pub fabric: Option<String>,
+    /// What of them is on another NUMA node, for people; empty where all are on one.
+    pub mismatch: String,
 }
 
 /// One physical network interface.

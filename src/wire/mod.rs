@@ -27,7 +27,8 @@ pub use boot::{
 pub use check::{Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
-    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SriovFacts, SystemFacts, Versions,
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SlotFacts, SriovFacts, SystemFacts,
+    Versions,
 };
 pub use link::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};

@@ -87,7 +87,7 @@ pub enum Lack {
     UnitNotReady,
     /// The slots of its units are not approved, disabled, or share a fabric device with one that is taken.
     SlotClosed,
-    /// Another has the disk.
+    /// Another has the disk, or the node itself.
     DiskTaken,
 }
 
@@ -255,7 +255,9 @@ fn judge_disk(host: &Host<'_>, identity: &str) -> Result<(), Lack> {
     let found: Vec<&DiskFacts> = host.disks.iter().filter(|disk| is(&disk.wwid) || is(&disk.serial)).collect();
     let [disk] = found.as_slice() else { return Err(Lack::DiskMissing) };
     let names = names(disk);
-    host.held.disk(names.iter().map(String::as_str)).map_or(Ok(()), |_| Err(Lack::DiskTaken))
+    // What the node uses itself, and what its profile marks as data, is nobody's (ST-3, ST-4).
+    let is_free = disk.blocked.is_none() && host.held.disk(names.iter().map(String::as_str)).is_none();
+    if is_free { Ok(()) } else { Err(Lack::DiskTaken) }
 }
 
 /// Everything that stands against a node.

@@ -75,6 +75,10 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     let passes = |check: &Value| check["status"] == "PASS" || check["status"] == "SKIP";
     assert!(checks.iter().all(passes) && checks.iter().any(|check| check["status"] == "PASS"), "{checks:?}");
 
+    let doctor = rack.ask(&["node", "doctor", &id]).or_end();
+    assert_eq!((&doctor["failures"], &doctor["session"]), (&Value::from(0), &node["boot"]["session"]), "{doctor}");
+    assert!(doctor["checks"].as_array().is_some_and(|checks| checks.iter().all(passes)), "{doctor}");
+
     let timeline = rack.ask(&["node", "timeline", &id]).or_end();
     assert!(timeline["total_ms"].as_u64().is_some_and(|ms| ms > 1_000), "{timeline}");
     assert_eq!(timeline["stages"].as_array().map(Vec::len), Some(reached.len()));

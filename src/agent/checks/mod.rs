@@ -2,6 +2,7 @@
 //! each connection. Only a failure keeps a node from being online.
 
 mod clock;
+mod images;
 mod kernel;
 mod network;
 mod probe;
@@ -67,6 +68,7 @@ const ALL: [CheckFn; CHECKS.len()] = [
     virtualization::vfio,
     virtualization::units,
     store::store,
+    images::images,
 ];
 
 /// Runs every check; each counts as the profile says.

@@ -2,12 +2,9 @@
 
 use super::{Context, Linux, Reference, run};
 use crate::{
-    agent::{
-        facts::{self, Tree},
-        units,
-    },
+    agent::facts::{self, Tree},
     id::Timestamp,
-    wire::{AgentConfig, BootPart, CheckReport, Resources},
+    wire::{AgentConfig, BootPart, CheckReport},
 };
 
 /// Runs every check; `clock` is what a link told of the central node's time, `now` this node's clock.
@@ -18,10 +15,9 @@ pub fn report(
     clock: Option<Reference>,
     now: Timestamp,
 ) -> CheckReport {
-    let units = units::survey(tree, &config.vfio, &units::Linux(tree));
+    let resources = facts::resources(tree, config);
     let central = clock.and_then(|clock| clock.now(tree));
-    let checks = run(&Context { tree, config, boot, units: &units, now, central, probe: &Linux(tree) });
-    let resources = Resources { units, disks: facts::disks(tree) };
+    let checks = run(&Context { tree, config, boot, units: &resources.units, now, central, probe: &Linux(tree) });
     CheckReport {
         checks,
         session: Some(boot.session),

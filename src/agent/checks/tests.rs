@@ -19,6 +19,7 @@ fn config(services: &[&str]) -> AgentConfig {
         services: services.iter().map(|name| (*name).to_owned()).collect(),
         checks: Default::default(),
         vfio: Vec::new(),
+        data_disks: Vec::new(),
         kvm: false,
     }
 }

@@ -107,8 +107,12 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     machine.remember(outcomes.all());
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
-    let places =
-        Places { root: options.root.clone(), images: options.vm_dir.join("volumes"), vfio: config.vfio.clone() };
+    let places = Places {
+        root: options.root.clone(),
+        images: options.vm_dir.join("volumes"),
+        vfio: config.vfio.clone(),
+        data_disks: config.data_disks.clone(),
+    };
     let vms = Desk::open(&options.vm_dir, places);
     let mut driver = Driver {
         options,

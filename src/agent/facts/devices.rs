@@ -1,12 +1,7 @@
-//! PCI functions, whole disks and physical network interfaces, each bounded by [`MAX_DEVICES`].
+//! PCI functions and physical network interfaces, each bounded by [`MAX_DEVICES`].
 
 use super::{Tree, addresses};
-use crate::wire::{DiskFacts, MAX_DEVICES, NicFacts, PciFacts, SriovFacts};
-
-/// Bytes of one sector, as `/sys/block/*/size` counts, whatever the disk's own.
-const SECTOR: u64 = 512;
-/// Block devices that are no disk, by the beginning of their name.
-const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock"];
+use crate::wire::{MAX_DEVICES, NicFacts, PciFacts, SriovFacts};
 
 /// PCI functions, sorted by address.
 pub fn pci(tree: &Tree) -> Vec<PciFacts> {
@@ -36,36 +31,6 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
             .number(&file("sriov_totalvfs"))
             .map(|total| SriovFacts { total, enabled: tree.number(&file("sriov_numvfs")).unwrap_or(0) }),
         address,
-    }
-}
-
-/// Whole disks, sorted by kernel name.
-pub fn disks(tree: &Tree) -> Vec<DiskFacts> {
-    let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
-    names.take(MAX_DEVICES).map(|name| disk(tree, name)).collect()
-}
-
-fn is_disk(name: &str) -> bool {
-    !NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) && !is_nvme_path(name)
-}
-
-/// With native multipath, `nvme0c1n1` is one path to the disk `nvme0n1`.
-fn is_nvme_path(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("nvme") else { return false };
-    rest.split_once('n').is_some_and(|(controller, _)| controller.contains('c'))
-}
-
-fn disk(tree: &Tree, name: String) -> DiskFacts {
-    let file = |path: &str| format!("/sys/block/{name}/{path}");
-    let first = |paths: [&str; 2]| paths.iter().find_map(|path| tree.text(&file(path)));
-    let sectors: u64 = tree.number(&file("size")).unwrap_or(0);
-    DiskFacts {
-        wwid: first(["wwid", "device/wwid"]),
-        serial: first(["device/serial", "serial"]),
-        model: tree.text(&file("device/model")),
-        bytes: sectors.saturating_mul(SECTOR),
-        rotational: tree.number(&file("queue/rotational")) == Some(1u8),
-        name,
     }
 }
 

@@ -9,25 +9,29 @@ mod tree;
 pub use tree::Tree;
 
 pub(super) use addresses::by_interface;
-pub(super) use devices::{all_pci, disks, nics};
+pub(super) use devices::{all_pci, nics};
 pub(super) use machine::{cpu, kernel_boot_id, memory};
 
-use super::{units, version};
+use super::{disks, slots, units, version};
 use crate::{
     id::Hardware,
-    wire::{AgentConfig, BootPart, Facts, Heartbeat, Versions},
+    wire::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions},
 };
 
 /// Everything that a node reports at connection.
 pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
+    let Resources { units, disks, slots } = config
+        .map(|config| resources(tree, config))
+        .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
     Facts {
         system: machine::system(tree),
         cpu: machine::cpu(tree),
         memory: machine::memory(tree),
         pci: devices::pci(tree),
-        disks: devices::disks(tree),
+        disks,
         nics: devices::nics(tree),
-        units: config.map(|config| units::survey(tree, &config.vfio, &units::Linux(tree))).unwrap_or_default(),
+        units,
+        slots,
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -37,6 +41,14 @@ pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart
             profile: config.map(|config| config.profile.clone()).unwrap_or_default(),
         },
     }
+}
+
+/// What it has to give now, as its profile wants it.
+pub(super) fn resources(tree: &Tree, config: &AgentConfig) -> Resources {
+    let units = units::survey(tree, &config.vfio, &units::Linux(tree));
+    let disks = disks::survey(tree, &config.data_disks);
+    let slots = slots::candidates(tree, &units, &disks);
+    Resources { units, disks, slots }
 }
 
 /// What the node ID is derived from, as this machine sees itself.

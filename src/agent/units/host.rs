@@ -1,6 +1,9 @@
 //! What the node itself stands on: taking such a function away would take the node away.
 
-use super::super::facts::{self, Tree};
+use super::super::{
+    disks,
+    facts::{self, Tree},
+};
 use crate::id::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +24,7 @@ pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
     for (interface, why) in interfaces(tree) {
         add(function_of(tree, &format!("/sys/class/net/{interface}/device")), why);
     }
-    for (disk, why) in disks(tree) {
+    for (disk, why) in disks::in_use(tree) {
         for function in functions_of_disk(tree, &disk) {
             add(Some(function), why.clone());
         }
@@ -117,50 +120,8 @@ fn default_routes(tree: &Tree) -> BTreeSet<String> {
     v4.chain(v6).filter(|name| plain(name)).collect()
 }
 
-/// Disks that are mounted, swapped to, or part of something else, each with why.
-pub fn disks(tree: &Tree) -> Vec<(String, String)> {
-    let used = used_nodes(tree);
-    let mut found = Vec::new();
-    for disk in tree.list("/sys/block") {
-        let folder = format!("/sys/block/{disk}");
-        let parts = tree.list(&folder).into_iter().filter(|name| tree.has(&format!("{folder}/{name}/partition")));
-        let nodes = [(disk.clone(), folder.clone())];
-        let parts = parts.map(|name| (name.clone(), format!("{folder}/{name}")));
-        let reason = nodes.into_iter().chain(parts).find_map(|(name, folder)| {
-            let number = tree.read(&format!("{folder}/dev")).unwrap_or_default();
-            let direct = used.get(&number).or_else(|| used.get(&format!("/dev/{name}")));
-            let holder = || tree.list(&format!("{folder}/holders")).into_iter().next();
-            let held = || holder().map(|holder| format!("is part of {holder}"));
-            direct.cloned().or_else(held).map(|why| format!("disk {name} {why}"))
-        });
-        found.extend(reason.map(|reason| (disk, reason)));
-    }
-    found
-}
-
-/// Block devices that are mounted or swapped to, by number and by name (some file systems have a number of their own).
-fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
-    let mut used = BTreeMap::new();
-    let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();
-    for line in mounts.lines() {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (Some(number), Some(place)) = (fields.get(2), fields.get(4)) else { continue };
-        let why = format!("is mounted on {place}");
-        used.insert((*number).to_owned(), why.clone());
-        let after = fields.iter().position(|field| *field == "-");
-        if let Some(source) = after.and_then(|at| fields.get(at + 2)).filter(|source| source.starts_with("/dev/")) {
-            used.insert((*source).to_owned(), why);
-        }
-    }
-    let swaps = tree.read("/proc/swaps").unwrap_or_default();
-    for node in swaps.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()) {
-        used.insert(node.to_owned(), "is swapped to".to_owned());
-    }
-    used
-}
-
 /// One, or several where an NVMe disk has more than one path: the disk itself is no device of a controller then.
-fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
+pub fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
     let path = format!("/sys/block/{disk}");
     if let Some(function) = function_of(tree, &path) {
         return vec![function];

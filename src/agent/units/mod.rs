@@ -18,7 +18,8 @@ mod judge;
 mod take;
 
 pub use bind::{Bound, bind};
-pub(super) use host::disks as disks_in_use;
+pub(super) use holders::of as held;
+pub(super) use host::{function_of, functions_of_disk, needs as needed_functions};
 pub use take::{Linux, Refusal, System};
 
 use super::facts::{self, Tree};

@@ -2,6 +2,7 @@
 //! read is not there.
 
 use super::super::{
+    disks,
     facts::{self, Tree},
     units,
 };
@@ -105,7 +106,7 @@ pub struct HostDisk {
     pub wwid: Option<String>,
     /// What it calls itself.
     pub serial: Option<String>,
-    /// What of the node stands on it.
+    /// Why it is not given away.
     pub in_use: Option<String>,
 }
 
@@ -138,6 +139,8 @@ pub struct Places {
     pub images: PathBuf,
     /// What the profile gives to virtual machines.
     pub vfio: Vec<VfioSelector>,
+    /// Disks that the profile marks as data, by what they call themselves.
+    pub data_disks: Vec<String>,
 }
 
 /// Reads it all, for one specification.
@@ -158,7 +161,7 @@ pub fn survey(places: &Places, spec: &VmSpec) -> Host {
         } else {
             units::survey(&tree, &places.vfio, &units::Linux(&tree))
         },
-        disks: disks(&tree),
+        disks: host_disks(&tree, &places.data_disks),
         bridges: bridges(&tree),
         uefi: uefi(&tree),
         images: images(&places.images, spec),
@@ -214,15 +217,14 @@ fn cpu_list(text: &str) -> Vec<u32> {
     cpus
 }
 
-fn disks(tree: &Tree) -> Vec<HostDisk> {
-    let in_use: BTreeMap<String, String> = units::disks_in_use(tree).into_iter().collect();
+fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
     let disk = |disk: crate::wire::DiskFacts| HostDisk {
-        in_use: in_use.get(&disk.name).cloned(),
         name: disk.name,
         wwid: disk.wwid,
         serial: disk.serial,
+        in_use: disk.blocked,
     };
-    facts::disks(tree).into_iter().map(disk).collect()
+    disks::survey(tree, data).into_iter().map(disk).collect()
 }
 
 fn bridges(tree: &Tree) -> BTreeSet<String> {
@@ -277,7 +279,12 @@ mod tests {
         assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
         assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
-        let places = Places { root: dir.path().to_owned(), images: dir.path().to_owned(), vfio: Vec::new() };
+        let places = Places {
+            root: dir.path().to_owned(),
+            images: dir.path().to_owned(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+        };
         let programs = programs(&places);
         assert!(programs.qemu.is_none() && programs.qemu_img.is_some());
     }

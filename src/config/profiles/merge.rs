@@ -63,6 +63,7 @@ pub(super) fn inherit(document: &Document, chain: &[&Written]) -> Option<Profile
         packages: merge.list(&Rules::once("packages"), |profile| &profile.packages),
         bundles: merge.list(&Rules::once("bundles"), |profile| &profile.bundles),
         vfio: merge.list(&Rules::once("vfio.devices"), |profile| &profile.vfio),
+        data_disks: merge.list(&Rules::once("storage.data"), |profile| &profile.data_disks),
         ..Profile::new(own.name.clone(), image)
     };
     merge.hugepages(&mut profile);
@@ -218,6 +219,7 @@ fn bounds(document: &Document, own: &Written, profile: &Profile) {
         (profile.bundles.len(), MAX_OVERLAYS, "bundles"),
         (profile.packages.len(), MAX_PACKAGES, "packages"),
         (profile.vfio.len(), MAX_OVERLAYS, "vfio.devices"),
+        (profile.data_disks.len(), MAX_OVERLAYS, "storage.data"),
         (profile.vars.len(), crate::config::MAX_VARS, "vars"),
         (args, MAX_ARGS, "bytes of kernel arguments"),
     ];

@@ -7,7 +7,7 @@ use crate::config::{
     vars,
 };
 use crate::id::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
-use crate::wire::{CHECKS, CheckRule, Thresholds};
+use crate::wire::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
 use std::str::FromStr;
 
 /// Most pages of `hugepages`: 64 TiB in the smaller size.
@@ -41,6 +41,7 @@ pub(super) struct Written {
     pub(super) packages: Vec<At<Edit<String>>>,
     pub(super) bundles: Vec<At<Edit<BundleName>>>,
     pub(super) vfio: Vec<At<Edit<VfioSelector>>>,
+    pub(super) data_disks: Vec<At<Edit<DiskIdentity>>>,
     pub(super) hugepages: Option<At<Hugepages>>,
     pub(super) vars: Vec<(VarName, At<VarValue>)>,
     pub(super) checks: Vec<At<(String, CheckRule)>>,
@@ -71,6 +72,7 @@ impl Written {
             packages: checked("packages", check::package),
             bundles: table.list("bundles"),
             vfio: table.table("vfio").map(|vfio| vfio.list("devices")).unwrap_or_default(),
+            data_disks: table.table("storage").map(|storage| storage.list("data")).unwrap_or_default(),
             hugepages: hugepages(table),
             vars: vars::read(document, table),
             checks: checks(table),

@@ -20,7 +20,8 @@ packages = ["-vim", "htop"]
 hugepages = { size = "1G", count = 16 }
 vars = { slots = 8 }
 checks = { memory = "on" }
-thresholds = { memory_mib = 100 }
+thresholds = { memory_mib = 100, store_fail_gb = 30 }
+storage = { data = ["eui.0025", "SN-0815"] }
 [profiles.grandchild]
 extends = "child"
 hugepages = { size = "2M", count = 0 }
@@ -75,7 +76,7 @@ fn of_variables_checks_and_thresholds_the_nearest_counts() {
     assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
     assert_eq!(serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(), Some("false"));
     let told = serde_json::to_string(&child.checks).expect("plain data");
-    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100}}"#);
+    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100,"store_fail_gb":30}}"#);
 }
 
 #[test]
@@ -101,6 +102,8 @@ fn every_value_remembers_who_set_it_and_who_took_it_away() {
         "checks.memory=on child",
         "checks.clock=warn base",
         "thresholds.memory_mib=100 child",
+        "thresholds.store_fail_gb=30 child",
+        "storage.data=SN-0815 child",
     ] {
         assert!(lines.iter().any(|line| line == wanted), "{wanted} in {lines:#?}");
     }
@@ -145,11 +148,12 @@ fn each_mistake_is_a_sentence_with_its_place_and_what_to_do() {
         ("slots = 8", "Slots = 8", "profiles.child.vars.Slots: `Slots` is not the name of a variable"),
         ("clock = \"warn\"", "clok = \"warn\"", "profiles.base.checks.clok: unknown key; did you mean `clock`?"),
         ("clock = \"warn\"", "clock = \"no\"", "profiles.base.checks.clock: `no` is not known"),
+        ("\"eui.0025\"", "\"sda\"", "profiles.child.storage.data[0]: `sda` is no identity of a disk"),
         ("memory_mib = 512", "memory = 512", "profiles.base.thresholds.memory: unknown key"),
         (
             "[\"00000001\"]",
             "[\"00000001\", \"00000001\"]",
-            "groups.alpha.nodes[1]: `00000001` is listed on line 40 already",
+            "groups.alpha.nodes[1]: `00000001` is listed on line 41 already",
         ),
         ("[\"00000001\"]", "[\"node-1\"]", "groups.alpha.nodes[0]: `node-1` is not a node ID"),
         (

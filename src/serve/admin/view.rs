@@ -234,6 +234,9 @@ pub struct ProfileView {
     pub bundles: Vec<BundleName>,
     /// PCI devices for virtual machines.
     pub vfio: Vec<String>,
+    /// Disks that are never given away.
+    #[serde(default)]
+    pub data_disks: Vec<String>,
     /// Variables of its overlays.
     #[serde(default)]
     #[schema(value_type = Object)]
@@ -365,6 +368,7 @@ impl ProfileView {
             packages: profile.packages.clone(),
             bundles: profile.bundles.clone(),
             vfio: profile.vfio.iter().map(ToString::to_string).collect(),
+            data_disks: profile.data_disks.iter().map(ToString::to_string).collect(),
             vars: profile.vars.clone(),
             checks: profile.checks.clone(),
         }

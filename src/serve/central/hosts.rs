@@ -59,9 +59,9 @@ fn barred_of(model: &Model, site: &Site, node: NodeId, facts: &Facts) -> Vec<(Pc
     barred(node, facts, model.slots(), holds, implied(site))
 }
 
-/// What its last checks say of virtual machines.
+/// What its checks of this boot say of virtual machines.
 fn runs(node: &Node) -> Runs {
-    match node.checks.iter().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
+    match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
         Some(CheckStatus::Pass) => Runs::Kvm,
         Some(CheckStatus::Warn | CheckStatus::Fail) => Runs::Emulated,
         Some(CheckStatus::Skip) | None => Runs::Nothing,

@@ -91,6 +91,7 @@ impl Central {
             services: Vec::new(),
             checks: wire::CheckPolicy::default(),
             vfio: Vec::new(),
+            data_disks: Vec::new(),
             kvm: false,
         };
         let boot = BootPart {

@@ -37,6 +37,7 @@ impl Machine {
             services: Vec::new(),
             checks: Default::default(),
             vfio: Vec::new(),
+            data_disks: Vec::new(),
             kvm: false,
         };
         let boot = BootPart {

@@ -105,7 +105,7 @@ impl Node {
 
     fn places(&self) -> Places {
         let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
-        Places { root, images, vfio: Vec::new() }
+        Places { root, images, vfio: Vec::new(), data_disks: Vec::new() }
     }
 
     /// An agent of this node.

@@ -111,3 +111,18 @@ fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
     fake.file("proc/self/mountinfo", root);
     assert_eq!(free(&config, 1), CheckStatus::Fail, "the profile wants it in memory, too");
 }
+
+#[test]
+fn files_of_virtual_machines_count_when_none_is_half_there() {
+    let fake = Fake::new("", &[]);
+    let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
+    let checked = || verdict_of("images", &context(&fake.tree, &host, &boot, 1000));
+    assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 whole"));
+    let digest = "ab".repeat(32);
+    fake.file(&format!("var/lib/machines/volumes/{digest}"), "x");
+    assert_eq!(checked().detail, "1 whole");
+    fake.file(&format!("var/lib/machines/volumes/{digest}.part"), "x");
+    assert!(checked().unproven && checked().detail.starts_with("1 whole, 1 not: "), "{:?}", checked());
+    fake.file(&format!("var/lib/machines/volumes/{digest}"), "");
+    assert_eq!(checked().status, CheckStatus::Fail);
+}

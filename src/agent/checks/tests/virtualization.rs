@@ -120,7 +120,7 @@ fn kvm_is_opened_and_its_absence_is_explained() {
 #[test]
 fn a_bare_metal_profile_neither_runs_nor_fails_what_is_for_virtual_machines() {
     let fake = Fake::new("", &NO_GROUP);
-    for name in ["kvm", "iommu", "vfio", "units", "store"] {
+    for name in ["kvm", "iommu", "vfio", "units", "store", "images"] {
         assert_eq!(checked(name, &fake, &config(&[])).0, CheckStatus::Skip, "{name}");
     }
 }

@@ -1,0 +1,123 @@
+//! Whole disks: what they call themselves, where they hang, and whether one may be given away. A disk is known by what it calls itself;
+//! its kernel name is another one after the next boot.
+//!
+//! ```text
+//! usage      mounts, swap, holders, open handles, of a disk and of everything on it
+//! signature  what the first bytes of a disk or partition say that it holds        pure
+//! ```
+//! What the node stands on, what is in use and what the profile marks as data is never given away; anything else is a candidate, also with
+//! something written on it: what that is, is told.
+
+mod signature;
+mod usage;
+
+pub use usage::in_use;
+
+use super::{
+    facts::Tree,
+    units::{function_of, functions_of_disk, held},
+};
+use crate::wire::{DiskFacts, MAX_DEVICES};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of one sector, as `/sys/block/*/size` counts, whatever the disk's own.
+const SECTOR: u64 = 512;
+/// Block devices that are no disk, by the beginning of their name.
+const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock"];
+/// Most of what is on a disk that is told.
+const MAX_SIGNATURES: usize = 16;
+
+/// Whole disks, sorted by kernel name, each with what stands against giving it away. `data` are identities that the profile marks.
+pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
+    let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
+    let mut disks: Vec<DiskFacts> = names.take(MAX_DEVICES).map(|name| disk(tree, name)).collect();
+    let used: BTreeMap<String, String> = in_use(tree).into_iter().collect();
+    let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| usage::nodes(tree, &disk.name)).collect();
+    let open = held(tree, &nodes);
+    let twins = twins(&disks);
+    for disk in &mut disks {
+        let open = usage::nodes(tree, &disk.name).find_map(|node| {
+            let holder = open.get(&node)?;
+            Some(format!("{node} is open in {holder}"))
+        });
+        let seen = Seen { data, twins: &twins, used: used.get(&disk.name).cloned(), open };
+        disk.blocked = judge(disk, seen);
+    }
+    disks
+}
+
+/// What was found out of a disk beside what it says of itself.
+struct Seen<'a> {
+    data: &'a [String],
+    /// What several disks call themselves.
+    twins: &'a BTreeSet<String>,
+    used: Option<String>,
+    open: Option<String>,
+}
+
+/// Why a disk may not be given away, whoever wants it; `None` for a candidate. Pure.
+fn judge(disk: &DiskFacts, seen: Seen<'_>) -> Option<String> {
+    let marked = || disk.names().find(|name| seen.data.iter().any(|marked| marked == name));
+    let twin = || disk.names().find(|name| seen.twins.contains(*name));
+    seen.used
+        .or(seen.open)
+        .or_else(|| marked().map(|name| format!("the profile marks {name} as data")))
+        .or_else(|| twin().map(|name| format!("another disk is called {name}, too")))
+        .or_else(|| disk.identity().is_none().then(|| "it has neither WWN nor serial number".to_owned()))
+        .or_else(|| (disk.bytes == 0).then(|| "it has no medium".to_owned()))
+}
+
+fn twins(disks: &[DiskFacts]) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    // A disk that calls itself the same twice is no twin of itself.
+    let names = disks.iter().flat_map(|disk| disk.names().collect::<BTreeSet<&str>>());
+    names.filter(|name| !seen.insert(*name)).map(str::to_owned).collect()
+}
+
+fn is_disk(name: &str) -> bool {
+    !NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) && !is_nvme_path(name)
+}
+
+/// With native multipath, `nvme0c1n1` is one path to the disk `nvme0n1`.
+fn is_nvme_path(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("nvme") else { return false };
+    rest.split_once('n').is_some_and(|(controller, _)| controller.contains('c'))
+}
+
+fn disk(tree: &Tree, name: String) -> DiskFacts {
+    let file = |path: &str| format!("/sys/block/{name}/{path}");
+    let first = |paths: [&str; 2]| paths.iter().find_map(|path| tree.text(&file(path)));
+    let sectors: u64 = tree.number(&file("size")).unwrap_or(0);
+    let function = functions_of_disk(tree, &name).into_iter().next();
+    let numa = |function: &String| tree.number(&format!("/sys/bus/pci/devices/{function}/numa_node"));
+    let signatures = usage::nodes(tree, &name).flat_map(|node| {
+        let said = signature::of(&tree.bytes(&node, signature::LENGTH).unwrap_or_default());
+        said.into_iter().map(move |what| format!("{what} on {}", node.trim_start_matches("/dev/"))).collect::<Vec<_>>()
+    });
+    DiskFacts {
+        wwid: first(["wwid", "device/wwid"]),
+        serial: first(["device/serial", "serial"]),
+        model: tree.text(&file("device/model")),
+        bytes: sectors.saturating_mul(SECTOR),
+        rotational: tree.number(&file("queue/rotational")) == Some(1u8),
+        numa_node: function.as_ref().and_then(numa),
+        function,
+        signatures: signatures.take(MAX_SIGNATURES).collect(),
+        blocked: None,
+        name,
+    }
+}
+
+/// The PCI functions that a device of sysfs hangs below, the outermost first.
+pub(super) fn way(tree: &Tree, path: &str) -> Vec<String> {
+    let real = tree.real(path).unwrap_or_default();
+    real.split('/').filter(|part| part.contains(':')).map(str::to_owned).collect()
+}
+
+/// The function of a network or fabric device.
+pub(super) fn function(tree: &Tree, path: &str) -> Option<String> {
+    function_of(tree, path)
+}
+
+#[cfg(test)]
+mod tests;
