@@ -47,6 +47,7 @@ mod openapi;
 mod life;
 mod order;
 mod orders;
+mod profile_view;
 mod routes;
 mod slots;
 mod socket;

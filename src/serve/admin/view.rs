@@ -5,20 +5,19 @@ pub use super::bodies::{
     DoctorView, Drain, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 use super::doctor::Finding;
+pub use super::profile_view::ProfileView;
 pub use super::slots::{ApproveSlot, SlotView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 pub use super::vms::{CreateVm, DeleteVm, VmView};
 pub use super::volumes::VolumeView;
-use crate::config::{Profile, Site};
+use crate::config::Site;
 use crate::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Evidence, Fingerprint, Generation,
     LinkState, Node, Once, Phase, Rival, Stage, StageMark,
 };
-use crate::id::{
-    Basis, BootSessionId, BundleName, GroupName, ImageName, MacAddr, NodeId, OverlayName, ProfileName, Timestamp, Vars,
-};
-use crate::wire::{Check, CheckPolicy, Facts};
+use crate::id::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
+use crate::wire::{Check, Facts};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 use utoipa::ToSchema;
@@ -207,46 +206,6 @@ pub struct NodeDetail {
     pub facts: Option<Facts>,
 }
 
-/// A profile with everything inherited in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProfileView {
-    /// Its name.
-    #[schema(value_type = String)]
-    pub name: ProfileName,
-    /// True for what unknown nodes boot.
-    pub default: bool,
-    /// The profile that it extends.
-    #[schema(value_type = Option<String>)]
-    pub extends: Option<ProfileName>,
-    /// Its image.
-    #[schema(value_type = String)]
-    pub image: ImageName,
-    /// Its overlays, a later one wins.
-    #[schema(value_type = Vec<String>)]
-    pub overlays: Vec<OverlayName>,
-    /// Kernel arguments.
-    pub kernel_args: Vec<String>,
-    /// Packages beside those of the overlays.
-    pub packages: Vec<String>,
-    /// Software that Alpine's packages do not bring.
-    #[serde(default)]
-    #[schema(value_type = Vec<String>)]
-    pub bundles: Vec<BundleName>,
-    /// PCI devices for virtual machines.
-    pub vfio: Vec<String>,
-    /// Disks that are never given away.
-    #[serde(default)]
-    pub data_disks: Vec<String>,
-    /// Variables of its overlays.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub vars: Vars,
-    /// Checks that are off or only warn, and what checks compare with.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub checks: CheckPolicy,
-}
-
 /// One event: one line of `meshd events -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
@@ -351,26 +310,6 @@ impl NodeDetail {
             evidence: node.evidence.clone(),
             checks_count: node.valid_checks().is_some(),
             facts: node.facts.clone(),
-        }
-    }
-}
-
-impl ProfileView {
-    /// A profile of a site.
-    pub fn new(profile: &Profile, site: &Site) -> Self {
-        ProfileView {
-            name: profile.name.clone(),
-            default: profile.name == site.default_profile,
-            extends: profile.extends.clone(),
-            image: profile.image.clone(),
-            overlays: profile.overlays.clone(),
-            kernel_args: profile.kernel_args.clone(),
-            packages: profile.packages.clone(),
-            bundles: profile.bundles.clone(),
-            vfio: profile.vfio.iter().map(ToString::to_string).collect(),
-            data_disks: profile.data_disks.iter().map(ToString::to_string).collect(),
-            vars: profile.vars.clone(),
-            checks: profile.checks.clone(),
         }
     }
 }

@@ -1,0 +1,67 @@
+//! A profile as the admin plane shows it.
+
+use crate::config::{Profile, Site};
+use crate::id::{BundleName, ImageName, OverlayName, ProfileName, Vars};
+use crate::wire::CheckPolicy;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A profile with everything inherited in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProfileView {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub name: ProfileName,
+    /// True for what unknown nodes boot.
+    pub default: bool,
+    /// The profile that it extends.
+    #[schema(value_type = Option<String>)]
+    pub extends: Option<ProfileName>,
+    /// Its image.
+    #[schema(value_type = String)]
+    pub image: ImageName,
+    /// Its overlays, a later one wins.
+    #[schema(value_type = Vec<String>)]
+    pub overlays: Vec<OverlayName>,
+    /// Kernel arguments.
+    pub kernel_args: Vec<String>,
+    /// Packages beside those of the overlays.
+    pub packages: Vec<String>,
+    /// Software that Alpine's packages do not bring.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub bundles: Vec<BundleName>,
+    /// PCI devices for virtual machines.
+    pub vfio: Vec<String>,
+    /// Disks that are never given away.
+    #[serde(default)]
+    pub data_disks: Vec<String>,
+    /// Variables of its overlays.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub vars: Vars,
+    /// Checks that are off or only warn, and what checks compare with.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub checks: CheckPolicy,
+}
+
+impl ProfileView {
+    /// A profile of a site.
+    pub fn new(profile: &Profile, site: &Site) -> Self {
+        ProfileView {
+            name: profile.name.clone(),
+            default: profile.name == site.default_profile,
+            extends: profile.extends.clone(),
+            image: profile.image.clone(),
+            overlays: profile.overlays.clone(),
+            kernel_args: profile.kernel_args.clone(),
+            packages: profile.packages.clone(),
+            bundles: profile.bundles.clone(),
+            vfio: profile.vfio.iter().map(ToString::to_string).collect(),
+            data_disks: profile.data_disks.iter().map(ToString::to_string).collect(),
+            vars: profile.vars.clone(),
+            checks: profile.checks.clone(),
+        }
+    }
+}
