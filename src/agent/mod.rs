@@ -11,6 +11,7 @@
 //!            machine   what to do next: pure, no socket, no clock
 //!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
 //!            vm        virtual machines, run by QEMU
+//!            nat       their private network, where the profile has one
 //!            driver    gives the machine events and does what it says
 //! ```
 //! Uses the vocabulary and the wire, and nothing else of this crate.
@@ -21,6 +22,7 @@ pub mod driver;
 pub mod facts;
 pub mod files;
 pub mod machine;
+mod nat;
 mod slots;
 pub mod units;
 pub mod vm;

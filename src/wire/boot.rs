@@ -44,8 +44,8 @@ pub struct AgentConfig {
 }
 
 /// Every readiness check that a profile may name. An agent has no check that is not here.
-pub const CHECKS: [&str; 11] =
-    ["services", "identity", "clock", "memory", "network", "kvm", "iommu", "vfio", "units", "store", "images"];
+pub const CHECKS: [&str; 12] =
+    ["services", "identity", "clock", "memory", "network", "nat", "kvm", "iommu", "vfio", "units", "store", "images"];
 
 /// What a profile says of the readiness checks of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 mod clock;
 mod images;
 mod kernel;
+mod nat;
 mod network;
 mod probe;
 mod report;
@@ -63,6 +64,7 @@ const ALL: [CheckFn; CHECKS.len()] = [
     clock::clock,
     memory,
     network::network,
+    nat::nat,
     virtualization::kvm,
     virtualization::iommu,
     virtualization::vfio,

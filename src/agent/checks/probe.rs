@@ -1,6 +1,9 @@
 //! What no file tells: it has to be tried on the running system.
 
-use super::super::facts::Tree;
+use super::super::{
+    facts::Tree,
+    nat::{self, Settings},
+};
 use std::{
     net::{Ipv4Addr, UdpSocket},
     path::Path,
@@ -22,6 +25,9 @@ pub trait Probe {
 
     /// Bytes that are free for everybody below a path, or below the nearest folder above it that is there.
     fn free(&self, path: &str) -> Option<u64>;
+
+    /// The node's address in the private network of its machines, or what of it does not work; `None` where that cannot be tried.
+    fn private_network(&self, settings: &Settings) -> Option<Result<Ipv4Addr, String>>;
 }
 
 /// This machine.
@@ -50,6 +56,21 @@ impl Probe for Linux<'_> {
         let there = Path::new(path).ancestors().find(|path| path.to_str().is_some_and(|path| self.0.has(path)))?;
         let space = rustix::fs::statvfs(self.0.path(there.to_str()?)).ok()?;
         Some(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    fn private_network(&self, settings: &Settings) -> Option<Result<Ipv4Addr, String>> {
+        if self.0.path("/") != Path::new("/") {
+            return None;
+        }
+        let Some((gateway, missing)) = nat::missing(self.0, settings) else {
+            return Some(Err("every subnet of the pool overlaps a route of the node".to_owned()));
+        };
+        let words: Vec<&str> = missing.iter().map(|missing| missing.as_str()).collect();
+        Some(match words.as_slice() {
+            [] if nat::dhcp_answers(self.0, settings) => Ok(gateway),
+            [] => Err("its DHCP does not answer".to_owned()),
+            words => Err(format!("not as it should be: {}", words.join(", "))),
+        })
     }
 }
 

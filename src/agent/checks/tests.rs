@@ -4,7 +4,7 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::id::BootSessionId;
+use crate::{agent::nat::Settings, id::BootSessionId};
 use std::{fs, net::Ipv4Addr};
 
 fn config(services: &[&str]) -> AgentConfig {
@@ -40,6 +40,10 @@ impl Probe for Sound {
 
     fn free(&self, _: &str) -> Option<u64> {
         Some(u64::MAX)
+    }
+
+    fn private_network(&self, _: &Settings) -> Option<Result<Ipv4Addr, String>> {
+        Some(Ok(Ipv4Addr::LOCALHOST))
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     files::{self, FileError},
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
+    nat,
     vm::{Desk, Places, Way},
 };
 use crate::wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Heartbeat, Hello, PendingReply};
@@ -87,6 +88,7 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: Desk,
+    _nat: nat::Keeper,
     /// The central node's clock as it was told last.
     clock: Option<checks::Reference>,
 }
@@ -114,6 +116,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         data_disks: config.data_disks.clone(),
     };
     let vms = Desk::open(&options.vm_dir, places);
+    let nat = nat::Keeper::start(&tree, vms.cards());
     let mut driver = Driver {
         options,
         tree,
@@ -127,6 +130,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         events: VecDeque::new(),
         outcomes,
         vms,
+        _nat: nat,
         clock: None,
     };
     loop {

@@ -8,7 +8,8 @@ use crate::{
     wire::{
         AgentConfig,
         vm::{
-            ConsoleOrder, MAX_VMS, VmFailure, VmFetching, VmNews, VmOrder, VmRefusal, VmReport, VmSpec, VmState, VmWant,
+            ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFetching, VmNews, VmOrder, VmRefusal, VmReport, VmSpec, VmState,
+            VmWant,
         },
     },
 };
@@ -52,6 +53,7 @@ pub struct Desk {
     way: watch::Sender<Option<Way>>,
     reports: watch::Receiver<Vec<VmReport>>,
     news: mpsc::Receiver<VmNews>,
+    cards: watch::Receiver<Vec<Nic>>,
     /// The reports have changed and are not told.
     is_due: bool,
     told_at: Option<Instant>,
@@ -81,13 +83,14 @@ impl Desk {
             releases: JoinSet::new(),
             sittings: JoinSet::new(),
             told: watch::Sender::new(Vec::new()),
+            cards: watch::Sender::new(Vec::new()),
             tell,
         };
         clerk.publish();
-        let reports = clerk.told.subscribe();
+        let (reports, cards) = (clerk.told.subscribe(), clerk.cards.subscribe());
         let mut task = JoinSet::new();
         task.spawn(clerk.run(orders));
-        Desk { asked, way, reports, news, is_due: false, told_at: None, _clerk: task }
+        Desk { asked, way, reports, news, cards, is_due: false, told_at: None, _clerk: task }
     }
 
     /// The way to the central node, from now on.
@@ -104,6 +107,11 @@ impl Desk {
     /// Brings a console to the central node.
     pub fn console(&self, order: ConsoleOrder) {
         let _ = self.asked.send(Asked::Console(order));
+    }
+
+    /// Network cards of all machines that are here.
+    pub fn cards(&self) -> watch::Receiver<Vec<Nic>> {
+        self.cards.clone()
     }
 
     /// Where all stand.
@@ -159,6 +167,7 @@ struct Clerk {
     releases: JoinSet<(SystemUuid, Result<(), String>)>,
     sittings: JoinSet<()>,
     told: watch::Sender<Vec<VmReport>>,
+    cards: watch::Sender<Vec<Nic>>,
     tell: mpsc::Sender<VmNews>,
 }
 
@@ -323,6 +332,13 @@ impl Clerk {
 
     /// Tells where all stand, if that is new.
     fn publish(&self) {
+        let cards: Vec<Nic> = self.vms.specs().flat_map(|spec| spec.nics.clone()).collect();
+        self.cards.send_if_modified(|told| {
+            *told != cards && {
+                *told = cards;
+                true
+            }
+        });
         let mut all: BTreeMap<SystemUuid, VmReport> =
             self.vms.reports().into_iter().map(|report| (report.uuid, report)).collect();
         for (uuid, run) in &self.waiting {

@@ -1,8 +1,6 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
-use super::{
-    checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC,
-};
+use super::{checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
 use crate::id::{Basis, Hardware, NodeId, Timestamp};
 use crate::store::Tx;

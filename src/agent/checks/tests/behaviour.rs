@@ -22,6 +22,10 @@ impl Probe for Tried {
         assert_eq!(path, "/var/lib/machines");
         self.free
     }
+
+    fn private_network(&self, _: &Settings) -> Option<Result<Ipv4Addr, String>> {
+        self.answers.map(|answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) })
+    }
 }
 
 fn routed() -> Fake {
@@ -125,4 +129,22 @@ fn files_of_virtual_machines_count_when_none_is_half_there() {
     assert!(checked().unproven && checked().detail.starts_with("1 whole, 1 not: "), "{:?}", checked());
     fake.file(&format!("var/lib/machines/volumes/{digest}"), "");
     assert_eq!(checked().status, CheckStatus::Fail);
+}
+
+#[test]
+fn the_private_network_counts_where_there_is_one_and_when_it_works() {
+    let fake = Fake::new("", &[]);
+    let (host, boot) = (config(&[]), boot());
+    let tried = |answers| {
+        let probe = &Tried { answers, free: None };
+        verdict_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
+    };
+    assert_eq!(tried(Some(false)).status, CheckStatus::Skip);
+    fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
+    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
+    assert_eq!(
+        (tried(Some(false)).status, tried(Some(false)).detail.as_str()),
+        (CheckStatus::Fail, "mesh-nat0: no rule")
+    );
+    assert!(tried(None).unproven);
 }

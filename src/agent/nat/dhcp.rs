@@ -1,0 +1,252 @@
+//! The DHCP that virtual machines of the private network are answered by (RFC 2131): each MAC address has one address, and who has none is
+//! not answered. Pure: a packet in, a packet out.
+
+use crate::id::MacAddr;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+/// Longest packet that is read, in bytes.
+pub const MAX_PACKET: usize = 1500;
+/// Where clients listen.
+const CLIENT: u16 = 68;
+/// Seconds of a lease; the address is its owner's as long as the machine is there.
+const LEASE_S: u32 = 3600;
+/// The fixed part, the cookie after it, and where options begin.
+const FIXED: usize = 236;
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+const OPTIONS: usize = FIXED + COOKIE.len();
+/// Least size of a BOOTP packet: some clients drop smaller ones.
+const LEAST: usize = 300;
+
+const DISCOVER: u8 = 1;
+const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const ACK: u8 = 5;
+const NAK: u8 = 6;
+const INFORM: u8 = 8;
+
+/// What there is to give.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The node's own address: router and server.
+    pub gateway: Ipv4Addr,
+    /// Netmask.
+    pub mask: Ipv4Addr,
+    /// Name servers.
+    pub dns: Vec<Ipv4Addr>,
+    /// Address by MAC address.
+    pub reserved: BTreeMap<MacAddr, Ipv4Addr>,
+}
+
+/// An answer, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The packet.
+    pub bytes: Vec<u8>,
+    /// A machine that has no address yet hears broadcasts only.
+    pub to: SocketAddrV4,
+}
+
+struct Asked<'a> {
+    packet: &'a [u8],
+    mac: MacAddr,
+    kind: u8,
+    /// The address that the client has and uses.
+    has: Ipv4Addr,
+    /// Option 50.
+    wants: Option<Ipv4Addr>,
+    /// Option 54.
+    server: Option<Ipv4Addr>,
+}
+
+/// Answers a packet; `None` for what is no question to us. Total.
+pub fn answer(packet: &[u8], given: &Given) -> Option<Answer> {
+    let asked = read(packet)?;
+    let address = *given.reserved.get(&asked.mac)?;
+    let kind = match asked.kind {
+        DISCOVER => OFFER,
+        REQUEST if asked.server.is_some_and(|server| server != given.gateway) => return None,
+        REQUEST => {
+            let means = asked.wants.unwrap_or(asked.has);
+            if means == address { ACK } else { NAK }
+        }
+        INFORM => ACK,
+        _ => return None,
+    };
+    Some(write(&asked, kind, address, given))
+}
+
+/// A question of a client.
+pub fn discover(mac: MacAddr) -> Vec<u8> {
+    let mut bytes = vec![0; OPTIONS];
+    bytes[..4].copy_from_slice(&[1, 1, 6, 0]);
+    bytes[4..8].copy_from_slice(&mac.0[2..]);
+    bytes[28..34].copy_from_slice(&mac.0);
+    bytes[FIXED..OPTIONS].copy_from_slice(&COOKIE);
+    bytes.extend_from_slice(&[53, 1, DISCOVER, 255]);
+    bytes.resize(LEAST, 0);
+    bytes
+}
+
+/// True for the answer to [`discover`].
+pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
+    let is_ours = packet.first() == Some(&2) && packet.get(28..34) == Some(&mac.0[..]);
+    is_ours && packet.get(OPTIONS..OPTIONS + 3) == Some(&[53, 1, OFFER][..])
+}
+
+fn read(packet: &[u8]) -> Option<Asked<'_>> {
+    let ip = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
+    // A request of Ethernet; one that came by a relay is none of this network.
+    let is_ours =
+        packet.get(..3)? == [1, 1, 6] && packet.get(FIXED..OPTIONS)? == COOKIE && packet.get(24..28)? == [0; 4];
+    let mac = MacAddr(<[u8; 6]>::try_from(packet.get(28..34)?).ok()?);
+    let mut asked = Asked { packet, mac, kind: 0, has: ip(packet.get(12..16)?)?, wants: None, server: None };
+    let mut rest = packet.get(OPTIONS..)?;
+    while let [code, after @ ..] = rest {
+        match code {
+            0 => rest = after,
+            255 => break,
+            code => {
+                let (length, after) = after.split_first()?;
+                let value = after.get(..usize::from(*length))?;
+                match code {
+                    53 => asked.kind = *value.first()?,
+                    50 => asked.wants = ip(value),
+                    54 => asked.server = ip(value),
+                    _ => {}
+                }
+                rest = &after[usize::from(*length)..];
+            }
+        }
+    }
+    is_ours.then_some(asked)
+}
+
+fn write(asked: &Asked<'_>, kind: u8, address: Ipv4Addr, given: &Given) -> Answer {
+    let mut bytes = vec![0; OPTIONS];
+    bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
+    // Transaction, flags, and who asks, as they were asked.
+    bytes[4..8].copy_from_slice(&asked.packet[4..8]);
+    bytes[10..12].copy_from_slice(&asked.packet[10..12]);
+    bytes[28..34].copy_from_slice(&asked.mac.0);
+    bytes[FIXED..OPTIONS].copy_from_slice(&COOKIE);
+    if kind != NAK {
+        bytes[12..16].copy_from_slice(&asked.has.octets());
+        if asked.kind != INFORM {
+            bytes[16..20].copy_from_slice(&address.octets());
+        }
+        bytes[20..24].copy_from_slice(&given.gateway.octets());
+    }
+    let mut option = |code: u8, value: &[u8]| {
+        bytes.extend_from_slice(&[code, u8::try_from(value.len()).unwrap_or(0)]);
+        bytes.extend_from_slice(value);
+    };
+    option(53, &[kind]);
+    option(54, &given.gateway.octets());
+    if kind != NAK {
+        if asked.kind != INFORM {
+            option(51, &LEASE_S.to_be_bytes());
+        }
+        option(1, &given.mask.octets());
+        option(3, &given.gateway.octets());
+        let dns: Vec<u8> = given.dns.iter().take(4).flat_map(|server| server.octets()).collect();
+        if !dns.is_empty() {
+            option(6, &dns);
+        }
+    }
+    bytes.push(255);
+    bytes.resize(bytes.len().max(LEAST), 0);
+    let reachable = kind != NAK && !asked.has.is_unspecified();
+    let to = if reachable { asked.has } else { Ipv4Addr::BROADCAST };
+    Answer { bytes, to: SocketAddrV4::new(to, CLIENT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 7]);
+    const OWN: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 7);
+    const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+
+    fn given() -> Given {
+        let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
+        Given { gateway: GATEWAY, mask: Ipv4Addr::new(255, 255, 255, 0), dns, reserved: BTreeMap::from([(MAC, OWN)]) }
+    }
+
+    fn packet(mac: MacAddr, kind: u8, has: Ipv4Addr, options: &[(u8, Ipv4Addr)]) -> Vec<u8> {
+        let mut bytes = vec![0; OPTIONS];
+        bytes[..4].copy_from_slice(&[1, 1, 6, 0]);
+        bytes[4..8].copy_from_slice(&[1, 2, 3, 4]);
+        bytes[12..16].copy_from_slice(&has.octets());
+        bytes[28..34].copy_from_slice(&mac.0);
+        bytes[FIXED..].copy_from_slice(&COOKIE);
+        bytes.extend_from_slice(&[0, 53, 1, kind]);
+        for (code, value) in options {
+            bytes.extend_from_slice(&[*code, 4]);
+            bytes.extend_from_slice(&value.octets());
+        }
+        bytes.push(255);
+        bytes
+    }
+
+    /// Kind, yiaddr, and where it goes.
+    fn told(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
+        let Answer { bytes, to } = answer(packet, &given())?;
+        assert_eq!((&bytes[..4], &bytes[4..8], to.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));
+        assert!(bytes.len() >= LEAST && bytes[OPTIONS] == 53);
+        let address = <[u8; 4]>::try_from(&bytes[16..20]).expect("four bytes");
+        Some((bytes[OPTIONS + 2], address.into(), *to.ip()))
+    }
+
+    #[test]
+    fn a_machine_gets_its_own_address_and_no_other() {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let every = Ipv4Addr::BROADCAST;
+        let other = Ipv4Addr::new(172, 30, 0, 8);
+        assert_eq!(told(&packet(MAC, DISCOVER, none, &[])), Some((OFFER, OWN, every)));
+        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, OWN), (54, GATEWAY)])), Some((ACK, OWN, every)));
+        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, other)])), Some((NAK, none, every)));
+        assert_eq!(told(&packet(MAC, REQUEST, OWN, &[])), Some((ACK, OWN, OWN)), "it renews");
+        assert_eq!(told(&packet(MAC, REQUEST, other, &[])), Some((NAK, none, every)), "a NAK is broadcast");
+        assert_eq!(told(&packet(MAC, INFORM, OWN, &[])), Some((ACK, none, OWN)));
+    }
+
+    #[test]
+    fn the_doctors_question_is_a_question_and_its_answer_an_offer() {
+        let told = answer(&discover(MAC), &given()).expect("answered");
+        assert!(
+            is_offer(&told.bytes, MAC) && !is_offer(&told.bytes, MacAddr([0; 6])) && !is_offer(&discover(MAC), MAC)
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_packet_is_read(bytes: Vec<u8>, tail: Vec<u8>) {
+            let _ = answer(&bytes, &given());
+            let _ = answer(&[discover(MAC), tail.clone()].concat(), &given());
+            let mut whole = discover(MAC);
+            whole.truncate(OPTIONS);
+            let _ = answer(&[whole, tail].concat(), &given());
+        }
+    }
+
+    #[test]
+    fn strangers_other_servers_and_what_is_no_question_get_no_answer() {
+        let none = Ipv4Addr::UNSPECIFIED;
+        assert_eq!(told(&packet(MacAddr([2, 0, 0, 0, 0, 9]), DISCOVER, none, &[])), None);
+        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, OWN), (54, OWN)])), None, "another server was chosen");
+        for kind in [0, OFFER, 4, ACK, NAK, 7, 9] {
+            assert_eq!(told(&packet(MAC, kind, none, &[])), None, "{kind}");
+        }
+        let whole = packet(MAC, DISCOVER, none, &[]);
+        for length in 0..OPTIONS {
+            assert_eq!(answer(&whole[..length], &given()), None);
+        }
+        let mut relayed = whole;
+        relayed[24] = 10;
+        assert_eq!(answer(&relayed, &given()), None);
+    }
+}

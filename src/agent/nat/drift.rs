@@ -1,0 +1,162 @@
+//! What of the private network is there, and what is missing.
+
+use super::{BRIDGE, Subnet, filter, subnet::routes};
+use crate::agent::facts::{self, Tree};
+use serde::Deserialize;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Where the overlay says whether there is a private network.
+const FILE: &str = "/etc/meshd/nat.json";
+/// Bits of a subnet of the pool: 253 machines.
+const BITS: u8 = 24;
+
+/// What the overlay says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Settings {
+    enabled: bool,
+    /// `172.30.0.0/16`
+    pool: String,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The bridge.
+    Bridge,
+    /// Its address.
+    Address,
+    /// It is down.
+    Up,
+    /// The node does not forward.
+    Forwarding,
+    /// What leaves does not get the node's address.
+    Masquerade,
+}
+
+/// What is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The bridge.
+    pub bridge: bool,
+    /// It has its address.
+    pub address: bool,
+    /// It is up.
+    pub up: bool,
+    /// The node forwards.
+    pub forwarding: bool,
+    /// The rule is there.
+    pub masquerade: bool,
+}
+
+/// What the overlay says; `None` where there is no private network.
+pub fn settings(tree: &Tree) -> Option<Settings> {
+    let settings: Settings = serde_json::from_str(&tree.text(FILE)?).ok()?;
+    settings.enabled.then_some(settings)
+}
+
+/// The subnet: the one that the bridge has, as long as nothing else overlaps it, else the first that is free.
+pub fn choose(tree: &Tree, settings: &Settings) -> Option<Subnet> {
+    let pool: Subnet = settings.pool.parse().ok()?;
+    let others = routes(&tree.read("/proc/net/route").unwrap_or_default(), BRIDGE);
+    let own = own(tree).map(|address| Subnet::of(address, BITS)).filter(|subnet| pool.overlaps(*subnet));
+    own.filter(|subnet| subnet.carve(BITS, &others).is_some()).or_else(|| pool.carve(BITS, &others))
+}
+
+fn own(tree: &Tree) -> Option<Ipv4Addr> {
+    let addresses = facts::by_interface(tree).remove(BRIDGE)?;
+    addresses.into_iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+impl Seen {
+    /// Looks.
+    pub fn look(tree: &Tree, subnet: Subnet) -> Self {
+        let folder = format!("/sys/class/net/{BRIDGE}");
+        let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
+        let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+        Seen {
+            bridge: tree.has(&format!("{folder}/bridge")),
+            address: own(tree) == Some(subnet.gateway()),
+            up: flags & 1 != 0,
+            forwarding: tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8),
+            masquerade: filter::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
+        }
+    }
+
+    /// What is to be mended, in the order in which it is: what is there is not touched.
+    pub fn missing(self) -> Vec<Missing> {
+        let all = [
+            (self.bridge, Missing::Bridge),
+            (self.address, Missing::Address),
+            (self.up, Missing::Up),
+            (self.forwarding, Missing::Forwarding),
+            (self.masquerade, Missing::Masquerade),
+        ];
+        all.into_iter().filter(|(there, _)| !there).map(|(_, missing)| missing).collect()
+    }
+}
+
+impl Missing {
+    /// For people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Missing::Bridge => "the bridge",
+            Missing::Address => "its address",
+            Missing::Up => "the bridge is down",
+            Missing::Forwarding => "forwarding",
+            Missing::Masquerade => "the masquerade rule",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::fake::Fake;
+
+    fn settings_of(enabled: bool) -> Fake {
+        let fake = Fake::new("", &[]);
+        fake.file("etc/meshd/nat.json", &format!("{{\"enabled\": {enabled}, \"pool\": \"172.30.0.0/16\"}}"));
+        fake
+    }
+
+    fn route(name: &str, net: [u8; 4]) -> String {
+        let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
+        format!("Iface\n{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le([255, 255, 255, 0]))
+    }
+
+    #[test]
+    fn there_is_a_private_network_where_the_overlay_says_so() {
+        assert_eq!(settings(&Fake::new("", &[]).tree), None);
+        assert_eq!(settings(&settings_of(false).tree), None);
+        assert!(settings(&settings_of(true).tree).is_some());
+    }
+
+    #[test]
+    fn the_subnet_stays_until_another_route_overlaps_it() {
+        let fake = settings_of(true);
+        let settings = settings(&fake.tree).expect("enabled");
+        let chosen = || choose(&fake.tree, &settings).map(|subnet| subnet.to_string());
+        assert_eq!(chosen().as_deref(), Some("172.30.0.0/24"));
+        fake.file("proc/net/route", &route("eth0", [172, 30, 0, 0]));
+        assert_eq!(chosen().as_deref(), Some("172.30.1.0/24"));
+        fake.file("proc/net/route", &route(BRIDGE, [172, 30, 5, 0]));
+        fake.file("proc/net/fib_trie", "  |-- 172.30.5.1\n   /32 host LOCAL\n");
+        assert_eq!(chosen().as_deref(), Some("172.30.5.0/24"), "what the bridge has is kept");
+        let both = route(BRIDGE, [172, 30, 5, 0]) + route("eth1", [172, 30, 5, 0]).trim_start_matches("Iface\n");
+        fake.file("proc/net/route", &both);
+        assert_eq!(chosen().as_deref(), Some("172.30.0.0/24"));
+    }
+
+    #[test]
+    fn only_what_is_missing_is_mended() {
+        let all = Seen { bridge: true, address: true, up: true, forwarding: true, masquerade: true };
+        assert!(all.missing().is_empty());
+        assert_eq!(Seen { masquerade: false, ..all }.missing(), [Missing::Masquerade]);
+        let none = Seen { bridge: false, address: false, up: false, forwarding: false, masquerade: false };
+        assert_eq!(none.missing().first(), Some(&Missing::Bridge), "nothing goes without it");
+        assert_eq!(none.missing().len(), 5);
+    }
+}

@@ -1,0 +1,147 @@
+//! Which subnet the private network has: the first of the pool that no route of the node overlaps (NW-7). Pure.
+
+use std::{fmt, net::Ipv4Addr, str::FromStr};
+
+/// A subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// Its first address.
+    net: u32,
+    /// How many bits of it are fixed.
+    bits: u8,
+}
+
+impl Subnet {
+    /// Of any address in it.
+    pub fn of(address: Ipv4Addr, bits: u8) -> Self {
+        let bits = bits.min(32);
+        Subnet { net: address.to_bits() & mask(bits), bits }
+    }
+
+    /// Its netmask.
+    pub fn mask(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(mask(self.bits))
+    }
+
+    /// Its first address: that of the subnet itself.
+    pub fn net(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.net)
+    }
+
+    /// Bits that are fixed.
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// The node's own address in it.
+    pub fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.net | 1)
+    }
+
+    /// True for an address that a machine may have: neither the subnet's, the node's, nor the broadcast address.
+    pub fn is_free(self, address: Ipv4Addr) -> bool {
+        let bits = address.to_bits();
+        self.holds(address) && bits != self.net && bits != self.net | 1 && bits != self.net | !mask(self.bits)
+    }
+
+    /// True for an address in it.
+    pub fn holds(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & mask(self.bits) == self.net
+    }
+
+    /// True if they have an address in common.
+    pub fn overlaps(self, other: Subnet) -> bool {
+        let bits = mask(self.bits.min(other.bits));
+        self.net & bits == other.net & bits
+    }
+
+    /// The first subnet of `bits` in this pool that none of the routes overlaps.
+    pub fn carve(self, bits: u8, routes: &[Subnet]) -> Option<Subnet> {
+        if bits < self.bits || bits > 30 {
+            return None;
+        }
+        let count = 1_u64 << (bits - self.bits);
+        let each = (0..count).map(|n| Subnet { net: self.net | u32::try_from(n << (32 - bits)).unwrap_or(0), bits });
+        // A default route overlaps everything and takes nothing.
+        let taken = |subnet: Subnet| routes.iter().any(|route| route.bits > 0 && route.overlaps(subnet));
+        each.into_iter().find(|subnet| !taken(*subnet))
+    }
+}
+
+fn mask(bits: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
+}
+
+/// The routes of `/proc/net/route` but those of one interface. Total.
+pub fn routes(table: &str, except: &str) -> Vec<Subnet> {
+    let route = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let number =
+            |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(|n| u32::from_be_bytes(n.to_ne_bytes()));
+        let bits = u8::try_from(number(7)?.count_ones()).ok()?;
+        (fields.first() != Some(&except)).then_some(Subnet::of(Ipv4Addr::from_bits(number(1)?), bits))
+    };
+    table.lines().skip(1).filter_map(route).collect()
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.net(), self.bits)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, bits) = text.split_once('/').ok_or(())?;
+        let (address, bits) = (address.parse().map_err(|_| ())?, bits.parse().map_err(|_| ())?);
+        let subnet = Subnet::of(address, bits);
+        // An address with bits beyond its mask is a mistake.
+        (bits <= 32 && subnet.net() == address).then_some(subnet).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Subnet {
+        text.parse().unwrap_or_else(|()| panic!("{text}"))
+    }
+
+    #[test]
+    fn the_first_subnet_that_no_route_overlaps_is_taken() {
+        let pool = net("172.30.0.0/16");
+        assert_eq!(pool.carve(24, &[net("0.0.0.0/0")]), Some(net("172.30.0.0/24")));
+        assert_eq!(pool.carve(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]), Some(net("172.30.2.0/24")));
+        assert_eq!(pool.carve(24, &[net("172.16.0.0/12")]), None);
+        assert_eq!(pool.carve(8, &[]), None);
+        assert_eq!(net("10.0.0.0/24").carve(24, &[]), Some(net("10.0.0.0/24")));
+    }
+
+    #[test]
+    fn addresses_of_the_node_and_of_all_are_not_free() {
+        let subnet = net("172.30.2.0/24");
+        let free = |last: u8| subnet.is_free(Ipv4Addr::new(172, 30, 2, last));
+        assert_eq!([free(0), free(1), free(2), free(254), free(255)], [false, false, true, true, false]);
+        assert!(!subnet.is_free(Ipv4Addr::new(172, 30, 3, 2)));
+        assert_eq!((subnet.gateway(), subnet.mask()), (Ipv4Addr::new(172, 30, 2, 1), Ipv4Addr::new(255, 255, 255, 0)));
+    }
+
+    #[test]
+    fn routes_are_read_without_those_of_the_bridge_itself() {
+        let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
+        let row =
+            |name: &str, net: [u8; 4], mask: [u8; 4]| format!("{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le(mask));
+        let table = format!(
+            "Iface\n{}{}junk\n",
+            row("eth0", [10, 77, 0, 0], [255, 255, 255, 0]),
+            row("br", [172, 30, 0, 0], [255, 255, 255, 0])
+        );
+        assert_eq!(routes(&table, "br"), [net("10.77.0.0/24")]);
+        for text in ["10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "x/8"] {
+            assert!(text.parse::<Subnet>().is_err(), "{text}");
+        }
+    }
+}
