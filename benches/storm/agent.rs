@@ -193,6 +193,9 @@ impl Agent<'_> {
             | Action::Vm(_)
             | Action::Console(_)
             | Action::TellVms
+            | Action::Job(_)
+            | Action::JobKept(_)
+            | Action::TellJobs
             | Action::Reboot => None,
         }
     }

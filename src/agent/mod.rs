@@ -12,6 +12,7 @@
 //!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
 //!            vm        virtual machines, run by QEMU
 //!            nat       their private network, where the profile has one
+//!            job       programs on the metal, each in a control group
 //!            driver    gives the machine events and does what it says
 //! ```
 //! Uses the vocabulary and the wire, and nothing else of this crate.
@@ -21,6 +22,7 @@ mod disks;
 pub mod driver;
 pub mod facts;
 pub mod files;
+pub mod job;
 pub mod machine;
 mod nat;
 mod slots;

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use meshd::{
-    agent::{self, checks, driver, facts, files, units},
+    agent::{self, checks, driver, facts, files, job::enter, units},
     id::{DenyList, Timestamp},
     wire,
 };
@@ -33,6 +33,9 @@ struct Places {
     /// Virtual machines and their volumes
     #[arg(long, global = true, default_value = agent::vm::FOLDER, value_name = "FOLDER")]
     vm_dir: PathBuf,
+    /// Folders of tasks; keep it in tmpfs
+    #[arg(long, global = true, hide = true, default_value = "/run/meshd-jobs", value_name = "FOLDER")]
+    jobs_dir: PathBuf,
     /// Root of the file system that facts and checks are read from
     #[arg(long, global = true, hide = true, default_value = "/")]
     root: PathBuf,
@@ -66,6 +69,18 @@ enum Verb {
     /// Devices for virtual machines
     #[command(subcommand)]
     Vfio(Vfio),
+    /// Become a program of a task
+    #[command(hide = true, name = enter::VERB)]
+    JobEnter {
+        #[arg(long)]
+        procs: PathBuf,
+        #[arg(long)]
+        uid: u32,
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(last = true, required = true)]
+        argv: Vec<String>,
+    },
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -93,6 +108,7 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
+        Verb::JobEnter { procs, uid, dir, argv } => job_enter(enter::Place { procs, uid, dir }, &argv),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("mesh-agent: {error:#}");
@@ -103,9 +119,9 @@ fn main() -> ExitCode {
 fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
-    let Places { config, boot_file, state_dir, vm_dir, root, reboot } = places;
+    let Places { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = places;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir };
+    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
     // One thread is enough for one connection, and a node has better uses for its memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -169,4 +185,15 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     }
     let usable = bound.iter().all(|bound| matches!(bound.unit.state, wire::UnitState::Ready | wire::UnitState::InUse));
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn job_enter(place: enter::Place, argv: &[String]) -> anyhow::Result<ExitCode> {
+    let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
+    match enter::enter(&place, program, args) {
+        Ok(never) => match never {},
+        Err(why) => {
+            eprintln!("mesh-agent: {why}");
+            Ok(ExitCode::from(enter::CANNOT_RUN))
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::{
     config::Faults,
     lab::{LabError, demo::DemoError},
 };
-use std::{fmt, io};
+use std::{fmt, io, process::ExitCode};
 
 /// Ends a verb with exit code 1.
 #[derive(Debug)]
@@ -14,12 +14,14 @@ pub struct Failure {
     /// Faults of files print by themselves, each with its own hint.
     faults: Option<Faults>,
     broken_pipe: bool,
+    /// The exit code of a program that ran elsewhere, instead of 1.
+    code: Option<u8>,
 }
 
 impl Failure {
     /// A sentence, and what to do next.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Failure { message: message.into(), hint: hint.into(), faults: None, broken_pipe: false }
+        Failure { message: message.into(), hint: hint.into(), faults: None, broken_pipe: false, code: None }
     }
 
     /// An error that reads "what is wrong; what to do", with everything under it.
@@ -33,6 +35,23 @@ impl Failure {
             source = error.source();
         }
         Failure::new(whole, hint)
+    }
+
+    /// A program that ran elsewhere ended with this code; it has said why itself.
+    pub(super) fn of_program(code: u8) -> Self {
+        Failure { code: Some(code), ..Failure::new("", "") }
+    }
+
+    /// Says it to whoever typed the verb.
+    pub(super) fn tell(&self) {
+        if self.code.is_none() {
+            eprintln!("{self}");
+        }
+    }
+
+    /// What the verb ends with.
+    pub(super) fn code(&self) -> ExitCode {
+        self.code.map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
     /// The sentence alone.

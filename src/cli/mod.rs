@@ -33,6 +33,7 @@ mod render;
 mod serve;
 mod slot;
 mod status;
+mod task;
 mod timeline;
 mod token;
 mod units;
@@ -113,6 +114,9 @@ enum Verb {
     /// Files of virtual machines: add, list, remove
     #[command(subcommand)]
     Volume(volume::Volume),
+    /// Programs on the metal of nodes, MPI too: run, list, show, logs, cancel
+    #[command(subcommand)]
+    Task(task::Task),
     /// Tokens for machines that are not netbooted: create, list, revoke
     #[command(subcommand)]
     Token(token::Token),
@@ -189,6 +193,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Slot(slot) => slot.run(&context),
         Verb::Vm(vm) => vm.run(&context),
         Verb::Volume(volume) => volume.run(&context),
+        Verb::Task(task) => task.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Events(events) => events.run(&context),
@@ -206,8 +211,8 @@ pub fn run(cli: Cli) -> ExitCode {
         // Whoever read our output has seen enough: `meshd events | head`.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
+            failure.tell();
+            failure.code()
         }
     }
 }

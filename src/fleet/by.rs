@@ -65,6 +65,8 @@ pub enum Verb {
     VmConsole,
     VolumeRemove,
     Doctor,
+    TaskRun,
+    TaskCancel,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

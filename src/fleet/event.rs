@@ -71,6 +71,8 @@ pub enum EventKind {
     BootRefused,
     /// A task was sent, or its outcome came.
     Task,
+    /// A job began, went on, or ended.
+    Job,
     /// DHCP has no free address left.
     PoolExhausted,
     /// DHCP will soon have none.
@@ -146,6 +148,7 @@ impl EventKind {
             EventKind::EnrolRefused => "enrol_refused",
             EventKind::BootRefused => "boot_refused",
             EventKind::Task => "task",
+            EventKind::Job => "job",
             EventKind::PoolExhausted => "pool_exhausted",
             EventKind::PoolFilling => "pool_filling",
             EventKind::OtherDhcpServer => "other_dhcp_server",

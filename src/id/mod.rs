@@ -6,6 +6,7 @@
 mod arch;
 mod correlation;
 mod digest;
+mod job;
 mod mac;
 mod name;
 mod node;
@@ -20,6 +21,7 @@ mod vfio;
 pub use arch::{Arch, ClientArch};
 pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
+pub use job::{JobId, ParseJobIdError};
 pub use mac::{MacAddr, ParseMacError};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, VmName,

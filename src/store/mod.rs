@@ -12,6 +12,7 @@
 //! | `history/<node ID>` | [`History`](crate::fleet::History): generations that it was given |
 //! | `profile/<name>` | [`Revisions`](crate::fleet::Revisions): what a profile was, and what it is held at |
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](crate::trust::ApiToken) |
+//! | `job/<job ID>` | [`Job`](crate::work::job::Job): programs on the metal, and the nodes that they hold |
 //! | `asked/<SHA-256 of actor and key>` | [`Asked`](crate::fleet::Asked): orders that came with a key |
 //! | `vm/<UUID>` | [`Vm`](crate::work::Vm): a virtual machine, and what of its node it holds |
 //! | `slot/<node>/<PCI address>` | [`Approved`](crate::work::Approved): what an operator lets be given away |
@@ -31,17 +32,19 @@
 //! **A full or broken disk.** Whoever waited for a flush that failed is told so. Further changes are refused as long as the flush cannot
 //! be done again, and taken as soon as it can: nothing has to be restarted.
 //!
-//! **Beside the tree** lie [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
+//! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
 mod asked;
 mod audit;
 mod events;
 mod flush;
+mod jobs;
 mod journal;
 mod kept;
 mod model;
 mod open;
+mod output;
 mod revisions;
 mod tx;
 mod work;
@@ -56,6 +59,7 @@ pub use kept::{Kept, KeptError};
 pub(crate) use model::LOOKED_AT;
 pub use model::Model;
 pub use open::FOLDER;
+pub use output::{Chunk, OutputLine, Outputs};
 pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
@@ -87,6 +91,8 @@ pub const MAX_ASKED: usize = 32_768;
 pub const MAX_ANSWERS: usize = 512;
 /// For how long an order with a key is remembered.
 pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Jobs kept on record; beyond it the oldest go that hold no node.
+pub const MAX_JOBS: usize = 512;
 /// Boot sessions kept of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Boot sessions kept in all; beyond it the oldest go, so that a flood of invented MAC addresses cannot fill the store.

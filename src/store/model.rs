@@ -2,6 +2,7 @@
 
 use super::{
     MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
+    jobs::Jobs,
     tx::{Change, Staged},
     work::Work,
 };
@@ -39,6 +40,7 @@ pub struct Model {
     pub(super) api_tokens: BTreeMap<Digest, ApiToken>,
     pub(super) asked: BTreeMap<Digest, Asked>,
     pub(super) work: Work,
+    pub(super) jobs: Jobs,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: which node stands for one whose hardware is gone.
@@ -276,6 +278,7 @@ impl Model {
                 Change::Remove => drop(self.asked.remove(&key)),
             }
         }
+        self.jobs.apply(staged.jobs);
         for (hash, change) in staged.tokens {
             match change {
                 Change::Put(token) => self.put_token(token),

@@ -59,6 +59,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
                 model.asked.insert(digest, decode(&key, value)?);
             }
+            "job" => model.jobs.put(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
             "slot" => {
                 let slot: crate::work::Approved = decode(&key, value)?;

@@ -5,9 +5,9 @@ use super::{
     journal::{Batch, EVENTS},
 };
 use crate::fleet::{Asked, Audit, AuditSeq, BootSession, Event, EventSeq, History, Lease, Node, Revisions};
-use crate::id::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid};
+use crate::id::{BootSessionId, Digest, JobId, NodeId, ProfileName, SystemUuid};
 use crate::trust::{ApiToken, TokenRecord};
-use crate::work::{Approved, SlotId, Vm};
+use crate::work::{Approved, SlotId, Vm, job::Job};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -39,6 +39,7 @@ pub(super) struct Staged {
     pub(super) asked: BTreeMap<Digest, Change<Asked>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) slots: BTreeMap<SlotId, Change<Approved>>,
+    pub(super) jobs: BTreeMap<JobId, Change<Job>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -215,6 +216,31 @@ impl<'a> Tx<'a> {
         self.staged.asked.insert(key, Change::Put(asked));
     }
 
+    /// A job, as staged or as it was.
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        match self.staged.jobs.get(&id) {
+            Some(change) => change.value(),
+            None => self.model.job(id),
+        }
+    }
+
+    /// The job that has this node for itself, as staged or as it was.
+    pub fn job_on(&self, node: NodeId) -> Option<&Job> {
+        let staged = self.staged.jobs.values().filter_map(Change::value).find(|job| job.holds(node));
+        let before = || self.model.job_on(node).filter(|job| !self.staged.jobs.contains_key(&job.id));
+        staged.or_else(before)
+    }
+
+    /// Stores a job; the oldest that are over go beyond the bound.
+    pub fn put_job(&mut self, job: Job) {
+        if self.job(job.id).is_none() {
+            for surplus in self.model.jobs.surplus() {
+                self.staged.jobs.insert(surplus, Change::Remove);
+            }
+        }
+        self.staged.jobs.insert(job.id, Change::Put(job));
+    }
+
     /// Appends to the audit log.
     pub fn audit(&mut self, audit: Audit) {
         self.staged.audit.push(audit);
@@ -245,6 +271,7 @@ impl Staged {
             && self.asked.is_empty()
             && self.vms.is_empty()
             && self.slots.is_empty()
+            && self.jobs.is_empty()
             && self.events.is_empty()
             && self.audit.is_empty()
     }
@@ -266,6 +293,7 @@ impl Staged {
         write_all(&mut batch, "asked", &self.asked)?;
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
+        write_all(&mut batch, "job", &self.jobs)?;
         audit::write(&mut batch, next_audit, &self.audit)?;
         for (seq, event) in events {
             batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);

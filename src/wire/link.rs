@@ -14,11 +14,15 @@
 //!          ◀──────────────── Check           an operator wants to know now; answered by Checks
 //!          ◀─────────────────── Vm           the whole wish for one virtual machine; again after each welcome
 //!          Vm ──────────────────▶            the whole state of all of them, at each change
+//!          ◀────────────────── Job           the whole wish for one job on this node; again after each welcome
+//!          Job ─────────────────▶            the whole state of all of them, and what they write, piece by piece
+//!          ◀────────────── JobKept           a piece is kept: the next one may come
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
 use super::{
     CheckReport, EnrolResponse, Facts,
+    job::{JobNews, JobOrder, OutputKept},
     vm::{ConsoleOrder, VmNews, VmOrder},
 };
 use crate::id::{BootSessionId, NodeId, Timestamp};
@@ -50,6 +54,8 @@ pub enum FromAgent {
     Renewed,
     /// How its virtual machines are.
     Vm(VmNews),
+    /// How its jobs are, and what they write.
+    Job(JobNews),
     /// Half of the certificate's life is over: a new request for the same node.
     Renew {
         /// As in [`super::EnrolRequest`].
@@ -81,6 +87,10 @@ pub enum FromCentral {
         /// Comes back in [`CheckReport::asked`].
         asked: u64,
     },
+    /// How a job shall be on this node.
+    Job(JobOrder),
+    /// What a job wrote is kept.
+    JobKept(OutputKept),
     /// Whom the node is to trust from now on.
     Roots {
         /// The roots of the site, PEM.

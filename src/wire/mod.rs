@@ -17,6 +17,7 @@ pub mod bounded;
 mod check;
 mod enrol;
 mod facts;
+pub mod job;
 mod link;
 mod units;
 pub mod vm;

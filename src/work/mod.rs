@@ -7,6 +7,7 @@
 //! A node either holds virtual machines or is claimed by one job, never both.
 
 mod held;
+pub mod job;
 mod place;
 mod slot;
 mod vm;

@@ -22,6 +22,7 @@ mod parsers;
 mod http;
 mod identity;
 mod images;
+mod jobs;
 mod life;
 mod secrets;
 mod storm;

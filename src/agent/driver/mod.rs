@@ -10,6 +10,7 @@ use super::{
     checks,
     facts::{self, Tree},
     files::{self, FileError},
+    job::Jobs,
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     nat,
@@ -40,6 +41,8 @@ pub struct Options {
     pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
+    /// Folders of jobs; tmpfs, and every user may pass it.
+    pub jobs_dir: PathBuf,
     /// Root of the file system that facts, checks and the CA certificate are read from.
     pub root: PathBuf,
     /// Program and arguments that restart the machine.
@@ -91,6 +94,7 @@ struct Driver {
     _nat: nat::Keeper,
     /// The central node's clock as it was told last.
     clock: Option<checks::Reference>,
+    jobs: Jobs,
 }
 
 /// Runs the agent until `shutdown`.
@@ -107,6 +111,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let mut machine = Machine::new(config.node, boot.token.is_some(), life);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.remember(outcomes.all());
+    let jobs = Jobs::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
     let places = Places {
@@ -132,6 +137,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         vms,
         _nat: nat,
         clock: None,
+        jobs,
     };
     loop {
         let event = tokio::select! {
@@ -151,6 +157,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         }
     }
     driver.hang_up().await;
+    driver.jobs.end().await;
     Ok(())
 }
 
@@ -173,6 +180,7 @@ impl Driver {
             news = self.vms.news() => return Some(Event::Vm(news)),
             Some(done) = self.call.join_next() => done,
             Some(done) = self.work.join_next() => done,
+            news = self.jobs.next() => return Some(Event::Job(news)),
         };
         match done {
             Ok(Done::Event(event)) => Some(event),
@@ -222,6 +230,9 @@ impl Driver {
                 let all = FromAgent::Vm(self.vms.all());
                 self.say(&all).await;
             }
+            Action::Job(order) => self.jobs.order(order),
+            Action::JobKept(kept) => self.jobs.kept(kept),
+            Action::TellJobs => self.jobs.welcome(),
             Action::Close => {
                 self.call = JoinSet::new();
                 self.hang_up().await;
@@ -242,15 +253,10 @@ impl Driver {
                 self.kept(kept, "the new roots are not kept");
             }
             Action::DropCertificate => self.keys.drop_certificate(),
-            Action::Hello => {
-                let facts = facts::collect(&self.tree, Some(&self.config), Some(&self.boot));
-                let (node, session) = (self.config.node, self.boot.session);
-                let hello = Hello { version: wire::VERSION, node, session, facts };
-                self.say(&FromAgent::Hello(Box::new(hello))).await;
-                self.lead_the_way();
-            }
+            Action::Hello => self.hello().await,
             Action::Heartbeat => {
-                let heartbeat = Heartbeat { workloads: self.vms.workloads(), ..facts::heartbeat(&self.tree) };
+                let workloads = self.vms.workloads().saturating_add(self.jobs.count());
+                let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
                 self.say(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
@@ -285,6 +291,14 @@ impl Driver {
             Ok(tls) => self.vms.way(Way { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
+    }
+
+    async fn hello(&mut self) {
+        let facts = facts::collect(&self.tree, Some(&self.config), Some(&self.boot));
+        let (node, session) = (self.config.node, self.boot.session);
+        let hello = Hello { version: wire::VERSION, node, session, facts };
+        self.say(&FromAgent::Hello(Box::new(hello))).await;
+        self.lead_the_way();
     }
 
     fn check(&mut self) {

@@ -158,6 +158,7 @@ impl Machine {
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::Checked(report) => self.checked(now, report),
             Event::Vm(news) => vec![Action::Say(FromAgent::Vm(news))],
+            Event::Job(news) => vec![Action::Say(FromAgent::Job(news))],
             Event::RebootFailed(reason) => self.tasks.reboot_failed(reason).into_iter().map(Action::Say).collect(),
         };
         if self.tasks.reboots_now(now.timer) {
@@ -317,6 +318,8 @@ impl Machine {
             (State::Linked(_), FromCentral::Check { asked }) => self.runs.want(Some(asked)).into_iter().collect(),
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
+            (State::Linked(_), FromCentral::Job(order)) => vec![Action::Job(order)],
+            (State::Linked(_), FromCentral::JobKept(kept)) => vec![Action::JobKept(kept)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
                     // Asked for with a heartbeat: a rack does not ask in one instant.
@@ -343,7 +346,7 @@ impl Machine {
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
         let mut actions: Vec<Action> = self.runs.want(None).into_iter().collect();
-        actions.push(Action::TellVms);
+        actions.extend([Action::TellVms, Action::TellJobs]);
         actions.extend(self.tasks.unacknowledged().into_iter().map(Action::Say));
         actions
     }

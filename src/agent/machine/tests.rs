@@ -47,7 +47,7 @@ fn linked(life_s: u64) -> Machine {
     let mut machine = Machine::new(node(), false, Some(life(life_s)));
     assert_eq!(machine.on(at(0), 0, Event::Timer), [Action::OpenLink]);
     assert_eq!(machine.on(at(0), 0, Event::Connected), [Action::Hello]);
-    assert_eq!(machine.on(at(0), 0, welcome()), [Action::Check, Action::TellVms]);
+    assert_eq!(machine.on(at(0), 0, welcome()), [Action::Check, Action::TellVms, Action::TellJobs]);
     machine
 }
 

@@ -4,6 +4,7 @@ use crate::{
     id::Timestamp,
     wire::{
         CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
+        job::{JobNews, JobOrder, OutputKept},
         vm::{ConsoleOrder, VmNews, VmOrder},
     },
 };
@@ -64,6 +65,8 @@ pub enum Event {
     RebootFailed(String),
     /// What there is to tell of virtual machines.
     Vm(VmNews),
+    /// A job of this node has changed, or wrote something.
+    Job(JobNews),
 }
 
 /// What to do, in order.
@@ -104,6 +107,12 @@ pub enum Action {
     Console(ConsoleOrder),
     /// Say where all virtual machines stand.
     TellVms,
+    /// See to it that a job is as it shall be.
+    Job(JobOrder),
+    /// What a job wrote is kept.
+    JobKept(OutputKept),
+    /// Say where all jobs stand, and what they wrote that is not kept yet.
+    TellJobs,
     /// Ask for a new certificate over the link.
     AskRenewal,
     /// Restart the machine.

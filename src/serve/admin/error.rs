@@ -3,7 +3,7 @@
 use super::view::ErrorView;
 use crate::fleet::AuditOutcome;
 use crate::id::CorrelationId;
-use crate::serve::central::{ApiTokenError, OperateError, RenderError, SlotError, VmError};
+use crate::serve::central::{ApiTokenError, JobError, OperateError, RenderError, SlotError, VmError};
 use crate::store::StoreError;
 use crate::trust::Role;
 use axum::{
@@ -99,6 +99,11 @@ impl From<OperateError> for Refused {
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
+            OperateError::Job(JobError::None { .. }) => (StatusCode::NOT_FOUND, "no_task"),
+            OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),
+            OperateError::Job(JobError::NoGroup { .. }) => (StatusCode::NOT_FOUND, "no_group"),
+            OperateError::Job(JobError::NotEnough { .. }) => (StatusCode::CONFLICT, "not_enough_nodes"),
+            OperateError::Job(JobError::Output(_)) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
             OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
             OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),

@@ -21,6 +21,8 @@
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
 //! | `POST vms/{vm}/start`, `stop`, `restart`, `delete` | the virtual machine afterwards |
 //! | `GET slots`, `GET slots/{node}/{unit}`, `POST .../approve`, `disable`, `enable`, `release` | what of nodes can be given away |
+//! | `GET tasks`, `GET tasks/{task}`, `POST tasks`, `POST tasks/{task}/cancel` | programs on the metal of nodes |
+//! | `GET tasks/{task}/output?follow&from` | what a task wrote, one JSON object a line |
 //! | `POST backup` | a sealed backup, as a stream |
 //! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
@@ -52,6 +54,8 @@ mod routes;
 mod slots;
 mod socket;
 mod table;
+mod task_view;
+mod tasks;
 mod timeline;
 mod tokens;
 mod trust;

@@ -10,7 +10,7 @@ use super::{
     order::named,
     orders, slots,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
-    tokens, trust,
+    tasks, tokens, trust,
     view::{
         ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreateToken, CreatedApiToken,
         CreatedToken, DiffView, EventView, GENERATION_HEADER, GenerationView, NodeDetail, NodeView, PROFILE_HEADER,
@@ -45,7 +45,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
 pub(super) fn router(plane: Plane) -> Router {
-    let routes = slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default())))));
+    let routes = tasks::routes(slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default()))))));
     let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
         .into_router()

@@ -7,6 +7,7 @@ pub use super::bodies::{
 use super::doctor::Finding;
 pub use super::profile_view::ProfileView;
 pub use super::slots::{ApproveSlot, SlotView};
+pub use super::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 pub use super::vms::{CreateVm, DeleteVm, VmView};

@@ -29,7 +29,10 @@ pub(super) fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> Host<'a
     let total = facts.memory.total_kib.saturating_mul(1024);
     Host {
         node: node.id,
-        unready: (!takes_work(node.phase)).then(|| node.phase.as_str()),
+        unready: (!takes_work(node.phase))
+            .then(|| node.phase.as_str())
+            // It is the task's alone (BM-5).
+            .or_else(|| model.job_on(node.id).map(|_| "held_by_a_task")),
         runs: runs(node),
         threads: facts.cpu.threads,
         memory: total.saturating_sub(pool),

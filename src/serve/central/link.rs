@@ -116,6 +116,7 @@ impl Central {
             return Err(PlaneError::Unauthorized);
         }
         let _ = commands.try_send(LinkCommand::Send(self.roots_for(&peer.serial)));
+        self.job_node_linked(peer.node, session).await;
         for task in due {
             // The link was just made: if it is gone again, its tasks wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
@@ -169,6 +170,7 @@ impl Central {
                 self.vm_news(link.node, news).await?;
                 Ok(None)
             }
+            FromAgent::Job(news) => self.job_news(link, news).await,
             FromAgent::Renewed => self.renewed(link.node, &shown).await.map(|()| None),
             FromAgent::Renew { csr_pem } => {
                 self.renew_for(link.node, &shown, &csr_pem).await.map(|issued| Some(FromCentral::Certificate(issued)))

@@ -26,6 +26,7 @@
 //! | `vms`, `hosts`, `vm_news` | virtual machines: what is ordered, which nodes take them, what these tell of them |
 //! | `slots` | what of nodes may be given to virtual machines |
 //! | `fence` | what becomes of virtual machines when something becomes of their node |
+//! | `jobs`, `job_news` | an operator runs a program on nodes; nodes tell of their part of it |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
 //! | `volumes`, `consoles` | a node wants a file of its machines; an operator sits at one of them |
@@ -47,6 +48,8 @@ mod enrol;
 mod fence;
 mod fetch;
 mod hosts;
+mod job_news;
+mod jobs;
 mod keep;
 mod life;
 mod link;
@@ -82,6 +85,7 @@ pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fence::Workloads;
 pub use fetch::Fetched;
+pub use jobs::{JobError, RunJob};
 pub use link::{LinkCommand, LinkId};
 pub use live::Live;
 pub use loading::LineState;
@@ -106,7 +110,7 @@ use crate::config::Site;
 use crate::fleet::{By, Lease, Verb, Who};
 use crate::id::{BootSessionId, CorrelationId, Timestamp};
 use crate::overlay::AgentBinary;
-use crate::store::{Kept, KeptRevisions, Store};
+use crate::store::{Kept, KeptRevisions, Outputs, Store};
 use crate::trust::{CertificateAuthority, capability::Book};
 use bytes::Bytes;
 use std::{
@@ -167,6 +171,8 @@ pub struct Central {
     consoles: consoles::Consoles,
     fetching: vm_news::Fetching,
     strangers: vm_news::Strangers,
+    outputs: Arc<Outputs>,
+    strange_jobs: job_news::Strangers,
     vigil: Mutex<watch::Watched>,
     freed: Mutex<Vec<Lease>>,
     alarms: alarm::Limiter,
@@ -183,6 +189,7 @@ impl Central {
         let line = Line::new(parts.site.boot.max_loading);
         let kept = Kept::new(&parts.site.state_dir);
         let revisions = KeptRevisions::new(&parts.site.state_dir);
+        let outputs = Arc::new(Outputs::new(&parts.site.state_dir));
         let central = Arc::new(Central {
             live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog, BTreeMap::new()))),
             loaders: parts.loaders,
@@ -208,6 +215,8 @@ impl Central {
             consoles: consoles::Consoles::default(),
             fetching: vm_news::Fetching::default(),
             strangers: vm_news::Strangers::default(),
+            outputs,
+            strange_jobs: job_news::Strangers::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),
             alarms: alarm::Limiter::default(),

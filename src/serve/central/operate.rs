@@ -1,8 +1,8 @@
 //! An operator spoke.
 
 use super::{
-    ApiTokenError, Central, RenderError, RollbackError, life::acknowledge, orders::OrderError, script::phase_event,
-    slots::SlotError, stalls, vms::VmError,
+    ApiTokenError, Central, JobError, RenderError, RollbackError, life::acknowledge, orders::OrderError,
+    script::phase_event, slots::SlotError, stalls, vms::VmError,
 };
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
@@ -53,6 +53,9 @@ pub enum OperateError {
     /// Something that a node cannot be told.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// A job cannot be run, or is not there.
+    #[error(transparent)]
+    Job(#[from] JobError),
     /// A token of the admin plane.
     #[error(transparent)]
     ApiToken(#[from] ApiTokenError),

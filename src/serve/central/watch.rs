@@ -33,7 +33,9 @@ impl Central {
     pub async fn watch(&self) {
         self.watch_silence().await;
         self.record_repeats().await;
+        self.watch_jobs().await;
         if self.is_due() {
+            self.remind_of_jobs();
             self.watch_boots().await;
             self.place_waiting().await;
             self.forget_promises(self.now());

@@ -73,6 +73,7 @@ impl Machine {
             boot_file: self.path("etc/meshd/boot.json"),
             token_file: None,
             state_dir: self.path("run/meshd"),
+            jobs_dir: self.path("run/meshd-jobs"),
             root: self.root.path().to_owned(),
             vm_dir: self.path("var/lib/machines"),
             reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],

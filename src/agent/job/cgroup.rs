@@ -1,0 +1,133 @@
+//! Control groups (version 2): what holds all processes of a job together, whatever they do, and ends them all at once.
+//!
+//! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
+//! promise that a job is gone, so it runs none.
+
+use crate::id::{JobId, NodeId};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Between two looks whether a killed group is empty.
+const LOOK: Duration = Duration::from_millis(20);
+/// After so long somebody is told that a killed process does not end: it hangs in the kernel.
+const IMMORTAL: Duration = Duration::from_secs(30);
+
+/// The group of this agent's jobs, which has one below it for each.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    base: PathBuf,
+}
+
+impl Cgroups {
+    /// Finds the hierarchy, or mounts it at `place` where the system has not. Two agents of one machine do not meet: each has its node.
+    ///
+    /// # Errors
+    /// In words: there is none.
+    pub fn open(node: NodeId, place: &Path) -> Result<Self, String> {
+        let root = match mounted() {
+            Some(root) => root,
+            None => mount(place).map_err(|error| format!("cannot mount the control groups: {error}"))?,
+        };
+        Ok(Cgroups { base: root.join(format!("meshd-{node}")) })
+    }
+
+    /// The group of a job, made anew.
+    ///
+    /// # Errors
+    /// In words: it cannot be made, or not be killed.
+    pub fn make(&self, job: JobId) -> Result<Cgroup, String> {
+        let group = self.of(job);
+        fs::create_dir_all(&group.path).map_err(|error| format!("cannot make {}: {error}", group.path.display()))?;
+        if group.path.join("cgroup.kill").exists() {
+            Ok(group)
+        } else {
+            remove(&group.path);
+            Err("the kernel cannot kill a control group (it takes Linux 5.14)".to_owned())
+        }
+    }
+
+    /// The group of a job, which may not be there.
+    pub fn of(&self, job: JobId) -> Cgroup {
+        Cgroup { path: self.base.join(job.to_string()) }
+    }
+
+    /// Jobs that have a group.
+    pub fn jobs(&self) -> Vec<JobId> {
+        let entries = fs::read_dir(&self.base).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+}
+
+/// The group of one job.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// The file by which a process enters it.
+    pub fn procs(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Kills everything in it, groups below it too. What is forked meanwhile is killed as well: that is the kernel's promise.
+    pub fn kill(&self) {
+        if let Err(error) = fs::write(self.path.join("cgroup.kill"), "1")
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::error!(%error, group = %self.path.display(), "a job cannot be killed");
+        }
+    }
+
+    /// Kills everything in it, waits until nothing is left, and removes it. It may be called for one that is not there.
+    pub async fn end(&self) {
+        let mut waited = Duration::ZERO;
+        self.kill();
+        while self.is_populated() {
+            tokio::time::sleep(LOOK).await;
+            waited += LOOK;
+            if waited == IMMORTAL {
+                tracing::error!(group = %self.path.display(), "a killed process of a job does not end; the node needs a reboot");
+            }
+        }
+        remove(&self.path);
+        // The one above goes with its last job.
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+
+    fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+    }
+}
+
+/// Groups that a job made below its own go first.
+fn remove(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    // One that is not empty after all is found again by the next agent.
+    let _ = fs::remove_dir(path);
+}
+
+/// Where the system has mounted the hierarchy.
+fn mounted() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found =
+        fields.find(|fields| matches!(fields.as_slice(), [_, _, "cgroup2", options, ..] if options.starts_with("rw")));
+    found.and_then(|fields| fields.get(1).map(PathBuf::from))
+}
+
+fn mount(place: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(place)?;
+    let flags =
+        rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
+    rustix::mount::mount("cgroup2", place, "cgroup2", flags, None::<&std::ffi::CStr>)?;
+    Ok(place.to_owned())
+}

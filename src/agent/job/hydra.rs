@@ -1,0 +1,121 @@
+//! What `mpiexec -launcher manual` says before it waits: how each proxy is to be started. Pure; any text is either understood or refused.
+//!
+//! ```text
+//! HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual ... --proxy-id 0
+//! HYDRA_LAUNCH: ... --proxy-id 1
+//! HYDRA_LAUNCH_END
+//! ```
+//! (seen with MPICH 4.0.2; there is a blank at the end of each line)
+
+use crate::wire::job::{HydraLaunch, HydraLaunchError};
+use std::collections::BTreeMap;
+
+/// The last line of it.
+pub const END: &str = "HYDRA_LAUNCH_END";
+const LINE: &str = "HYDRA_LAUNCH:";
+
+/// Hydra said something else than how to start its proxies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HydraError {
+    /// A line that is none of its own.
+    #[error("Hydra said `{0}` where it should have said how to launch")]
+    Line(String),
+    /// A line without what every proxy needs.
+    #[error("Hydra names no {0} for a proxy")]
+    Missing(&'static str),
+    /// Two proxies are to be started differently, or in another order.
+    #[error("Hydra wants its proxies started in different ways; use the MPICH of the bundle `mpi`")]
+    Different,
+    /// Not one for each node.
+    #[error("Hydra wants {found} proxies for {wanted} nodes")]
+    Count {
+        /// How many lines there were.
+        found: usize,
+        /// How many nodes the job has.
+        wanted: usize,
+    },
+    /// Options that are not known.
+    #[error(transparent)]
+    Launch(#[from] HydraLaunchError),
+}
+
+/// Reads the lines up to [`END`], without it, for a job of so many nodes.
+pub fn launch(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
+    let mut all: Option<HydraLaunch> = None;
+    let mut found = 0;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let own = proxy(line, found)?;
+        if all.as_ref().is_some_and(|all| *all != own) {
+            return Err(HydraError::Different);
+        }
+        all = Some(own);
+        found += 1;
+    }
+    match all {
+        Some(launch) if found == nodes => Ok(launch),
+        _ => Err(HydraError::Count { found, wanted: nodes }),
+    }
+}
+
+/// One line: the proxy with this number.
+fn proxy(line: &str, number: usize) -> Result<HydraLaunch, HydraError> {
+    let odd = || HydraError::Line(line.chars().take(120).collect());
+    let mut words = line.strip_prefix(LINE).ok_or_else(odd)?.split_whitespace();
+    // Where its program lies is this node's affair.
+    words.next().ok_or_else(odd)?;
+    let mut options = BTreeMap::new();
+    while let Some(word) = words.next() {
+        let name = word.strip_prefix("--").filter(|name| !name.is_empty()).ok_or_else(odd)?;
+        options.insert(name.to_owned(), words.next().ok_or_else(odd)?.to_owned());
+    }
+    let control = options.remove("control-port").ok_or(HydraError::Missing("control port"))?;
+    let port = control.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let port = port.ok_or(HydraError::Missing("control port"))?;
+    let id = options.remove("proxy-id").ok_or(HydraError::Missing("number"))?;
+    if id.parse() != Ok(number) {
+        return Err(HydraError::Different);
+    }
+    Ok(HydraLaunch::new(port, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As MPICH 4.0.2 wrote it.
+    const SEEN: &str = "\
+HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 0 
+HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 1 
+";
+
+    #[test]
+    fn what_hydra_says_is_taken_apart_into_options() {
+        let launch = launch(SEEN, 2).expect("as it was seen");
+        assert_eq!(launch.port(), 36249);
+        let args: Vec<String> = launch.args().collect();
+        assert_eq!(args[..4], ["--demux", "poll", "--gpus-per-proc", "-2"]);
+        assert!(!args.iter().any(|arg| arg.contains("proxy-id") || arg.contains("control")));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        assert_eq!(launch(SEEN, 3), Err(HydraError::Count { found: 2, wanted: 3 }));
+        assert_eq!(launch("", 1), Err(HydraError::Count { found: 0, wanted: 1 }));
+        let one = |line: &str| launch(line, 1).expect_err("refused");
+        assert!(matches!(one("mpiexec: unrecognized option"), HydraError::Line(_)));
+        assert!(matches!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"), HydraError::Line(_)));
+        assert_eq!(one("HYDRA_LAUNCH: p --proxy-id 0"), HydraError::Missing("control port"));
+        assert_eq!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
+        let shell = "HYDRA_LAUNCH: /bin/sh --control-port a:1 --launcher-exec /bin/sh --proxy-id 0";
+        assert!(matches!(one(shell), HydraError::Launch(_)), "the program is not taken, nor what is not known");
+        assert_eq!(launch(&SEEN.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_reader(text in "(HYDRA_LAUNCH: |p|--[a-z]{0,3}|[ -:\n]|control-port|proxy-id|\\PC){0,40}", nodes in 0usize..3) {
+            let _ = launch(&text, nodes);
+        }
+    }
+}

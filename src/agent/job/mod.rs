@@ -1,0 +1,247 @@
+//! Jobs on this node: programs of operators, run on the metal, each with all that it starts in a control group of its own.
+//!
+//! ```text
+//! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean
+//!                   ├ enter   the process that becomes the program: control group, limits, user
+//!                   ├ hydra   what mpiexec says of how to launch: pure
+//!                   ├ pump    what the job writes, piece by piece
+//!                   └ cgroup  what ends all of it at once
+//!          Jobs ─▶ news for the central node
+//! ```
+//! Nothing outlives its owner: an agent that ends kills its jobs, and one that starts kills what an earlier one could not. The central
+//! node is told that they have failed.
+
+mod cgroup;
+pub mod enter;
+mod hydra;
+mod pump;
+mod work;
+
+use self::{cgroup::Cgroups, pump::Kept, work::Work};
+use crate::id::{JobId, NodeId};
+use crate::wire::job::{
+    JOB_UID, JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+/// Words of jobs that wait for the driver.
+const BACKLOG: usize = 16;
+/// Jobs whose release is remembered, so that an order that was on its way does not bring them back.
+const REMEMBERED: usize = 256;
+
+/// How long an agent that ends waits for the end of its jobs.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a job's task says.
+#[derive(Debug)]
+pub(in crate::agent) enum Word {
+    State(JobId, JobNodeState),
+    Output(Output),
+    Released(JobId),
+}
+
+/// All jobs of this node.
+pub struct Jobs {
+    folder: PathBuf,
+    cgroups: Result<Cgroups, String>,
+    jobs: BTreeMap<JobId, Entry>,
+    released: VecDeque<JobId>,
+    tasks: JoinSet<()>,
+    words: mpsc::Sender<Word>,
+    inbox: mpsc::Receiver<Word>,
+    news: VecDeque<JobNews>,
+}
+
+struct Entry {
+    state: JobNodeState,
+    kept: watch::Sender<Kept>,
+    gone: watch::Sender<bool>,
+    /// Somebody works at it.
+    alive: bool,
+}
+
+impl Jobs {
+    /// Opens the folder of jobs, and kills what an earlier agent left; `cgroups` is where the control groups are mounted if the system
+    /// has not done so.
+    pub fn open(folder: &Path, cgroups: &Path, node: NodeId) -> Self {
+        let (words, inbox) = mpsc::channel(BACKLOG);
+        let cgroups = Cgroups::open(node, cgroups);
+        let (folder, tasks) = (folder.to_owned(), JoinSet::new());
+        let (jobs, released, news) = Default::default();
+        let mut jobs = Jobs { folder, cgroups, jobs, released, tasks, words, inbox, news };
+        jobs.clean();
+        jobs
+    }
+
+    /// What is left of earlier agents.
+    fn clean(&mut self) {
+        let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut left: Vec<JobId> = folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        if let Ok(cgroups) = &self.cgroups {
+            left.extend(cgroups.jobs());
+        }
+        left.sort_unstable();
+        left.dedup();
+        for job in left {
+            tracing::warn!(%job, "a job of an earlier agent is killed");
+            let (gone, goes) = watch::channel(false);
+            let (group, folder) = (self.cgroups.clone().ok(), self.folder.join(job.to_string()));
+            // Beside everything else: what hangs in the kernel does not keep the agent from its link.
+            self.tasks.spawn(remains(job, group, folder, goes, self.words.clone()));
+            let detail = "the agent was started anew while the task ran; what was left of it is killed".to_owned();
+            let state = JobNodeState::Failed { kind: JobFault::AgentRestarted, detail };
+            self.jobs.insert(job, Entry { gone, alive: true, ..Entry::ended(state) });
+        }
+    }
+
+    /// The central node wants something of a job.
+    pub fn order(&mut self, JobOrder { job, want }: JobOrder) {
+        match want {
+            JobWant::Gone => match self.jobs.get(&job) {
+                Some(entry) if entry.alive => drop(entry.gone.send_replace(true)),
+                _ => self.release(job),
+            },
+            JobWant::Run(_) if self.jobs.contains_key(&job) => {}
+            // It was on its way when the job was ended.
+            JobWant::Run(_) if self.released.contains(&job) => self.news.push_back(JobNews::Released { job }),
+            JobWant::Run(run) => {
+                let (kept, keeps) = watch::channel(Kept::default());
+                let (gone, goes) = watch::channel(false);
+                let group = self.cgroups.as_ref().map_err(Clone::clone);
+                let group = group.and_then(|groups| groups.make(job));
+                let entry = match group {
+                    Ok(cgroup) => {
+                        let (folder, words) = (self.folder.join(job.to_string()), self.words.clone());
+                        let work = Work { job, run: *run, cgroup, folder, words, kept: keeps, gone: goes };
+                        self.tasks.spawn(work.run());
+                        Entry { state: JobNodeState::Starting, kept, gone, alive: true }
+                    }
+                    Err(detail) => Entry::ended(JobNodeState::Failed { kind: JobFault::CgroupMissing, detail }),
+                };
+                self.jobs.insert(job, entry);
+                self.news.push_back(self.all());
+            }
+        }
+    }
+
+    /// A piece of output is kept.
+    pub fn kept(&mut self, OutputKept { job, stream, upto }: OutputKept) {
+        let Some(entry) = self.jobs.get(&job) else { return };
+        entry.kept.send_modify(|kept| {
+            let known = kept.upto.entry(stream).or_default();
+            *known = upto.max(*known);
+        });
+    }
+
+    /// The central node has said welcome: it is told everything.
+    pub fn welcome(&mut self) {
+        self.news.push_back(self.all());
+        for entry in self.jobs.values() {
+            entry.kept.send_modify(|kept| kept.welcome += 1);
+        }
+    }
+
+    /// Jobs that run, or whose end is not settled.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.jobs.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The next thing to say. Cancel-safe.
+    pub async fn next(&mut self) -> JobNews {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return news;
+            }
+            tokio::select! {
+                // There is always one who could say something: this.
+                Some(word) = self.inbox.recv() => self.heard(word),
+                Some(ended) = self.tasks.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the task of a job has ended");
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, word: Word) {
+        match word {
+            Word::Output(output) => self.news.push_back(JobNews::Output(output)),
+            Word::Released(job) => self.release(job),
+            Word::State(job, mut state) => {
+                let Some(entry) = self.jobs.get_mut(&job) else { return };
+                if let JobNodeState::Failed { detail, .. } = &mut state {
+                    *detail = detail.chars().take(MAX_DETAIL).collect();
+                }
+                tracing::info!(%job, ?state, "job");
+                entry.state = state;
+                self.news.push_back(self.all());
+            }
+        }
+    }
+
+    fn release(&mut self, job: JobId) {
+        self.jobs.remove(&job);
+        if !self.released.contains(&job) {
+            self.released.push_back(job);
+            if self.released.len() > REMEMBERED {
+                self.released.pop_front();
+            }
+        }
+        self.news.push_back(JobNews::Released { job });
+    }
+
+    fn all(&self) -> JobNews {
+        let report = |(job, entry): (&JobId, &Entry)| JobReport { job: *job, state: entry.state.clone() };
+        JobNews::All { jobs: self.jobs.iter().take(MAX_JOBS).map(report).collect() }
+    }
+
+    /// The agent ends: so do its jobs, and nothing is said of them.
+    pub async fn end(self) {
+        let Jobs { mut tasks, cgroups, jobs, inbox, .. } = self;
+        drop(inbox);
+        if let Ok(cgroups) = &cgroups {
+            let all = async {
+                for job in jobs.keys() {
+                    cgroups.of(*job).end().await;
+                }
+            };
+            // What does not end by then is left to the next agent.
+            let _ = timeout(END_PATIENCE, all).await;
+        }
+        tasks.shutdown().await;
+    }
+}
+
+/// Ends what an earlier agent left of a job.
+async fn remains(
+    job: JobId,
+    groups: Option<Cgroups>,
+    folder: PathBuf,
+    mut gone: watch::Receiver<bool>,
+    words: mpsc::Sender<Word>,
+) {
+    if let Some(groups) = groups {
+        groups.of(job).end().await;
+    }
+    work::leave(&folder, JOB_UID);
+    if gone.wait_for(|gone| *gone).await.is_ok() {
+        let _ = words.send(Word::Released(job)).await;
+    }
+}
+
+impl Entry {
+    fn ended(state: JobNodeState) -> Self {
+        Entry { state, kept: watch::Sender::default(), gone: watch::Sender::new(false), alive: false }
+    }
+}

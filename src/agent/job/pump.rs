@@ -1,0 +1,55 @@
+//! From a pipe of a job to the central node: one piece at a time, told until it is kept. While nobody keeps it the pipe fills and the job
+//! waits; nothing is thrown away here, and nothing grows.
+
+use super::Word;
+use crate::id::JobId;
+use crate::wire::job::{MAX_PIECE, Output, Piece, Stream};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    sync::{mpsc, watch},
+    time::timeout,
+};
+
+/// A piece that was not answered for so long is told again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// How far each stream is kept, and a number that grows with each welcome: then everything is told again.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub upto: BTreeMap<Stream, u64>,
+    pub welcome: u64,
+}
+
+/// Reads until the end of the pipe. Returns when all of it is kept.
+pub async fn pump(
+    job: JobId,
+    stream: Stream,
+    mut from: impl AsyncRead + Unpin,
+    words: mpsc::Sender<Word>,
+    mut kept: watch::Receiver<Kept>,
+) {
+    let mut at = 0;
+    let mut buffer = vec![0; MAX_PIECE];
+    // An error is an end, too: nobody writes any more.
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let bytes = buffer.get(..length).unwrap_or_default().to_vec();
+        let end = at + bytes.len() as u64;
+        let piece = Output { job, stream, at, data: Piece::of(bytes) };
+        loop {
+            let welcome = kept.borrow_and_update().welcome;
+            if words.send(Word::Output(piece.clone())).await.is_err() {
+                return;
+            }
+            let is_kept = |kept: &Kept| kept.upto.get(&stream).is_some_and(|upto| *upto >= end);
+            let news = kept.wait_for(|kept| is_kept(kept) || kept.welcome != welcome);
+            match timeout(AGAIN, news).await.map(|news| news.map(|kept| is_kept(&kept))) {
+                Ok(Ok(true)) => break,
+                Ok(Err(_)) => return,
+                // The central node could not keep it, or has just come back.
+                Ok(Ok(false)) | Err(_) => {}
+            }
+        }
+        at = end;
+    }
+}

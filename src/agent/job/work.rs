@@ -1,0 +1,302 @@
+//! One job on this node, from its order to nothing being left of it.
+
+use super::{
+    Word,
+    cgroup::Cgroup,
+    enter::{self, Place},
+    hydra,
+    pump::{Kept, pump},
+};
+use crate::id::JobId;
+use crate::wire::job::{
+    HydraLaunch, JOB_UID, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv,
+};
+use rustix::fs::{Gid, Uid};
+use std::{
+    fs::{self, DirBuilder},
+    io::{self, PipeReader, PipeWriter},
+    net::{Ipv4Addr, SocketAddrV4},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt as _, MetadataExt as _},
+            process::ExitStatusExt as _,
+        },
+    },
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader},
+    net::unix::pipe::Receiver,
+    process::{Child, Command},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+/// How long the last that a killed job wrote may take to be kept.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long Hydra may take to say how to launch.
+const HYDRA_PATIENCE: Duration = Duration::from_secs(30);
+/// Most that Hydra may say before that, in bytes: a line for each of 4,096 nodes.
+const MAX_HYDRA: u64 = 2 << 20;
+/// Programs of Hydra.
+const MPIEXEC: &str = "mpiexec.hydra";
+const PROXY: &str = "hydra_pmi_proxy";
+
+/// What is needed to run a job.
+pub struct Work {
+    pub job: JobId,
+    pub run: JobRun,
+    pub cgroup: Cgroup,
+    /// The folder of the job, which is not there yet.
+    pub folder: PathBuf,
+    pub words: mpsc::Sender<Word>,
+    pub kept: watch::Receiver<Kept>,
+    /// True as soon as nothing of it shall be left.
+    pub gone: watch::Receiver<bool>,
+}
+
+/// Why a part of a job does not run.
+struct Fault(JobFault, String);
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Fault(JobFault::Prepare, error.to_string())
+    }
+}
+
+impl Work {
+    /// Runs the job to its end, then waits until it is to be gone.
+    pub async fn run(mut self) {
+        let mut pumps = JoinSet::new();
+        let mut gone = self.gone.clone();
+        let ended = tokio::select! {
+            ended = self.attempt(&mut pumps) => Some(ended),
+            _ = is_gone(&mut gone) => None,
+        };
+        // Also what the program left in the background: it ends with the job.
+        self.cgroup.end().await;
+        if let Some(ended) = ended {
+            let state = match ended {
+                Ok(code) => JobNodeState::Exited { code },
+                Err(Fault(kind, detail)) => JobNodeState::Failed { kind, detail },
+            };
+            tokio::select! {
+                () = joined(&mut pumps) => self.says(state).await,
+                _ = is_gone(&mut gone) => {}
+            }
+        }
+        // An agent that ends says nothing more.
+        if !is_gone(&mut gone).await {
+            return;
+        }
+        let _ = timeout(LAST_WORDS, joined(&mut pumps)).await;
+        leave(&self.folder, self.run.user.uid());
+        let _ = self.words.send(Word::Released(self.job)).await;
+    }
+
+    async fn says(&self, state: JobNodeState) {
+        // Nobody listens any more: then the agent ends.
+        let _ = self.words.send(Word::State(self.job, state)).await;
+    }
+
+    /// Starts what is to run here and waits for it; gives the exit code.
+    async fn attempt(&mut self, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
+        let checked = match self.run.role {
+            JobRole::Ranks { .. } => check_argv(&self.run.argv),
+            JobRole::Head { .. } | JobRole::Proxy { .. } => check_mpi_argv(&self.run.argv),
+        };
+        checked.map_err(|wrong| Fault(JobFault::Prepare, wrong.to_owned()))?;
+        self.prepare()?;
+        match self.run.role.clone() {
+            JobRole::Ranks { count, first } => self.ranks(count, first, pumps).await,
+            JobRole::Head { hosts, ranks_per_node } => self.head(&hosts, ranks_per_node, pumps).await,
+            JobRole::Proxy { control, proxy, launch } => {
+                let (writers, out) = self.pipes(pumps)?;
+                self.pump_out(out, pumps);
+                let mut child = self.proxy(control, proxy, &launch, &writers)?;
+                drop(writers);
+                self.says(JobNodeState::Running { launch: None }).await;
+                Ok(code(child.wait().await?))
+            }
+        }
+    }
+
+    /// A folder for the job's user alone.
+    fn prepare(&self) -> Result<(), Fault> {
+        let work = self.work_folder();
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
+        DirBuilder::new().mode(0o700).create(&work)?;
+        let uid = self.run.user.uid();
+        rustix::fs::chown(&work, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    fn work_folder(&self) -> PathBuf {
+        self.folder.join("work")
+    }
+
+    /// A process of the job.
+    fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
+        let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
+        let mut command = enter::command(&Place { procs, uid, dir: dir.clone() }, argv);
+        let dir = dir.display().to_string();
+        command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        command.stdout(pipes.out.try_clone()?).stderr(pipes.err.try_clone()?);
+        Ok(Command::from(command).spawn()?)
+    }
+
+    /// What all processes of the job on this node write to; the pumps end with the last of them.
+    fn pipes(&self, pumps: &mut JoinSet<()>) -> Result<(Writers, Receiver), Fault> {
+        let (out, err) = (std::io::pipe()?, std::io::pipe()?);
+        pumps.spawn(pump(self.job, Stream::Err, reader(err.0)?, self.words.clone(), self.kept.clone()));
+        Ok((Writers { out: out.1, err: err.1 }, reader(out.0)?))
+    }
+
+    fn pump_out(&self, from: impl AsyncRead + Unpin + Send + 'static, pumps: &mut JoinSet<()>) {
+        pumps.spawn(pump(self.job, Stream::Out, from, self.words.clone(), self.kept.clone()));
+    }
+
+    /// The program itself, so many times. The first that fails ends all.
+    async fn ranks(&self, count: u16, first: u32, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
+        let (writers, out) = self.pipes(pumps)?;
+        self.pump_out(out, pumps);
+        let mut children = JoinSet::new();
+        for local in 0..u32::from(count) {
+            let env = [("MESHD_RANK", (first + local).to_string()), ("MESHD_LOCAL_RANK", local.to_string())];
+            let mut child = self.spawn(&self.run.argv, &env, &writers)?;
+            children.spawn(async move { child.wait().await });
+        }
+        drop(writers);
+        self.says(JobNodeState::Running { launch: None }).await;
+        while let Some(ended) = children.join_next().await {
+            let ended = ended.map_err(|error| Fault(JobFault::Prepare, error.to_string()))??;
+            if code(ended) != 0 {
+                return Ok(code(ended));
+            }
+        }
+        Ok(0)
+    }
+
+    /// Hydra's `mpiexec`, and the proxy of this node once it has said how to start it.
+    async fn head(&self, hosts: &[Ipv4Addr], ranks: u16, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
+        let own = hosts.first().ok_or_else(|| Fault(JobFault::Prepare, "a job without nodes".to_owned()))?;
+        let (mpiexec, _) = (self.find(MPIEXEC)?, self.find(PROXY)?);
+        let names: Vec<String> = hosts.iter().map(Ipv4Addr::to_string).collect();
+        let count = hosts.len() * usize::from(ranks);
+        let options = [
+            ["-launcher", "manual"].map(str::to_owned),
+            ["-localhost".to_owned(), own.to_string()],
+            ["-wdir".to_owned(), self.work_folder().display().to_string()],
+            ["-hosts".to_owned(), names.join(",")],
+            ["-ppn".to_owned(), ranks.to_string()],
+            ["-n".to_owned(), count.to_string()],
+        ];
+        let argv: Vec<String> =
+            [mpiexec].into_iter().chain(options.into_iter().flatten()).chain(self.run.argv.clone()).collect();
+        let (writers, out) = self.pipes(pumps)?;
+        let mut child = self.spawn(&argv, &[], &writers)?;
+        let mut out = BufReader::new(out);
+        let said = tokio::select! {
+            said = timeout(HYDRA_PATIENCE, preamble(&mut out)) => said.unwrap_or_else(|_| Err("it said nothing".to_owned())),
+            ended = child.wait() => Err(format!("it ended with exit code {}", code(ended?))),
+        };
+        let fault = |why| Fault(JobFault::LaunchFailed, format!("{MPIEXEC} did not say how to launch: {why}"));
+        let said = said.map_err(fault)?;
+        let launch =
+            hydra::launch(&said, hosts.len()).map_err(|error| Fault(JobFault::LaunchFailed, error.to_string()))?;
+        // What was read beyond it is the ranks'.
+        self.pump_out(out, pumps);
+        let mut proxy = self.proxy(SocketAddrV4::new(*own, launch.port()), 0, &launch, &writers)?;
+        drop(writers);
+        self.says(JobNodeState::Running { launch: Some(launch) }).await;
+        let ended = child.wait().await?;
+        // The proxy ends with its head; waited for so that no zombie stays.
+        self.cgroup.kill();
+        proxy.wait().await?;
+        Ok(code(ended))
+    }
+
+    fn proxy(&self, control: SocketAddrV4, number: u32, launch: &HydraLaunch, pipes: &Writers) -> Result<Child, Fault> {
+        let mut argv = vec![self.find(PROXY)?, "--control-port".to_owned(), control.to_string()];
+        argv.extend(launch.args());
+        argv.extend(["--proxy-id".to_owned(), number.to_string()]);
+        self.spawn(&argv, &[], pipes)
+    }
+
+    /// Where a program of Hydra lies.
+    fn find(&self, program: &str) -> Result<String, Fault> {
+        let path = self.run.env.get("PATH").map(String::as_str).unwrap_or_default();
+        let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.exists());
+        let missing = || {
+            let detail =
+                format!("there is no {program}; give the profile the bundle `mpi`, or MPICH, or use --launcher none");
+            Fault(JobFault::LauncherMissing, detail)
+        };
+        Ok(found.ok_or_else(missing)?.display().to_string())
+    }
+}
+
+/// The ends that processes write to.
+struct Writers {
+    out: PipeWriter,
+    err: PipeWriter,
+}
+
+fn reader(pipe: PipeReader) -> io::Result<Receiver> {
+    Receiver::from_owned_fd(OwnedFd::from(pipe))
+}
+
+/// What Hydra says before the ranks do.
+async fn preamble(out: &mut (impl AsyncBufRead + Unpin)) -> Result<String, String> {
+    let mut said = String::new();
+    loop {
+        let mut line = Vec::new();
+        let room = MAX_HYDRA.saturating_sub(said.len() as u64);
+        let read = out.take(room).read_until(b'\n', &mut line).await.map_err(|error| error.to_string())?;
+        let line = String::from_utf8_lossy(&line);
+        match (read, line.trim()) {
+            (0, _) => return Err("it said too much, or nothing".to_owned()),
+            (_, hydra::END) => return Ok(said),
+            _ => said.push_str(&line),
+        }
+    }
+}
+
+/// As shells have it: that of the program, or 128 and the signal that killed it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
+    u8::try_from(code).unwrap_or(255)
+}
+
+/// Waits until nothing of the job shall be left; false if the agent ends.
+async fn is_gone(gone: &mut watch::Receiver<bool>) -> bool {
+    gone.wait_for(|gone| *gone).await.is_ok()
+}
+
+async fn joined(pumps: &mut JoinSet<()>) {
+    while pumps.join_next().await.is_some() {}
+}
+
+/// Removes the folder of a job, and what its user left where all users may write. The node was the job's alone, so it is nobody else's.
+pub(super) fn leave(folder: &Path, uid: u32) {
+    if let Err(error) = fs::remove_dir_all(folder)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::error!(%error, folder = %folder.display(), "the folder of a job stays");
+    }
+    // Shared memory of killed ranks; another user's files are none of the jobs'.
+    if uid != JOB_UID {
+        return;
+    }
+    for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let own = entry.metadata().is_ok_and(|file| file.is_file() && file.uid() == uid);
+        if own && let Err(error) = fs::remove_file(entry.path()) {
+            tracing::warn!(%error, file = %entry.path().display(), "shared memory of a job stays");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! `meshd task`: programs on the metal of nodes.
+
+use super::{
+    Context, Failure,
+    client::Client,
+    print::{self, Output, ago, clean, fields, now, table},
+    wait,
+};
+use crate::config::reader::parse_duration;
+use crate::id::JobId;
+use crate::serve::admin::view::{RunTask, TaskOutput, TaskView};
+use crate::wire::job::{JobUser, Stream};
+use crate::work::job::{JobCause, JobState, Launcher};
+use clap::{Args, Subcommand, ValueEnum};
+use std::{
+    io::Write as _,
+    time::{Duration, Instant},
+};
+
+/// How long a central node that went away is waited for while a task is followed.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Exit code when the operator stopped looking: the task goes on.
+const DETACHED: u8 = 130;
+
+/// A task has its nodes for itself, and ends on all of them.
+#[derive(Debug, Subcommand)]
+pub(super) enum Task {
+    /// Run a program on the nodes of a group, show what it writes, and end with its exit code
+    Run(Run),
+    /// Tasks that are kept, the newest last
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// One task and its nodes
+    Show {
+        task: JobId,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What a task wrote
+    Logs {
+        task: JobId,
+        /// Go on until it is over
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// End a task: all its processes on all its nodes
+    Cancel { task: JobId },
+}
+
+/// What is run, and where.
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The group of the site whose nodes run it
+    #[arg(long, value_name = "GROUP")]
+    group: String,
+    /// On so many of its nodes; on all of them unless this is said
+    #[arg(long, value_name = "N")]
+    nodes: Option<usize>,
+    /// So many ranks on each node
+    #[arg(long, value_name = "R", default_value_t = 1)]
+    ranks_per_node: u16,
+    /// How long it may take, its start included, such as 90s or 12h
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    timeout: Option<Duration>,
+    /// Who starts the ranks: mpich as soon as there is more than one, unless this is said
+    #[arg(long, value_enum)]
+    launcher: Option<How>,
+    /// Whose rights it has: a user ID from 1000 on, or root, which takes role admin
+    #[arg(long, value_name = "UID|root", value_parser = user)]
+    user: Option<JobUser>,
+    /// Print its ID and do not wait for it
+    #[arg(long)]
+    detach: bool,
+    /// An interrupt ends the task; without this it only ends this command
+    #[arg(long, conflicts_with = "detach")]
+    cancel_on_interrupt: bool,
+    /// Program and arguments; no shell sees them
+    #[arg(last = true, required = true, value_name = "ARGV")]
+    argv: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum How {
+    /// MPICH's Hydra, without ssh
+    Mpich,
+    /// Each node runs the program so many times; MESHD_RANK and others tell it which it is
+    None,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90s".to_owned())
+}
+
+fn user(text: &str) -> Result<JobUser, String> {
+    match text {
+        "root" => Ok(JobUser::Root),
+        text => text.parse().map(JobUser::Uid).map_err(|_| "write a user ID, or root".to_owned()),
+    }
+}
+
+impl Task {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            Task::Run(run) => run.run(&client),
+            Task::List { output } => {
+                let all: Vec<TaskView> = wait(client.get("/v1/tasks"))?;
+                output.print(&all, |all| list(all))
+            }
+            Task::Show { task, output } => {
+                let task: TaskView = wait(client.get(&format!("/v1/tasks/{task}")))?;
+                output.print(&task, show)
+            }
+            Task::Logs { task, follow } => wait(async { pour(&client, task, follow, &mut 0).await }),
+            Task::Cancel { task } => {
+                let cancelled: Option<TaskView> = wait(client.post(&format!("/v1/tasks/{task}/cancel"), &()))?;
+                match cancelled {
+                    Some(task) => eprintln!("task {} is {}", task.id, task.state.as_str()),
+                    None => eprintln!("task {task} is not on record; the nodes that run it were told to end it"),
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Run {
+    fn run(self, client: &Client) -> Result<(), Failure> {
+        let launcher = self.launcher.map(|how| match how {
+            How::Mpich => Launcher::Mpich,
+            How::None => Launcher::None,
+        });
+        let order = RunTask {
+            group: self.group,
+            argv: self.argv,
+            nodes: self.nodes,
+            ranks_per_node: Some(self.ranks_per_node),
+            launcher,
+            user: self.user.unwrap_or_default(),
+            timeout_s: self.timeout.map(|limit| limit.as_secs()),
+        };
+        let task: TaskView = wait(client.post("/v1/tasks", &order))?;
+        if self.detach {
+            return print::write(&format!("{}\n", task.id));
+        }
+        eprintln!(
+            "task {} on {}",
+            task.id,
+            task.nodes.iter().map(|node| node.node.to_string()).collect::<Vec<_>>().join(" ")
+        );
+        wait(async {
+            tokio::select! {
+                over = follow(client, task.id) => ended(&over?),
+                _ = tokio::signal::ctrl_c() => interrupted(client, task.id, self.cancel_on_interrupt).await,
+            }
+        })
+    }
+}
+
+async fn interrupted(client: &Client, task: JobId, cancel: bool) -> Result<(), Failure> {
+    if cancel {
+        let _: Option<TaskView> = client.post(&format!("/v1/tasks/{task}/cancel"), &()).await?;
+        return ended(&follow(client, task).await?);
+    }
+    eprintln!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
+    Err(Failure::of_program(DETACHED))
+}
+
+/// Shows what a task writes until it is over, across restarts of the central node.
+async fn follow(client: &Client, task: JobId) -> Result<TaskView, Failure> {
+    let (mut from, mut heard) = (0, Instant::now());
+    loop {
+        let before = from;
+        let whole = match pour(client, task, true, &mut from).await {
+            Err(failure) if failure.is_broken_pipe() => return Err(failure),
+            poured => poured.is_ok(),
+        };
+        match client.get::<TaskView>(&format!("/v1/tasks/{task}")).await {
+            Ok(view) if view.state.is_final() && whole => return Ok(view),
+            Ok(_) => heard = Instant::now(),
+            Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
+            Err(_) => {}
+        }
+        if before == from {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Writes what a task wrote from a place on; the place goes on with it.
+async fn pour(client: &Client, task: JobId, follow: bool, from: &mut u64) -> Result<(), Failure> {
+    let path = format!("/v1/tasks/{task}/output?follow={follow}&from={from}");
+    let lines = client.lines(&path, |text| {
+        match serde_json::from_slice(text).map_err(|error| Failure::of(&error))? {
+            TaskOutput::Dropped { dropped } => {
+                *from += dropped;
+                eprintln!("meshd: {} of output were not kept here", print::bytes(dropped));
+            }
+            TaskOutput::Piece(line) => {
+                *from += text.len() as u64;
+                let bytes = line.data.into_bytes().unwrap_or_default();
+                match line.stream {
+                    Stream::Out => {
+                        let mut out = std::io::stdout().lock();
+                        out.write_all(&bytes)?;
+                        out.flush()?;
+                    }
+                    Stream::Err => std::io::stderr().lock().write_all(&bytes)?,
+                }
+            }
+        }
+        Ok(())
+    });
+    lines.await
+}
+
+/// What the command ends with: the exit code of the program, else 1.
+fn ended(task: &TaskView) -> Result<(), Failure> {
+    match (task.state, task.code) {
+        (JobState::Succeeded, _) => Ok(()),
+        (_, Some(code)) if task.cause.as_deref() == Some(JobCause::Exited.as_str()) => {
+            eprintln!("task {} ended with exit code {code}", task.id);
+            Err(Failure::of_program(code))
+        }
+        _ => {
+            let node = task.node.map(|node| format!(" (node {node})")).unwrap_or_default();
+            let cause = task.cause.as_deref().unwrap_or_default();
+            let message = format!("task {} {}: {cause}: {}{node}", task.id, task.state.as_str(), clean(&task.detail));
+            Err(Failure::new(message, format!("meshd task show {}", task.id)))
+        }
+    }
+}
+
+fn list(all: &[TaskView]) -> String {
+    let rows = all.iter().map(|task| {
+        let program = task.argv.join(" ").chars().take(50).collect();
+        let nodes = task.nodes.len().to_string();
+        [task.id.to_string(), told(task), task.group.clone(), nodes, ago(task.created_at, now()), program]
+    });
+    table(["task", "state", "group", "nodes", "since", "program"], rows)
+}
+
+/// The state, with what ended it where that is no plain exit.
+fn told(task: &TaskView) -> String {
+    let state = task.state.as_str();
+    match (task.code, task.cause.as_deref()) {
+        (Some(code), _) if code != 0 => format!("{state} ({code})"),
+        (None, Some(cause)) if task.state == JobState::Failed => format!("{state} ({cause})"),
+        _ => state.to_owned(),
+    }
+}
+
+fn show(task: &TaskView) -> String {
+    let time = |at: Option<crate::id::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let user = match task.user {
+        JobUser::Job => "job".to_owned(),
+        JobUser::Root => "root".to_owned(),
+        JobUser::Uid(uid) => uid.to_string(),
+    };
+    let head = fields([
+        ("task", task.id.to_string()),
+        ("state", told(task)),
+        ("detail", task.detail.clone()),
+        ("node", task.node.map(|node| node.to_string()).unwrap_or_default()),
+        ("program", task.argv.join(" ")),
+        ("group", task.group.clone()),
+        ("launcher", format!("{}, {} ranks on each node", task.launcher.as_str(), task.ranks_per_node)),
+        ("user", user),
+        ("limit", task.timeout_s.map(|limit| print::span(Duration::from_secs(limit))).unwrap_or_default()),
+        ("owner", task.owner.clone()),
+        ("created", task.created_at.to_string()),
+        ("started", time(task.started_at)),
+        ("ended", time(task.ended_at)),
+    ]);
+    let rows = task.nodes.iter().map(|node| {
+        let lost = if node.lost { "lost" } else { "" };
+        let claimed = if node.claimed { "claimed" } else { "free" };
+        let code = node.code.map(|code| code.to_string()).unwrap_or_default();
+        [node.node.to_string(), node.address.to_string(), node.state.clone(), code, claimed.to_owned(), lost.to_owned()]
+    });
+    format!("{head}\n{}", table(["node", "address", "state", "exit", "claim", ""], rows))
+}

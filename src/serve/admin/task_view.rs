@@ -1,0 +1,158 @@
+//! What is asked and answered of tasks: programs on the metal of nodes.
+
+use crate::id::{JobId, NodeId, Timestamp};
+use crate::store::OutputLine;
+use crate::wire::job::JobUser;
+use crate::work::job::{Job, JobState, Launcher};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use utoipa::ToSchema;
+
+/// Body of `POST tasks`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunTask {
+    /// The group of the site whose nodes run it.
+    pub group: String,
+    /// Program and arguments. No shell sees them.
+    pub argv: Vec<String>,
+    /// On so many nodes; on all of the group unless it is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<usize>,
+    /// Ranks on each node; one unless it is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks_per_node: Option<u16>,
+    /// `mpich` or `none`; `mpich` as soon as there is more than one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub launcher: Option<Launcher>,
+    /// `job`, `root`, or `{"uid": 1000}`; root takes role admin.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub user: JobUser,
+    /// Seconds that it may take, its start included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+}
+
+/// A task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    /// Its ID.
+    #[schema(value_type = String)]
+    pub id: JobId,
+    /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
+    #[schema(value_type = String)]
+    pub state: JobState,
+    /// What ended it: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, or a fault of a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// In words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// The node that is to blame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub node: Option<NodeId>,
+    /// Exit code of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+    /// Whose nodes.
+    pub group: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Ranks on each node.
+    pub ranks_per_node: u16,
+    /// Who starts the ranks.
+    #[schema(value_type = String)]
+    pub launcher: Launcher,
+    /// Whose rights it has.
+    #[schema(value_type = Object)]
+    pub user: JobUser,
+    /// Its limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+    /// Who asked for it.
+    pub owner: String,
+    /// When.
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    /// When it ran on all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ended_at: Option<Timestamp>,
+    /// Its nodes, the first of which is the head.
+    pub nodes: Vec<TaskNode>,
+}
+
+/// One node of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskNode {
+    /// Which.
+    #[schema(value_type = String)]
+    pub node: NodeId,
+    /// Where the others reach it.
+    #[schema(value_type = String)]
+    pub address: Ipv4Addr,
+    /// `claimed`, `running`, `ended`, `released`.
+    pub state: String,
+    /// Nothing is known of it now.
+    pub lost: bool,
+    /// It is this task's alone.
+    pub claimed: bool,
+    /// Exit code of its part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+}
+
+/// A line of what a task wrote: a piece, or how much is not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TaskOutput {
+    /// A piece.
+    #[schema(value_type = Object)]
+    Piece(OutputLine),
+    /// Bytes of lines that were thrown away here.
+    Dropped {
+        /// How many.
+        dropped: u64,
+    },
+}
+
+impl TaskView {
+    /// Of a record.
+    pub fn new(job: &Job) -> Self {
+        let node = |member: &crate::work::job::Member| TaskNode {
+            node: member.node,
+            address: member.address,
+            state: member.state.as_str().to_owned(),
+            lost: member.lost,
+            claimed: member.is_held(),
+            code: member.code,
+        };
+        let end = job.end.as_ref();
+        TaskView {
+            id: job.id,
+            state: job.state,
+            cause: end.map(|end| end.cause.as_str().to_owned()),
+            detail: end.map(|end| end.detail.clone()).unwrap_or_default(),
+            node: end.and_then(|end| end.node),
+            code: end.and_then(|end| end.code),
+            group: job.spec.group.to_string(),
+            argv: job.spec.argv.clone(),
+            ranks_per_node: job.spec.ranks_per_node,
+            launcher: job.spec.launcher,
+            user: job.spec.user,
+            timeout_s: job.spec.timeout_s,
+            owner: job.owner.clone(),
+            created_at: job.created_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            nodes: job.members.iter().map(node).collect(),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What nodes tell of their jobs: how they are, what they write, that they are gone.
+
+use super::{Central, LinkCommand, LinkId, PlaneError, lock};
+use crate::fleet::{Actor, Event, EventKind};
+use crate::id::{BootSessionId, JobId, NodeId};
+use crate::wire::{
+    FromCentral,
+    job::{JobNews, JobOrder, JobReport, JobWant, MAX_JOBS, Output, OutputKept},
+};
+use crate::work::job::Seen;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
+
+/// Jobs that nodes tell of and nobody has on record: after a restore, most likely. They are never killed by themselves.
+#[derive(Default)]
+pub(super) struct Strangers(Mutex<BTreeMap<NodeId, BTreeSet<JobId>>>);
+
+impl Strangers {
+    /// Nodes that have any.
+    pub(super) fn nodes(&self) -> BTreeSet<NodeId> {
+        lock(&self.0).keys().copied().collect()
+    }
+
+    /// What a node has now; true if there is one that it had not.
+    fn are(&self, node: NodeId, jobs: BTreeSet<JobId>) -> bool {
+        let mut all = lock(&self.0);
+        if jobs.is_empty() {
+            all.remove(&node);
+            return false;
+        }
+        let new = all.get(&node).is_none_or(|before| !jobs.is_subset(before));
+        all.insert(node, jobs);
+        new
+    }
+
+    fn with(&self, job: JobId) -> Vec<NodeId> {
+        lock(&self.0).iter().filter(|(_, jobs)| jobs.contains(&job)).map(|(node, _)| *node).collect()
+    }
+}
+
+impl Central {
+    /// A node tells of its jobs.
+    pub(super) async fn job_news(&self, link: LinkId, news: JobNews) -> Result<Option<FromCentral>, PlaneError> {
+        let (node, now) = (link.node(), self.now());
+        match news {
+            JobNews::Output(output) => return Ok(self.keep_output(node, output).await),
+            JobNews::Released { job } => {
+                self.edit_jobs(&[job], |job| job.released(node, now)).await?;
+                let left = lock(&self.strange_jobs.0)
+                    .get(&node)
+                    .map(|jobs| jobs.iter().copied().filter(|id| *id != job).collect());
+                if let Some(left) = left {
+                    self.strange_jobs.are(node, left);
+                }
+            }
+            JobNews::All { jobs } => self.jobs_told(node, jobs).await?,
+        }
+        Ok(None)
+    }
+
+    /// All jobs of a node, as it tells.
+    async fn jobs_told(&self, node: NodeId, mut jobs: Vec<JobReport>) -> Result<(), PlaneError> {
+        jobs.truncate(MAX_JOBS);
+        let now = self.now();
+        let own = self.store.read(|model| model.job_on(node).map(|job| job.id));
+        if let Some(own) = own {
+            let state = jobs.iter().find(|report| report.job == own).map(|report| &report.state);
+            self.edit_jobs(&[own], |job| job.told(node, state, now)).await?;
+        }
+        let (over, strange): (Vec<JobId>, Vec<JobId>) = self.store.read(|model| {
+            let others = jobs.iter().map(|report| report.job).filter(|job| Some(*job) != own);
+            others.partition(|job| model.job(*job).is_some())
+        });
+        // On record, and not this node's any more: it has come back from where it was thought to be gone.
+        for job in over {
+            self.order_gone(node, job);
+        }
+        let names: Vec<String> = strange.iter().map(JobId::to_string).collect();
+        if self.strange_jobs.are(node, strange.into_iter().collect()) {
+            let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
+            self.record(Event::new(now, Actor::Node, EventKind::Job, detail).of_node(node)).await;
+        }
+        Ok(())
+    }
+
+    /// An agent of a node is there: of this boot, or of another one.
+    pub(super) async fn job_node_linked(&self, node: NodeId, session: BootSessionId) {
+        let now = self.now();
+        let Some(job) = self.store.read(|model| model.job_on(node).map(|job| job.id)) else { return };
+        if let Err(error) = self.edit_jobs(&[job], |job| job.seen(node, Seen::Linked(session), now)).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
+        }
+        self.tell_of_work(node);
+    }
+
+    /// An operator ends a job that is on no record; true if a node has it.
+    pub(super) fn release_stranger(&self, job: JobId) -> bool {
+        let nodes = self.strange_jobs.with(job);
+        nodes.iter().for_each(|node| self.order_gone(*node, job));
+        !nodes.is_empty()
+    }
+
+    fn order_gone(&self, node: NodeId, job: JobId) {
+        if let Some(live) = lock(&self.links.0).live.get(&node) {
+            let order = JobOrder { job, want: JobWant::Gone };
+            // It is told again with the next welcome if this is lost.
+            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Job(order)));
+        }
+    }
+
+    /// Keeps a piece of output if the job is on record and this node is of it. One that cannot be kept is not answered: it comes again.
+    async fn keep_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
+        let (job, stream, when) = (output.job, output.stream, self.now());
+        let known = self
+            .store
+            .read(|model| model.job(job).is_some_and(|job| job.members.iter().any(|member| member.node == node)));
+        if !known {
+            // Of a job that nobody will ever ask for: taken and thrown away, so that it does not wait for ever.
+            return Some(FromCentral::JobKept(OutputKept { job, stream, upto: u64::MAX }));
+        }
+        let outputs = Arc::clone(&self.outputs);
+        let kept = tokio::task::spawn_blocking(move || outputs.append(node, output, when)).await;
+        match kept.map_err(std::io::Error::other).and_then(|kept| kept) {
+            Ok(upto) => Some(FromCentral::JobKept(OutputKept { job, stream, upto })),
+            Err(error) => {
+                tracing::error!(%job, %node, %error, "the output of a task is not kept; check the disk");
+                None
+            }
+        }
+    }
+}

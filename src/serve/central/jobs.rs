@@ -1,0 +1,329 @@
+//! An operator runs a program on the metal of a group's nodes, or ends it; and what time does to it.
+//!
+//! Nodes are claimed in the transaction that stores the job, so that no two have one. What every node is to do follows from the record
+//! ([`Job::order_for`]) and is said whenever the record has changed, at each welcome, and again while something is waited for.
+
+use super::{Central, LinkCommand, OperateError, Shared, lock};
+use crate::fleet::{Actor, By, Cause, Event, EventKind, Phase};
+use crate::id::{GroupName, JobId, NodeId, Timestamp};
+use crate::store::{Chunk, StoreError, Tx};
+use crate::wire::{FromCentral, job::JobUser};
+use crate::work::job::{Job, JobSpec, JobState, Launcher, Member, Seen};
+use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
+use tokio::sync::watch;
+
+/// Most nodes that a refusal names.
+const MAX_NAMED: usize = 8;
+
+/// What an operator asks for; what is left out follows from the group.
+#[derive(Clone, Debug)]
+pub struct RunJob {
+    /// Whose nodes.
+    pub group: String,
+    /// On so many; on all of the group unless it is said.
+    pub nodes: Option<usize>,
+    /// Ranks on each node.
+    pub ranks_per_node: u16,
+    /// Who starts the ranks; see [`Launcher::of`].
+    pub launcher: Option<Launcher>,
+    /// Whose rights it has.
+    pub user: JobUser,
+    /// Its limit.
+    pub timeout_s: Option<u64>,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+}
+
+/// Why a job is not run, or not found.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// No such job.
+    #[error("there is no task {id}; `meshd task list` shows those that are kept")]
+    None {
+        /// What was asked for.
+        id: String,
+    },
+    /// What it shall be is not possible.
+    #[error("{0}")]
+    Spec(String),
+    /// No such group.
+    #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
+    NoGroup {
+        /// What was asked for.
+        group: String,
+        /// What there is.
+        known: String,
+    },
+    /// Too few nodes can take it now.
+    #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
+    NotEnough {
+        /// Of which group.
+        group: GroupName,
+        /// How many.
+        wanted: usize,
+        /// How many there are.
+        free: usize,
+        /// What is with the others.
+        why: String,
+    },
+    /// What it wrote cannot be read.
+    #[error("the output of a task cannot be read; check the disk")]
+    Output(#[from] io::Error),
+}
+
+impl Central {
+    /// Claims nodes and starts the job on them.
+    pub async fn run_job(&self, ask: RunJob, by: &By) -> Result<Job, OperateError> {
+        let site = self.site();
+        let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
+        let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
+        let group = named.ok_or_else(|| JobError::NoGroup { group: ask.group.clone(), known: known() })?;
+        let RunJob { ranks_per_node, user, timeout_s, argv, .. } = ask;
+        let nodes = ask.nodes.unwrap_or(group.nodes.len());
+        let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
+        let spec = JobSpec { group: group.name.clone(), argv, nodes, ranks_per_node, launcher, user, timeout_s };
+        spec.check().map_err(JobError::Spec)?;
+        let (id, now) = (JobId(self.random()), self.now());
+        let strangers = self.strange_jobs.nodes();
+        let job = self
+            .store
+            .commit(|tx| {
+                if tx.job(id).is_some() {
+                    return Err(JobError::Spec("the new task's ID is taken; ask again".to_owned()).into());
+                }
+                let members = claim(tx, &spec, &group.nodes, &strangers)?;
+                let job = Job::claim(id, spec, by.who.to_string(), members, now);
+                tx.event(Event::new(now, by, EventKind::Job, begun(&job)));
+                tx.put_job(job.clone());
+                Ok::<_, OperateError>(job)
+            })
+            .await?;
+        self.tell_of_job(&job);
+        self.sweep_outputs().await;
+        Ok(job)
+    }
+
+    /// Ends a job: all its processes everywhere.
+    pub async fn cancel_job(&self, id: JobId, by: &By) -> Result<Option<Job>, OperateError> {
+        let now = self.now();
+        let none = || JobError::None { id: id.to_string() };
+        let detail = by.reason.clone().unwrap_or_else(|| format!("by {}", by.who));
+        let cancelled = self.store.commit(|tx| {
+            let Some(mut job) = tx.job(id).cloned() else { return Err(OperateError::from(none())) };
+            if job.cancel(detail, now) {
+                tx.event(Event::new(now, by, EventKind::Job, format!("task {id} is cancelled")));
+                tx.put_job(job.clone());
+            }
+            Ok(job)
+        });
+        match cancelled.await {
+            Ok(job) => {
+                self.tell_of_job(&job);
+                Ok(Some(job))
+            }
+            // Nobody knows it, but a node runs it.
+            Err(OperateError::Job(JobError::None { .. })) if self.release_stranger(id) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A job on record.
+    pub fn job_record(&self, id: JobId) -> Result<Job, OperateError> {
+        let found = self.store.read(|model| model.job(id).cloned());
+        found.ok_or_else(|| JobError::None { id: id.to_string() }.into())
+    }
+
+    /// What a job wrote, from a place on.
+    pub async fn job_output(self: &Shared, id: JobId, from: u64) -> Result<Chunk, OperateError> {
+        let outputs = Arc::clone(&self.outputs);
+        let read = tokio::task::spawn_blocking(move || outputs.read(id, from)).await;
+        Ok(read.map_err(io::Error::other).and_then(|read| read).map_err(JobError::from)?)
+    }
+
+    /// Tells when a job has written more.
+    pub async fn job_output_grows(self: &Shared, id: JobId) -> Result<watch::Receiver<u64>, OperateError> {
+        let outputs = Arc::clone(&self.outputs);
+        let watched = tokio::task::spawn_blocking(move || outputs.watch(id)).await;
+        Ok(watched.map_err(io::Error::other).and_then(|watched| watched).map_err(JobError::from)?)
+    }
+
+    /// Throws away what was written by jobs that are on record no more.
+    async fn sweep_outputs(&self) {
+        let jobs: BTreeSet<JobId> = self.store.read(|model| model.jobs().map(|job| job.id).collect());
+        let outputs = Arc::clone(&self.outputs);
+        // What stays is thrown away with the next one.
+        let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&jobs)).await;
+    }
+
+    /// Edits jobs, writes down what has changed, and tells their nodes.
+    pub(super) async fn edit_jobs(&self, ids: &[JobId], edit: impl Fn(&mut Job)) -> Result<(), StoreError> {
+        let now = self.now();
+        let edited = |job: &Job| {
+            let mut after = job.clone();
+            edit(&mut after);
+            (after != *job).then_some(after)
+        };
+        // Most of what nodes tell changes nothing, and then nothing is written.
+        let changes =
+            self.store.read(|model| ids.iter().any(|id| model.job(*id).is_some_and(|job| edited(job).is_some())));
+        if !changes {
+            return Ok(());
+        }
+        let changed = self
+            .store
+            .commit(|tx| {
+                let mut changed = Vec::new();
+                for id in ids {
+                    let Some(before) = tx.job(*id).cloned() else { continue };
+                    let Some(after) = edited(&before) else { continue };
+                    for event in told(&before, &after, now) {
+                        tx.event(event);
+                    }
+                    tx.put_job(after.clone());
+                    changed.push(after);
+                }
+                Ok::<_, StoreError>(changed)
+            })
+            .await?;
+        for job in &changed {
+            self.tell_of_job(job);
+        }
+        Ok(())
+    }
+
+    /// Says to every node of a job what is wanted of it now.
+    fn tell_of_job(&self, job: &Job) {
+        job.members.iter().for_each(|member| self.tell_of_work(member.node));
+    }
+
+    /// Says to a node what is wanted of the job that holds it. What is said last is what the store says last: the record is read while
+    /// nobody else can send.
+    pub(super) fn tell_of_work(&self, node: NodeId) {
+        let links = lock(&self.links.0);
+        let Some(live) = links.live.get(&node) else { return };
+        let order = self.store.read(|model| model.job_on(node).and_then(|job| job.order_for(node)));
+        if let Some(order) = order {
+            // A full queue is no loss: it is said again.
+            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Job(order)));
+        }
+    }
+
+    /// Says again what nodes have not answered yet.
+    pub(super) fn remind_of_jobs(&self) {
+        let waits = |job: &&Job| matches!(job.state, JobState::Starting | JobState::Ending) || job.state.is_final();
+        let open: Vec<Job> = self.store.read(|model| model.open_jobs().filter(waits).cloned().collect());
+        open.iter().for_each(|job| self.tell_of_job(job));
+    }
+
+    /// Looks at the time, and at the nodes, of every job that is open.
+    pub(super) async fn watch_jobs(&self) {
+        let now = self.now();
+        let open: Vec<(JobId, Vec<(NodeId, Seen)>)> = self.store.read(|model| {
+            let seen = |job: &Job| job.holding().map(|id| (id, seen(model.node(id).map(|node| node.phase)))).collect();
+            model.open_jobs().map(|job| (job.id, seen(job))).collect()
+        });
+        for (id, nodes) in open {
+            let ids = [id];
+            let looked = self.edit_jobs(&ids, |job| {
+                for (node, seen) in &nodes {
+                    job.seen(*node, seen.clone(), now);
+                }
+                job.timer(now);
+            });
+            if let Err(error) = looked.await {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
+            }
+        }
+    }
+}
+
+/// What a node's phase says of the job that it runs.
+fn seen(phase: Option<Phase>) -> Seen {
+    match phase {
+        None | Some(Phase::Removed) => Seen::Removed,
+        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => Seen::There,
+        Some(phase) => Seen::Lost(format!("the node is {phase}")),
+    }
+}
+
+/// Takes nodes of a group, in the order of the site file.
+fn claim(
+    tx: &Tx<'_>,
+    spec: &JobSpec,
+    group: &[NodeId],
+    strangers: &BTreeSet<NodeId>,
+) -> Result<Vec<Member>, OperateError> {
+    let (mut free, mut others) = (Vec::new(), Vec::new());
+    for id in group {
+        match free_node(tx, *id, strangers) {
+            Ok(member) => free.push(member),
+            Err(why) => others.push(format!("{id} {why}")),
+        }
+    }
+    if free.len() < spec.nodes {
+        let (wanted, free, more) = (spec.nodes, free.len(), others.len().saturating_sub(MAX_NAMED));
+        others.truncate(MAX_NAMED);
+        let mut why = others.join(", ");
+        if more > 0 {
+            why += &format!(", and {more} more");
+        }
+        if why.is_empty() {
+            why = "the group has no more nodes".to_owned();
+        }
+        return Err(JobError::NotEnough { group: spec.group.clone(), wanted, free, why }.into());
+    }
+    free.truncate(spec.nodes);
+    Ok(free)
+}
+
+/// A node that a job may have for itself, or why it may not.
+fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Member, String> {
+    let node = tx.before().standing_for(id).ok_or("was never seen")?;
+    if node.phase != Phase::Online {
+        return Err(format!("is {}", node.phase));
+    }
+    if let Some(job) = tx.job_on(node.id) {
+        return Err(format!("has task {}", job.id));
+    }
+    // Nothing of this transaction places machines, so what was before it counts (BM-5).
+    if tx.before().held(node.id).is_some() {
+        return Err("has virtual machines".to_owned());
+    }
+    if strangers.contains(&node.id) {
+        return Err("runs a task that is not on record".to_owned());
+    }
+    let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };
+    let session = node.boot.ok_or("has not booted")?;
+    Ok(Member::claimed(node.id, session, address))
+}
+
+fn begun(job: &Job) -> String {
+    let nodes: Vec<String> = job.members.iter().map(|member| member.node.to_string()).collect();
+    format!("task {} of {} on {}: {}", job.id, job.spec.group, nodes.join(" "), job.spec.argv.join(" "))
+}
+
+/// The events between two moments of a job.
+fn told(before: &Job, after: &Job, now: Timestamp) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut say = |node: Option<NodeId>, what: String| {
+        let cause: Cause = Actor::Central.into();
+        events.push(Event::new(now, cause, EventKind::Job, format!("task {} {what}", after.id)).of_node(node));
+    };
+    if before.state == JobState::Starting && after.started_at != before.started_at {
+        say(None, "runs".to_owned());
+    }
+    if let (None, Some(end)) = (&before.end, &after.end) {
+        let detail = if end.detail.is_empty() { String::new() } else { format!(": {}", end.detail) };
+        say(end.node, format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()));
+    }
+    if !before.state.is_final() && after.state.is_final() {
+        say(None, format!("is {}", after.state.as_str()));
+    }
+    for member in &after.members {
+        let was = before.members.iter().find(|other| other.node == member.node);
+        if before.state.is_final() && !member.is_held() && was.is_some_and(Member::is_held) {
+            say(Some(member.node), "has left the node at last".to_owned());
+        }
+    }
+    events
+}

@@ -1,0 +1,147 @@
+//! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real MPICH.
+
+mod rig;
+
+use rig::Rig;
+use serde_json::Value;
+use std::fs;
+
+/// Nothing is claimed any more.
+fn all_free(task: &Value) -> bool {
+    task["nodes"].as_array().unwrap().iter().all(|node| node["claimed"] == false)
+}
+
+#[test]
+fn an_allreduce_over_two_nodes_is_right_and_nothing_of_it_is_left() {
+    let rig = Rig::new();
+    let program = rig.program();
+    let (code, out, said) = rig.run(&["--ranks-per-node", "2", "--", &program]);
+    assert_eq!(code, 0, "{out}\n{said}");
+    for rank in 0..4 {
+        assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
+    }
+    let tasks = rig.world.json(&["task", "list", "-o", "json"]);
+    let task = tasks[0].clone();
+    assert_eq!((&task["state"], &task["launcher"], &task["code"]), (&"succeeded".into(), &"mpich".into(), &0.into()));
+    assert!(all_free(&task) && task["nodes"][0]["address"] == "10.77.0.51", "{task}");
+    let mut kept: Vec<String> = rig.logs(task["id"].as_str().unwrap()).lines().map(str::to_owned).collect();
+    let mut seen: Vec<String> = out.lines().map(str::to_owned).collect();
+    kept.sort();
+    seen.sort();
+    assert_eq!(kept, seen, "what was shown is kept");
+    rig.is_clean();
+
+    // Its exit code is the command's; what it says on standard error stays there; no shell reads its arguments.
+    let (code, _, said) = rig.run(&["--", &program, "exit", "7"]);
+    assert_eq!(code, 7, "{said}");
+    let (code, out, said) = rig.run(&["--", &program, "say", "$(id); a  b"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("rank 1: [$(id); a  b]\n") && !out.contains("a  b"), "{said}");
+
+    // Without a launcher each node runs it, with what it needs to know.
+    let script = "echo rank $MESHD_RANK of $MESHD_RANKS on $MESHD_NODE; pwd; touch here";
+    let (code, out, said) = rig.run(&["--launcher", "none", "--ranks-per-node", "2", "--", "/bin/sh", "-c", script]);
+    assert_eq!(code, 0, "{said}");
+    for line in ["rank 0 of 4 on 0", "rank 1 of 4 on 0", "rank 2 of 4 on 1", "rank 3 of 4 on 1"] {
+        assert!(out.lines().any(|written| written == line), "{out}");
+    }
+    let (code, _, said) = rig.run(&["--nodes", "1", "--", "/no/such/program"]);
+    assert!(code == 127 && said.contains("cannot run /no/such/program"), "{code} {said}");
+    let (code, out, _) = rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "ulimit -c; cat /proc/self/status; exit 3"]);
+    assert!(code == 3 && out.starts_with("0\n") && out.contains("NoNewPrivs:\t1"), "{code} {out}");
+    let (code, out, _) =
+        rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end"]);
+    assert_eq!((code, out.len()), (0, 3_000_005), "more than any buffer");
+    for wrong in [&["--nodes", "3", "--", "true"][..], &["--", &program, ":", "x"], &["--user", "5", "--", "true"]] {
+        let (code, _, said) = rig.run(wrong);
+        assert!(code == 1 && said.starts_with("error: ") && said.contains("hint: "), "{wrong:?}: {said}");
+    }
+    rig.is_clean();
+    let audit = rig.world.json(&["audit", "-o", "json"]);
+    assert!(audit.as_array().unwrap().iter().any(|line| line["verb"] == "task-run"), "{audit}");
+}
+
+#[test]
+fn a_task_has_its_nodes_alone_and_cancel_and_time_end_all_of_it_whatever_it_does() {
+    let rig = Rig::new();
+    let program = rig.program();
+    let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "stay"]);
+    rig.until_written(&id, "stays", 4);
+    assert_eq!(rig.ranks(), 8, "each rank has a child that left it");
+    let (code, _, said) = rig.run(&["--nodes", "1", "--", "true"]);
+    assert!(code == 1 && said.contains(&format!("has task {id}")), "{said}");
+    assert_eq!(rig.task(&id)["state"], "running");
+    let cancelled = rig.world.meshd(&["task", "cancel", &id, "--reason", "enough"]);
+    assert!(cancelled.status.success());
+    let task = rig.until_state(&id, "cancelled");
+    assert!(all_free(&task) && task["detail"] == "enough", "{task}");
+    rig.is_clean();
+
+    // The same by its limit; a shell that leaves something in the background leaves nothing.
+    let id = rig.begin(&["--timeout", "6s", "--", &program, "stay"]);
+    let task = rig.until_state(&id, "timed_out");
+    assert!(all_free(&task) && task["cause"] == "time_limit", "{task}");
+    rig.is_clean();
+    let (code, out, said) = rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "setsid sleep 1000 & echo started"]);
+    assert_eq!((code, out.as_str()), (0, "started\n"), "{said}");
+    // Cancelled before its nodes can have answered.
+    let id = rig.begin(&["--", &program, "stay"]);
+    assert!(rig.world.meshd(&["task", "cancel", &id]).status.success());
+    assert!(all_free(&rig.until_state(&id, "cancelled")));
+    rig.is_clean();
+}
+
+#[test]
+fn a_task_goes_on_without_the_central_node_and_is_finished_when_it_is_back() {
+    let mut rig = Rig::new();
+    let (program, go) = (rig.program(), rig.file("go"));
+    let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "wait", &go]);
+    rig.until_written(&id, "sum 30 uid", 4);
+    let before = rig.ranks();
+    rig.world.kill();
+    assert_eq!((before, rig.ranks()), (4, 4));
+    // It ends while nobody is there to hear it.
+    fs::write(&go, "").unwrap();
+    rig.world.start();
+    let task = rig.until_state(&id, "succeeded");
+    assert!(all_free(&task) && task["code"] == 0, "{task}");
+    let logs = rig.logs(&id);
+    assert_eq!((logs.matches("late: sum 30").count(), logs.matches("uid").count()), (4, 4), "each line once: {logs}");
+    rig.is_clean();
+}
+
+#[test]
+fn the_end_of_an_agent_or_of_a_node_fails_the_task_and_frees_the_others() {
+    let mut rig = Rig::new();
+    let program = rig.program();
+    let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "stay"]);
+    rig.until_written(&id, "stays", 4);
+    rig.kill_agent(1);
+    rig.start_agent(1);
+    let task = rig.until_state(&id, "failed");
+    let (node, cause) = (task["node"].as_str().unwrap(), task["cause"].as_str().unwrap());
+    // The head may see it first: its Hydra misses the proxy.
+    assert!(cause == "exited" || cause == "agent_restarted" && node == rig.machines[1].id, "{task}");
+    assert!(all_free(&task), "{task}");
+    rig.is_clean();
+    rig.until_phase(1, "online");
+
+    // A node that is silent for too long: the other one is free, it is not.
+    let id = rig.begin(&["--launcher", "none", "--", &program, "stay"]);
+    rig.until_written(&id, "stays", 2);
+    rig.kill_agent(1);
+    let task = rig.until_state(&id, "failed");
+    assert_eq!((&task["cause"], &task["node"]), (&"node_lost".into(), &rig.machines[1].id.as_str().into()), "{task}");
+    assert_eq!((&task["nodes"][0]["claimed"], &task["nodes"][1]["claimed"]), (&false.into(), &true.into()));
+    let (code, _, said) = rig.run(&["--nodes", "1", "--", "true"]);
+    assert_eq!(code, 0, "the other one takes work: {said}");
+    rig.start_agent(1);
+    rig.until_phase(1, "online");
+    crate::world::eventually("the lost node is free", || {
+        let task = rig.task(&id);
+        if all_free(&task) { Ok(()) } else { Err(format!("{task}\n{}", rig.machines[1].log())) }
+    });
+    let (code, _, said) = rig.run(&["--", &program]);
+    assert_eq!(code, 0, "{said}");
+    rig.is_clean();
+}
