@@ -15,6 +15,7 @@ mod first_light;
 mod images;
 mod life;
 mod let_in;
+mod mpi;
 mod neighbours;
 mod other_networks;
 mod overlays;
