@@ -33,10 +33,27 @@ fn ask(stream: &mut (impl Read + Write), request: &str) -> io::Result<(u16, Stri
     let broken = || ended.err().unwrap_or_else(|| io::Error::other("the answer broke off"));
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return Err(broken()) };
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-    match status {
-        Some(status) if length.is_none_or(|length: usize| length == body.len()) => Ok((status, body.to_owned())),
-        _ => Err(broken()),
+    let head = head.to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    let body = if head.contains("\r\ntransfer-encoding: chunked") {
+        whole(body)
+    } else {
+        Some(body.to_owned()).filter(|body| length.is_none_or(|length: usize| length == body.len()))
+    };
+    status.zip(body).ok_or_else(broken)
+}
+
+/// What came in chunks (RFC 9112 section 7.1), if the last one is there: a meshd that is killed leaves it out.
+fn whole(mut chunks: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = chunks.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body.push_str(rest.get(..size)?);
+        chunks = rest.get(size..)?.strip_prefix("\r\n")?;
     }
 }
 
@@ -58,8 +75,7 @@ impl Admin {
 
     /// The body of an answer, which is a success.
     pub fn get(&self, path: &str) -> io::Result<String> {
-        // HTTP/1.0: the answer is not chunked, and ends with the connection.
-        let (status, body) = self.ask(&format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n"))?;
+        let (status, body) = self.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))?;
         if status == 200 { Ok(body) } else { Err(io::Error::other(format!("{path}: {status} {body}"))) }
     }
 
