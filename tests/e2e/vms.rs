@@ -37,11 +37,11 @@ trial() {
 	pid=$(cat "${console%/console.log}/qemu.pid")
 	echo "TRIAL-ACCEL $(tr '\0' ' ' <"/proc/$pid/cmdline" | grep -o -e '-accel [a-z]*')"
 	echo "TRIAL-UNIT $(mesh-agent vfio bind)"
-	until grep -q I "$console"; do sleep 1; done
+	until grep -q 5046I "$console"; do sleep 1; done
 	kill -9 $(pidof mesh-agent)
 	until grep -q "taken over" /var/log/messages; do sleep 1; done
 	echo "TRIAL-TAKEN $([ -e "/proc/$pid/cmdline" ] && echo runs)"
-	until grep -q Y "$console"; do sleep 1; done
+	until grep -q 5046IY "$console"; do sleep 1; done
 	kill -9 "$pid"
 	until rmmod kvm_amd 2>/dev/null; do sleep 1; done
 	echo "TRIAL-END"
