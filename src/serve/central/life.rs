@@ -153,7 +153,8 @@ impl Central {
     /// A node says that nothing runs on it; if it drains, that was all there was to wait for.
     pub(super) async fn drained(&self, id: NodeId) -> Result<(), StoreError> {
         let drains = self.store.read(|model| model.node(id).is_some_and(|node| node.phase == Phase::Draining));
-        if !drains || self.runs_vms(id) {
+        let has_task = self.store.read(|model| model.job_on(id).is_some());
+        if !drains || has_task || self.runs_vms(id) {
             return Ok(());
         }
         let now = self.now();

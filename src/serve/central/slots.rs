@@ -1,7 +1,7 @@
 //! Slots by an operator's word: approved, disabled, enabled, released.
 
 use super::{Central, OperateError, hosts::implied};
-use crate::fleet::{By, Event, EventKind};
+use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{NodeId, PciAddress, Timestamp};
 use crate::store::{Model, Tx};
 use crate::wire::vm::DiskIdentity;
@@ -37,6 +37,14 @@ pub enum SlotError {
         "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
     )]
     Disk(DiskIdentity),
+    /// What its node says of itself is not proven (DR-12).
+    #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
+    Unproven {
+        /// Which.
+        id: SlotId,
+        /// What is not proven.
+        why: String,
+    },
     /// The name of a fabric device is none.
     #[error("a fabric device is named by 1 to {MAX_FABRIC} printable characters without space")]
     Fabric,
@@ -88,6 +96,9 @@ impl Central {
             }
             if slot.functions.is_empty() {
                 return Err(SlotError::None(slot.id.clone()));
+            }
+            if let Some(why) = tx.node(slot.id.node).and_then(Node::unproven) {
+                return Err(SlotError::Unproven { id: slot.id.clone(), why });
             }
             if let Some(disk) = &parts.disk {
                 check_disk(tx.before(), &slot.id, disk)?;
