@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! MESH_CHECK status=FAIL check=kvm detail=/dev/kvm\scannot\sbe\sopened remediation=load\sKVM
-//! 1/2 GPU unit(s) ready
-//! failures=1 warnings=0
+//! failures=1 warnings=0 1/2 GPU unit(s) ready
 //! ```
 
 use super::{DiskFacts, SlotFacts, UnitFacts, UnitKind, UnitState};
@@ -135,7 +134,7 @@ impl DoctorReport {
 
     fn end(&self) -> String {
         let (ready, total) = (self.units_ready, self.units_total);
-        format!("{ready}/{total} GPU unit(s) ready\nfailures={} warnings={}\n", self.failures, self.warnings)
+        format!("failures={} warnings={} {ready}/{total} GPU unit(s) ready\n", self.failures, self.warnings)
     }
 }
 
@@ -296,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_count_units_failures_and_warnings() {
+    fn the_last_line_counts_failures_warnings_and_units() {
         let units = [UnitFacts { state: UnitState::Ready, ..UnitFacts::default() }, UnitFacts::default()];
         let checks = vec![check(CheckStatus::Fail, false), check(CheckStatus::Warn, true)];
         let report = DoctorReport::new(Timestamp::EPOCH, None, checks, &units);
         for told in [report.lines(), report.text()] {
-            assert!(told.ends_with("\n1/2 GPU unit(s) ready\nfailures=1 warnings=1\n"), "{told}");
+            assert!(told.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"), "{told}");
         }
         assert!(!report.text().contains("c\nd"), "nothing of a detail ends a line");
     }
