@@ -164,6 +164,25 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
 }
 
 #[tokio::test]
+async fn the_slot_of_a_node_that_cannot_prove_itself_is_not_approved() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = facts("ready");
+    node.boot_approved(Stage::Online).await;
+    let check = json!({ "name": "network", "status": "WARN", "detail": "nobody answered", "unproven": true });
+    assert!(node.say(serde_json::from_value(json!({ "kind": "checks", "checks": [check] })).unwrap()).await);
+    let slot = rig.central.slots().pop().expect("a candidate");
+    let approve =
+        || async { rig.central.approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove)).await };
+    let refused = approve().await.expect_err("it proved nothing");
+    assert!(code(&refused).contains("check network says WARN: nobody answered"), "{refused}");
+    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "candidate");
+    ready(&node).await;
+    assert_eq!(approve().await.unwrap().state.as_str(), "available");
+}
+
+#[tokio::test]
 async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_is_approved() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
