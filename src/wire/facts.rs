@@ -149,6 +149,12 @@ impl DiskFacts {
         self.names().next()
     }
 
+    /// The only one of these that calls itself so; `None` also where several do.
+    pub fn called<'a>(disks: &'a [DiskFacts], name: &str) -> Option<&'a DiskFacts> {
+        let mut found = disks.iter().filter(|disk| disk.names().any(|own| own == name));
+        found.next().filter(|_| found.next().is_none())
+    }
+
     /// Everything that it calls itself.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         [&self.wwid, &self.serial].into_iter().flatten().map(String::as_str)

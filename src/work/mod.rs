@@ -16,7 +16,8 @@ mod wishes;
 pub use held::Held;
 pub use place::{Fit, Host, Lack, Lacking, MAX_TOLD, NODE_RESERVE, Runs, Unfit, Verdict, lacks, place};
 pub use slot::{
-    Approved, MAX_FABRIC, ParseSlotIdError, Slot, SlotId, SlotState, barred, candidates, functions, judge, unit_of,
+    Approved, MAX_FABRIC, ParseSlotIdError, Slot, SlotId, SlotState, barred, candidates, functions, judge, of_node,
+    unit_of,
 };
 pub use vm::{Place, Seen, Vm, VmLife, VmTold, VmWish};
 

@@ -249,14 +249,9 @@ fn pool(ask: &VmAsk, host: &Host<'_>) -> (u64, u64) {
 }
 
 fn judge_disk(host: &Host<'_>, identity: &str) -> Result<(), Lack> {
-    let names =
-        |disk: &'_ DiskFacts| [disk.wwid.clone(), disk.serial.clone()].into_iter().flatten().collect::<Vec<_>>();
-    let is = |name: &Option<String>| name.as_deref() == Some(identity);
-    let found: Vec<&DiskFacts> = host.disks.iter().filter(|disk| is(&disk.wwid) || is(&disk.serial)).collect();
-    let [disk] = found.as_slice() else { return Err(Lack::DiskMissing) };
-    let names = names(disk);
+    let disk = DiskFacts::called(host.disks, identity).ok_or(Lack::DiskMissing)?;
     // What the node uses itself, and what its profile marks as data, is nobody's (ST-3, ST-4).
-    let is_free = disk.blocked.is_none() && host.held.disk(names.iter().map(String::as_str)).is_none();
+    let is_free = disk.blocked.is_none() && host.held.disk(disk.names()).is_none();
     if is_free { Ok(()) } else { Err(Lack::DiskTaken) }
 }
 

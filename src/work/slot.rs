@@ -201,6 +201,12 @@ fn free(unit: Option<&UnitFacts>, approved: Option<&Approved>, implied: bool) ->
     }
 }
 
+/// The slots of one node: the others of a site are not looked at.
+pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
+    let first = SlotId { node, unit: "0000:00:00.0".parse().expect("the lowest address is one") };
+    slots.range(first..).take_while(move |(id, _)| id.node == node)
+}
+
 /// Slots of one node that cannot be given although their unit is ready and free: unapproved, disabled, changed, or another one has
 /// their fabric device. By the first function of their unit, with the reason.
 pub fn barred(
@@ -211,8 +217,8 @@ pub fn barred(
     implied: bool,
 ) -> Vec<(PciAddress, String)> {
     let fabric_in_use = |own: &SlotId, device: &str| {
-        let of_node = approved.iter().filter(|(id, _)| id.node == node && *id != own);
-        of_node.filter(|(_, slot)| slot.fabric.as_deref() == Some(device)).any(|(id, _)| holds(id))
+        let others = of_node(approved, node).filter(|(id, _)| *id != own);
+        others.filter(|(_, slot)| slot.fabric.as_deref() == Some(device)).any(|(id, _)| holds(id))
     };
     let bar = |id: SlotId| {
         let record = approved.get(&id);

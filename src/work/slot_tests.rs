@@ -109,3 +109,19 @@ fn a_slot_is_named_by_its_node_and_its_unit() {
         assert!(text.parse::<SlotId>().is_err(), "{text}");
     }
 }
+
+#[test]
+fn the_slots_of_a_node_are_those_and_no_others() {
+    let [before, own, after] = {
+        let mut nodes = [1, 2, 3].map(|last| Basis::Mac(MacAddr([2, 0, 0, 0, 0, last])).node_id());
+        nodes.sort_unstable();
+        nodes
+    };
+    let slots = [before, own, after].into_iter().flat_map(|node| {
+        [ONE, TWO, "0000:00:00.0", "ffff:ff:1f.7"].map(|unit| (SlotId { node, unit: unit.parse().expect("one") }, ()))
+    });
+    let slots: BTreeMap<SlotId, ()> = slots.collect();
+    let found: Vec<&SlotId> = of_node(&slots, own).map(|(id, ())| id).collect();
+    assert_eq!(found.len(), 4);
+    assert!(found.iter().all(|id| id.node == own));
+}

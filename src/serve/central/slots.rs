@@ -4,8 +4,10 @@ use super::{Central, OperateError, hosts::implied};
 use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{NodeId, PciAddress, Timestamp};
 use crate::store::{Model, Tx};
-use crate::wire::vm::DiskIdentity;
-use crate::work::{Approved, MAX_FABRIC, Slot, SlotId, SlotState, Vm, VmWish, candidates, functions, judge, unit_of};
+use crate::wire::{DiskFacts, vm::DiskIdentity};
+use crate::work::{
+    Approved, MAX_FABRIC, Slot, SlotId, SlotState, Vm, VmWish, candidates, functions, judge, of_node, unit_of,
+};
 use std::collections::BTreeSet;
 
 /// Most slots of a site that are on record.
@@ -180,7 +182,7 @@ impl Central {
 
 /// A removed node has no slots any more.
 pub(super) fn forget_slots(tx: &mut Tx<'_>, node: NodeId) {
-    let own: Vec<SlotId> = tx.before().slots().keys().filter(|id| id.node == node).cloned().collect();
+    let own: Vec<SlotId> = of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
     own.into_iter().for_each(|id| tx.remove_slot(id));
 }
 
@@ -207,14 +209,13 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
 }
 
 fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
-    let is = |name: &Option<String>| name.as_deref() == Some(disk.as_str());
     let facts = facts_of(model, id.node);
-    let there = facts.is_some_and(|facts| facts.disks.iter().filter(|d| is(&d.wwid) || is(&d.serial)).count() == 1);
-    let taken = model
-        .slots()
-        .values()
-        .any(|other| other.id.node == id.node && other.id != *id && other.disk.as_ref() == Some(disk));
-    if there && !taken { Ok(()) } else { Err(SlotError::Disk(disk.clone())) }
+    let found = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));
+    // Another slot may know the same disk by its other name.
+    let is_it = |other: &DiskIdentity| found.is_some_and(|disk| disk.names().any(|name| name == other.as_str()));
+    let mut others = of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
+    let taken = others.any(|(_, other)| other.disk.as_ref().is_some_and(is_it));
+    if found.is_some() && !taken { Ok(()) } else { Err(SlotError::Disk(disk.clone())) }
 }
 
 fn unlawful(slot: &Slot, hint: &'static str) -> SlotError {

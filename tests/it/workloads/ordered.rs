@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{serve::central::VmVerb, wire::vm::VmWant};
+use meshd::{
+    serve::central::{SlotParts, VmVerb},
+    wire::vm::VmWant,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_after_it_went() {
@@ -180,6 +183,34 @@ async fn the_slot_of_a_node_that_cannot_prove_itself_is_not_approved() {
     assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "candidate");
     ready(&node).await;
     assert_eq!(approve().await.unwrap().state.as_str(), "available");
+}
+
+#[tokio::test]
+async fn a_disk_belongs_to_one_slot_whichever_of_its_names_is_said() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = facts("ready");
+    let mut second = node.facts.units[0].clone();
+    second.group = Some(5);
+    second.selected = vec!["0000:42:00.0".to_owned()];
+    second.members[0].address = "0000:42:00.0".to_owned();
+    node.facts.units.push(second);
+    let disk = json!({ "name": "sda", "wwid": "naa.5000c500a1b2c3d4", "serial": "ZA1B2C3D" });
+    node.facts.disks = vec![serde_json::from_value(disk).unwrap()];
+    node.boot_approved(Stage::Online).await;
+    ready(&node).await;
+    let slots = rig.central.slots();
+    assert_eq!(slots.len(), 2);
+    let approve = async |slot: usize, name: &str| {
+        let parts = SlotParts { disk: Some(name.parse().unwrap()), fabric: None };
+        rig.central.approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove)).await
+    };
+    assert!(approve(0, "naa.5000c500ffffffff").await.is_err(), "no disk is called so");
+    approve(0, "naa.5000c500a1b2c3d4").await.unwrap();
+    let refused = approve(1, "ZA1B2C3D").await.expect_err("it is the other one's");
+    assert!(code(&refused).contains("belongs to another slot"), "{refused}");
+    approve(0, "ZA1B2C3D").await.expect("its own, by its other name");
 }
 
 #[tokio::test]
