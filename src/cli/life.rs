@@ -20,7 +20,7 @@ pub(super) struct Ending {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
-    /// Also where virtual machines are lost by it
+    /// Also where virtual machines or a task are lost by it
     #[arg(long)]
     force: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct Replace {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
-    /// Also where virtual machines are lost by it
+    /// Also where virtual machines or a task are lost by it
     #[arg(long)]
     force: bool,
 }

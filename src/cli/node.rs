@@ -65,7 +65,7 @@ pub(super) enum Node {
         /// Reboot it at once
         #[arg(long)]
         reboot: bool,
-        /// Also where virtual machines are lost by it
+        /// Also where virtual machines or a task are lost by it
         #[arg(long)]
         force: bool,
     },
@@ -97,7 +97,7 @@ pub(super) enum Node {
     Reboot {
         /// ID or name
         node: String,
-        /// Also where virtual machines are lost by it
+        /// Also where virtual machines or a task are lost by it
         #[arg(long)]
         force: bool,
     },

@@ -103,6 +103,7 @@ impl From<OperateError> for Refused {
             OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),
             OperateError::Job(JobError::NoGroup { .. }) => (StatusCode::NOT_FOUND, "no_group"),
             OperateError::Job(JobError::NotEnough { .. }) => (StatusCode::CONFLICT, "not_enough_nodes"),
+            OperateError::Job(JobError::Holds { .. }) => (StatusCode::CONFLICT, "node_in_use"),
             OperateError::Job(JobError::Output(_)) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
             OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
             OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),

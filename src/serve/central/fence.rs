@@ -2,7 +2,7 @@
 //! so, or when its credentials were taken and it is certain that the machine runs no more: it booted anew, or an operator says so.
 
 use super::{
-    Central, OperateError,
+    Central, JobError, OperateError,
     revoke::disown,
     script::phase_event,
     slots::forget_slots,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange};
 use crate::id::{NodeId, SystemUuid, Timestamp};
-use crate::store::{StoreError, Tx};
+use crate::store::{Model, StoreError, Tx};
 use crate::work::{Vm, VmWish};
 
 /// Most names that a refusal tells.
@@ -28,11 +28,12 @@ pub enum Workloads {
 }
 
 impl Central {
-    /// Refuses what would end or lose virtual machines of a node, unless it was drained, or whoever orders it says that they may be lost.
+    /// Refuses what would end or lose the work of a node, unless it was drained, or whoever orders it says that it may be lost.
     pub(super) fn spare(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
         if by.forced {
             return Ok(());
         }
+        self.spare_task(id)?;
         let held = self.store.read(|model| {
             let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
             let all: Vec<String> =
@@ -54,11 +55,17 @@ impl Central {
     pub(super) fn spare_all(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
         let names: Vec<String> =
             self.store.read(|model| model.vms_of(id).map(|vm| vm.name().to_string()).take(MAX_TOLD).collect());
-        if names.is_empty() || by.forced {
-            Ok(())
-        } else {
-            Err(VmError::Holds { node: id, names: names.join(", ") }.into())
+        if by.forced {
+            return Ok(());
         }
+        self.spare_task(id)?;
+        if names.is_empty() { Ok(()) } else { Err(VmError::Holds { node: id, names: names.join(", ") }.into()) }
+    }
+
+    /// A task that is over may hold a node that was lost; nothing of it is left to lose.
+    fn spare_task(&self, id: NodeId) -> Result<(), JobError> {
+        let runs = |model: &Model| model.job_on(id).filter(|job| !job.state.is_final()).map(|job| job.id);
+        self.store.read(runs).map_or(Ok(()), |job| Err(JobError::Holds { node: id, id: job }))
     }
 
     /// A node that drains stops what runs on it.

@@ -66,6 +66,16 @@ pub enum JobError {
         /// What is with the others.
         why: String,
     },
+    /// A node runs one.
+    #[error(
+        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
+    )]
+    Holds {
+        /// Which node.
+        node: NodeId,
+        /// Which task.
+        id: JobId,
+    },
     /// What it wrote cannot be read.
     #[error("the output of a task cannot be read; check the disk")]
     Output(#[from] io::Error),

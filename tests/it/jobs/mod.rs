@@ -70,6 +70,12 @@ fn a_task_has_its_nodes_alone_and_cancel_and_time_end_all_of_it_whatever_it_does
     assert_eq!(rig.ranks(), 8, "each rank has a child that left it");
     let (code, _, said) = rig.run(&["--nodes", "1", "--", "true"]);
     assert!(code == 1 && said.contains(&format!("has task {id}")), "{said}");
+    let node = rig.task(&id)["nodes"][0]["node"].as_str().expect("an ID").to_owned();
+    for order in [&["node", "reboot", &node][..], &["node", "remove", &node, "--yes"]] {
+        let refused = rig.world.meshd(order);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(&format!("runs task {id}")), "{order:?}: {said}");
+    }
     assert_eq!(rig.task(&id)["state"], "running");
     let cancelled = rig.world.meshd(&["task", "cancel", &id, "--reason", "enough"]);
     assert!(cancelled.status.success());
