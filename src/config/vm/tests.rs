@@ -39,6 +39,21 @@ format = "qcow"
 }
 
 #[test]
+fn the_annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
+    let sample = include_str!("../../../docs/vm.toml");
+    let spec = read(sample).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((spec.volumes.len(), spec.nics.len()), (1, 1));
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    let whole: Vec<String> = sample.lines().map(uncomment).collect();
+    let spec = read(&whole.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(spec.volumes.len(), 3);
+    assert!(spec.cloud_init.is_some() && spec.nics[0].address.is_some());
+}
+
+#[test]
 fn what_only_the_wire_knows_has_its_line_too() {
     let text = format!(
         r#"name = "a"
