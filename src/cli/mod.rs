@@ -39,7 +39,6 @@ mod token;
 mod units;
 mod versions;
 mod vm;
-mod vm_wait;
 mod volume;
 
 pub use failure::Failure;

@@ -6,7 +6,6 @@ use super::{
     console,
     node::word,
     print::{self, Output, ago, confirm, fields, now, table},
-    vm_wait::{Until, Wait},
     wait,
 };
 use crate::config;
@@ -31,30 +30,22 @@ pub(super) enum Vm {
         #[arg(long)]
         start: bool,
         #[command(flatten)]
-        wait: Wait,
-        #[command(flatten)]
         output: Output,
     },
     /// Run it
     Start {
         /// Name or UUID
         vm: String,
-        #[command(flatten)]
-        wait: Wait,
     },
     /// Switch it off: the guest is asked first, and ended when its time is over
     Stop {
         /// Name or UUID
         vm: String,
-        #[command(flatten)]
-        wait: Wait,
     },
     /// Stop it and run it again
     Restart {
         /// Name or UUID
         vm: String,
-        #[command(flatten)]
-        wait: Wait,
     },
     /// All virtual machines, also those that nodes have and nobody ordered
     List {
@@ -94,8 +85,6 @@ pub(super) enum Vm {
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
-        #[command(flatten)]
-        wait: Wait,
     },
 }
 
@@ -109,18 +98,14 @@ impl Vm {
         let client = context.client()?;
         wait(async {
             match self {
-                Vm::Create { node, start, wait, output, .. } => {
+                Vm::Create { node, start, output, .. } => {
                     let vm = file.expect("read above");
-                    let mut vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
-                    if start && wait.is_asked() {
-                        wait.wait(&client, &vm, Until::Running).await?;
-                        vm = client.get(&path(&vm.uuid.to_string(), "")).await?;
-                    }
+                    let vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
                     output.print(&vm, show)
                 }
-                Vm::Start { vm, wait } => order(&client, &vm, "start", wait, Until::Running).await,
-                Vm::Stop { vm, wait } => order(&client, &vm, "stop", wait, Until::Off).await,
-                Vm::Restart { vm, wait } => order(&client, &vm, "restart", wait, Until::Running).await,
+                Vm::Start { vm } => order(&client, &vm, "start").await,
+                Vm::Stop { vm } => order(&client, &vm, "stop").await,
+                Vm::Restart { vm } => order(&client, &vm, "restart").await,
                 Vm::List { output } => {
                     let all: Vec<VmView> = client.get("/v1/vms").await?;
                     output.print(&all, |all| list(all))
@@ -131,7 +116,7 @@ impl Vm {
                 }
                 Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
                 Vm::Logs { vm, follow } => console::logs(&client, &vm, follow).await,
-                Vm::Delete { vm, node, yes, wait } => {
+                Vm::Delete { vm, node, yes } => {
                     if !yes {
                         confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
                     }
@@ -140,7 +125,7 @@ impl Vm {
                         Some(node) => eprintln!("{} ({}) is being released by {node}", gone.name, gone.uuid),
                         None => eprintln!("{} ({}) is gone", gone.name, gone.uuid),
                     }
-                    wait.wait(&client, &gone, Until::Gone).await
+                    Ok(())
                 }
             }
         })
@@ -161,11 +146,11 @@ pub(super) fn path(vm: &str, rest: &str) -> String {
     format!("/v1/vms/{}{rest}", segment(vm))
 }
 
-async fn order(client: &Client, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
+async fn order(client: &Client, vm: &str, verb: &str) -> Result<(), Failure> {
     let vm: VmView = client.post(&path(vm, &format!("/{verb}")), &()).await?;
     let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
     eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
-    wait.wait(client, &vm, until).await
+    Ok(())
 }
 
 fn list(all: &[VmView]) -> String {

@@ -67,9 +67,6 @@ pub struct VmView {
     /// Since when the node tells that state.
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// True once its node has told that it is as it was ordered last, or cannot be.
-    #[serde(default)]
-    pub settled: bool,
     /// How often its node started it again in a row.
     pub restarts: u32,
     /// Why it failed, or was started again last.
@@ -119,7 +116,6 @@ impl VmView {
             wish: Some(vm.wish),
             node: vm.node(),
             since: seen.map(|seen| seen.since),
-            settled: vm.is_settled(),
             restarts: seen.map_or(0, |seen| seen.restarts),
             failure: seen.and_then(|seen| seen.failure.clone()),
             fetching: None,
