@@ -152,7 +152,17 @@ mod tests {
         let args = ["-c", "sleep 600; :", "-pidfile"].map(str::to_owned);
         let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
         let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
-        let found = find(&pidfile).expect("it is found");
+        // A process that was just made has no command line for a moment: the kernel writes it after it has let go of who made it.
+        let found = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(10));
+            loop {
+                looks.tick().await;
+                if let Some(found) = find(&pidfile) {
+                    return found;
+                }
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(60), found).await.expect("it is found");
         assert_eq!(found.id(), process.id());
         assert!(find(&dir.path().join("qemu")).is_none(), "another file is another machine");
         // The shell alone is signalled; its own group goes with it.
@@ -162,7 +172,14 @@ mod tests {
         assert_eq!(process.ended().await, "ended", "the second time nobody knows more");
         found.signal(Signal::KILL);
         assert_eq!(found.ended().await, "ended");
-        assert!(find(&pidfile).is_none());
+        // What the shell had just forked carries its command line until the kernel is done with it.
+        let gone = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(10));
+            while find(&pidfile).is_some() {
+                looks.tick().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), gone).await.expect("nothing of it is left");
     }
 
     #[tokio::test]
