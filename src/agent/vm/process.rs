@@ -144,6 +144,19 @@ pub async fn run(program: &Path, args: &[String]) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+        let looking = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(10));
+            loop {
+                looks.tick().await;
+                if let Some(seen) = look() {
+                    return seen;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), looking).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    }
+
     #[tokio::test]
     async fn a_process_is_found_by_its_file_killed_and_told_how_it_ended() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -153,16 +166,7 @@ mod tests {
         let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
         let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
         // A process that was just made has no command line for a moment: the kernel writes it after it has let go of who made it.
-        let found = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(10));
-            loop {
-                looks.tick().await;
-                if let Some(found) = find(&pidfile) {
-                    return found;
-                }
-            }
-        };
-        let found = tokio::time::timeout(Duration::from_secs(60), found).await.expect("it is found");
+        let found = until("it is found", || find(&pidfile)).await;
         assert_eq!(found.id(), process.id());
         assert!(find(&dir.path().join("qemu")).is_none(), "another file is another machine");
         // The shell alone is signalled; its own group goes with it.
@@ -173,13 +177,7 @@ mod tests {
         found.signal(Signal::KILL);
         assert_eq!(found.ended().await, "ended");
         // What the shell had just forked carries its command line until the kernel is done with it.
-        let gone = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(10));
-            while find(&pidfile).is_some() {
-                looks.tick().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), gone).await.expect("nothing of it is left");
+        until("nothing of it is left", || find(&pidfile).is_none().then_some(())).await;
     }
 
     #[tokio::test]
