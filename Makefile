@@ -55,6 +55,7 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@.ci/setup lint
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
+	@cargo clippy --quiet --locked --test e2e -- -D warnings
 	@cargo clippy --quiet --locked --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 

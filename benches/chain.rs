@@ -24,7 +24,7 @@ fn main() -> anyhow::Result<()> {
     overlays(&mut table);
     commits(&mut table);
     changes(&mut table)?;
-    placements(&mut table);
+    placements(&mut table)?;
     table.finish("chain");
     Ok(())
 }
@@ -140,6 +140,7 @@ async fn lease(store: Arc<Store>, writer: u32, number: u32) {
         mac: MacAddr([2, 0, a, b, c, d]),
         address: [10, b, c, d].into(),
         expires_at: Timestamp::from_millis(i64::from(number)),
+        vm: None,
     };
     let put = store.commit(|tx| {
         tx.put_lease(lease);

@@ -17,7 +17,7 @@ pub use calibrate::{calibrate, rate};
 pub use cleanup::begin;
 pub use placement::placements;
 pub use process::{Process, Server, cpu_of, installed};
-pub use rack::Rack;
+pub use rack::{Rack, central};
 pub use site::{AGENT_PORT, HTTP_PORT, Image, Site};
 pub use table::{Contender, Goal, Table, medians};
 pub use wire::{CLIENT, CLIENT_INTERFACE, SERVER, SERVER_INTERFACE, Wire};

@@ -32,19 +32,7 @@ impl Rack {
     /// A site in a folder of its own, and this many nodes.
     pub fn new(nodes: u32) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
-        let overlays = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays");
-        let site = format!(
-            "[site]\nname = \"bench\"\nstate_dir = \"state\"\noverlays_dir = {overlays:?}\n[net]\ninterface = \"lo\"\n\
-             [dhcp]\nmode = \"proxy\"\n[agent]\nbinary = \"agent\"\n[boot]\nloaders_dir = \".\"\n\
-             [defaults]\nprofile = \"discovery\"\n[profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n"
-        );
-        for file in ["agent", "undionly.kpxe", "snponly.efi", "ipxe.efi"] {
-            fs::write(dir.path().join(file), file)?;
-        }
-        fs::write(dir.path().join("site.toml"), &site)?;
-        write_image(&dir.path().join("state/blobs"))?;
-        let site_file = config::load(&dir.path().join("site.toml"))?;
-        let central = daemon::build(site_file)?;
+        let (central, site) = central(dir.path(), "")?;
         let runtime = tokio::runtime::Runtime::new()?;
         let stored = central.store().commit(|tx| {
             (0..nodes).for_each(|number| tx.put_node(node(number)));
@@ -72,6 +60,22 @@ impl Rack {
         anyhow::ensure!(known, "it is not known of every node");
         Ok(took)
     }
+}
+
+/// A central node in a folder of its own, and the text of its site, which begins with `more`.
+pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
+    let overlays = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays");
+    let site = format!(
+        "{more}[site]\nname = \"bench\"\nstate_dir = \"state\"\noverlays_dir = {overlays:?}\n[net]\ninterface = \"lo\"\n\
+         [dhcp]\nmode = \"proxy\"\n[agent]\nbinary = \"agent\"\n[boot]\nloaders_dir = \".\"\n\
+         [defaults]\nprofile = \"discovery\"\n[profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n"
+    );
+    for file in ["agent", "undionly.kpxe", "snponly.efi", "ipxe.efi"] {
+        fs::write(dir.join(file), file)?;
+    }
+    fs::write(dir.join("site.toml"), &site)?;
+    write_image(&dir.join("state/blobs"))?;
+    Ok((daemon::build(config::load(&dir.join("site.toml"))?)?, site))
 }
 
 fn node(number: u32) -> Node {

@@ -162,3 +162,65 @@ impl System for Fake {
         fs::write(self.tree.path(path), format!("{text}\n"))
     }
 }
+
+/// A loop device of this machine, gone when dropped.
+pub struct Loop {
+    dir: tempfile::TempDir,
+    /// `/dev/loop0`.
+    pub device: String,
+}
+
+impl Loop {
+    /// A blank one of so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = dir.path().join("image");
+        fs::File::create(&image).and_then(|file| file.set_len(bytes)).expect("made");
+        fs::create_dir(dir.path().join("mounted")).expect("made");
+        let device = run("losetup", &["-f", "--show", image.to_str().expect("a plain path")]).trim().to_owned();
+        Loop { dir, device }
+    }
+
+    /// `loop0`.
+    pub fn name(&self) -> &str {
+        self.device.trim_start_matches("/dev/")
+    }
+
+    /// Where it is mounted.
+    pub fn place(&self) -> String {
+        self.dir.path().join("mounted").display().to_string()
+    }
+
+    /// Makes a file system on it.
+    pub fn ext4(&self) {
+        run("mkfs.ext4", &["-q", "-F", &self.device]);
+    }
+
+    /// Mounts it.
+    pub fn mount(&self) {
+        run("mount", &[&self.device, &self.place()]);
+    }
+
+    /// The reverse.
+    pub fn umount(&self) {
+        run("umount", &[&self.place()]);
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // What fails here is over already.
+        for (program, args) in [("umount", vec![self.place()]), ("losetup", vec!["-d".to_owned(), self.device.clone()])]
+        {
+            let _ = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).status();
+        }
+    }
+}
+
+/// Runs a program of this machine, which succeeds.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let ran =
+        std::process::Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}

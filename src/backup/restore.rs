@@ -134,9 +134,14 @@ async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result
     let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
     let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
+    let vms: Vec<_> = store.read(|model| model.vms().cloned().collect());
     let committed = store.commit(|tx| {
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
         api_tokens.iter().for_each(|hash| tx.remove_api_token(*hash));
+        for mut vm in vms {
+            vm.restored();
+            tx.put_vm(vm);
+        }
         let detail = format!("from the backup of {}, with {nodes} nodes", manifest.made_at);
         tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
         Ok::<_, StoreError>(())

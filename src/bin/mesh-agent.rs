@@ -78,6 +78,8 @@ enum Verb {
         uid: u32,
         #[arg(long)]
         dir: PathBuf,
+        #[arg(long)]
+        shm: PathBuf,
         #[arg(last = true, required = true)]
         argv: Vec<String>,
     },
@@ -108,7 +110,7 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::JobEnter { procs, uid, dir, argv } => job_enter(enter::Place { procs, uid, dir }, &argv),
+        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::Place { procs, uid, dir, shm }, &argv),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("mesh-agent: {error:#}");
@@ -124,11 +126,14 @@ fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> 
     let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
     // One thread is enough for one connection, and a node has better uses for its memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         tokio::spawn(stop_on_signal(shutdown.clone()));
         driver::run(options, shutdown).await
-    })?;
+    });
+    // Files that are still being removed are left to the next agent.
+    runtime.shutdown_background();
+    ended?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,7 +159,7 @@ fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
     // A machine without an overlay has facts too.
     let config = files::config(&places.config).ok();
     let boot = config.as_ref().and_then(|config| files::boot(&places.boot_file, config).ok());
-    let facts = facts::collect(&facts::Tree::new(&places.root), config.as_ref(), boot.as_ref());
+    let facts = facts::collect(&facts::Tree::new(&places.root), &places.vm_dir, config.as_ref(), boot.as_ref());
     println!("{}", serde_json::to_string_pretty(&facts)?);
     Ok(ExitCode::SUCCESS)
 }
@@ -165,7 +170,7 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
     let (tree, clock) = (facts::Tree::new(&places.root), checks::Reference::kept(&places.state_dir));
-    let ran = checks::report(&tree, &config, &boot, clock, now);
+    let ran = checks::report(&tree, &places.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = wire::DoctorReport::new(now, ran.session, ran.checks, &units);
     match output {

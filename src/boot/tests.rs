@@ -35,6 +35,7 @@ fn site() -> Site {
         ssh_keys: Vec::new(),
         segments: vec![Segment { link: Link::Interface("br0".into()), address: None, mode: DhcpMode::Off, pool: None }],
         reservations: Vec::new(),
+        vms: Default::default(),
         http: Http { port: 8080 },
         agent: AgentPlane {
             port: 8443,

@@ -83,8 +83,8 @@ fn show(bytes: &[u8]) -> Result<(), Failure> {
 
 fn told(note: &ConsoleNote) -> String {
     match note {
-        ConsoleNote::Lost { .. } => {
-            "[meshd: some of what it wrote is missing here: this terminal was too slow]".to_owned()
+        ConsoleNote::Lost { bytes } => {
+            format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")
         }
         ConsoleNote::Unheard => "[meshd: the guest does not read: something that was typed is lost]".to_owned(),
         ConsoleNote::Ended { reason } => format!("[meshd: {}]", super::print::clean(reason)),

@@ -129,7 +129,7 @@ struct Hardware {
     /// Network card of each node: virtio or e1000.
     #[arg(long, default_value = "virtio")]
     nic: Nic,
-    /// What each node has besides, for VFIO: iommu, iommu-no-remap, gpu, pair, shared-nic. Several: --with iommu,gpu.
+    /// What each node has besides, for VFIO and storage: iommu, iommu-no-remap, gpu, pair, shared-nic, disk. Several: --with iommu,gpu.
     #[arg(long, value_name = "HARDWARE", value_delimiter = ',')]
     with: Vec<Extra>,
     /// Override a key of the site file: --set boot.kernel_transport=tftp. May be repeated.

@@ -1,15 +1,27 @@
 //! `meshd node reject|quarantine|drain|maintenance|resume|remove|replace`: a node's life, and its end.
 
 use super::{Failure, client::Client, node::path, print::confirm};
+use crate::config::{parse_duration, vm::MAX_GRACE_S};
 use crate::serve::admin::view::{Drain as Body, NodeDetail, NodeView, Replace as Taken, Replaced};
 use crate::serve::central::Workloads;
 use clap::{Args, ValueEnum};
+use std::time::Duration;
 
 /// A node.
 #[derive(Debug, Args)]
 pub(super) struct Order {
     /// ID or name
     node: String,
+}
+
+/// The same for what takes it out of service at once.
+#[derive(Debug, Args)]
+pub(super) struct Maintenance {
+    #[command(flatten)]
+    order: Order,
+    /// Also where a task fails by it
+    #[arg(long)]
+    force: bool,
 }
 
 /// The same for what ends something.
@@ -33,6 +45,16 @@ pub(super) struct Drain {
     /// Wait until its virtual machines end, or stop them: their guests are asked first
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
+    /// With `--workloads stop`: how long guests may take to end by themselves, in place of what each has by its own: 90s, 5m
+    #[arg(long, value_name = "TIME", value_parser = patience)]
+    grace: Option<Duration>,
+}
+
+fn patience(text: &str) -> Result<Duration, String> {
+    let most = Duration::from_secs(MAX_GRACE_S.into());
+    parse_duration(text)
+        .filter(|grace| *grace <= most)
+        .ok_or_else(|| "write a number and one of s, m, h, such as 5m; an hour at most".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -61,11 +83,18 @@ pub(super) struct Replace {
 impl Drain {
     pub(super) async fn drain(self, client: &Client) -> Result<(), Failure> {
         let workloads = match self.workloads {
+            Policy::Wait if self.grace.is_some() => {
+                return Err(Failure::new("--grace says how long a stop may take", "add --workloads stop"));
+            }
             Policy::Wait => Workloads::Wait,
             Policy::Stop => Workloads::Stop,
         };
-        let node: NodeView = client.post(&path(&self.order.node, "/drain"), &Body { workloads }).await?;
+        let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
+        let node: NodeView = client.post(&path(&self.order.node, "/drain"), &Body { workloads, grace_s }).await?;
         eprintln!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+        if !node.work.is_empty() {
+            eprintln!("it waits for {}; meshd node show {} says for what is left", node.work.join(", "), node.id);
+        }
         Ok(())
     }
 }
@@ -75,15 +104,17 @@ impl Order {
         client.post(&path(&self.node, &format!("/{verb}")), &()).await
     }
 
-    pub(super) async fn maintenance(self, client: &Client) -> Result<(), Failure> {
-        let node = self.give(client, "maintenance").await?;
-        eprintln!("{} ({}) is in {}; to take it back: meshd node resume {}", node.id, node.name, node.phase, node.id);
-        Ok(())
-    }
-
     pub(super) async fn resume(self, client: &Client) -> Result<(), Failure> {
         let node = self.give(client, "resume").await?;
         eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
+        Ok(())
+    }
+}
+
+impl Maintenance {
+    pub(super) async fn maintenance(self, client: Client) -> Result<(), Failure> {
+        let node = self.order.give(&client.forced(self.force), "maintenance").await?;
+        eprintln!("{} ({}) is in {}; to take it back: meshd node resume {}", node.id, node.name, node.phase, node.id);
         Ok(())
     }
 }

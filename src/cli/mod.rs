@@ -39,6 +39,7 @@ mod token;
 mod units;
 mod versions;
 mod vm;
+mod vm_wait;
 mod volume;
 
 pub use failure::Failure;

@@ -49,7 +49,7 @@ pub(super) enum Node {
     /// Say that a node runs no more: it loses its credentials, and what may start elsewhere does
     Fence(life::Ending),
     /// Take a node out of service now
-    Maintenance(life::Order),
+    Maintenance(life::Maintenance),
     /// Take a node back into service
     Resume(life::Order),
     /// Cut a node off and forget it; the machine is discovered anew if it boots again
@@ -153,7 +153,7 @@ impl Node {
                 Node::Quarantine(order) => order.quarantine(client).await,
                 Node::Fence(order) => order.fence(&client).await,
                 Node::Drain(order) => order.drain(&client).await,
-                Node::Maintenance(order) => order.maintenance(&client).await,
+                Node::Maintenance(order) => order.maintenance(client).await,
                 Node::Resume(order) => order.resume(&client).await,
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
@@ -236,6 +236,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("basis", detail.basis.to_string()),
         ("profile", format!("{} ({source})", node.profile)),
         ("phase", node.phase.to_string()),
+        ("works", node.work.join(", ")),
         ("address", text(node.address)),
         ("macs", macs.join(" ")),
         ("hardware", hardware.join(" ")),

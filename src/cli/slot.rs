@@ -3,12 +3,15 @@
 use super::{
     Context, Failure,
     client::{Client, segment},
-    print::{Output, fields, table},
+    print::{self, Output, fields, table},
     wait,
 };
+use crate::id::MacAddr;
 use crate::serve::admin::view::{ApproveSlot, SlotView};
 use crate::wire::vm::DiskIdentity;
+use crate::work::Pick;
 use clap::Subcommand;
+use std::net::Ipv4Addr;
 
 /// A slot is named by its node and its unit: NODE/0000:41:00.0.
 #[derive(Debug, Subcommand)]
@@ -29,12 +32,18 @@ pub(super) enum Slot {
     Approve {
         /// NODE/UNIT
         slot: String,
-        /// The disk that belongs to it: its wwid or serial number
+        /// The disk that belongs to it: its wwid or serial number, or `nearest`; without, it has none
         #[arg(long, value_name = "ID")]
-        disk: Option<DiskIdentity>,
-        /// The fabric device that belongs to it; of slots that share one, one is given at a time
+        disk: Option<Pick<DiskIdentity>>,
+        /// The fabric device that belongs to it, or `nearest`; of slots that share one, one is given at a time
         #[arg(long, value_name = "NAME")]
-        fabric: Option<String>,
+        fabric: Option<Pick<String>>,
+        /// The MAC address of the card of whoever has it, where its vm.toml says `slot = true`
+        #[arg(long, value_name = "MAC")]
+        mac: Option<MacAddr>,
+        /// The address of that card in a network of the site
+        #[arg(long, value_name = "IPV4", requires = "mac")]
+        address: Option<Ipv4Addr>,
     },
     /// Keep a slot from being given; who has it keeps it
     Disable {
@@ -66,8 +75,9 @@ impl Slot {
                     let slot: SlotView = client.get(&path(&slot, "")?).await?;
                     output.print(&slot, show)
                 }
-                Slot::Approve { slot, disk, fabric } => {
-                    say(&client.post(&path(&slot, "/approve")?, &ApproveSlot { disk, fabric }).await?)
+                Slot::Approve { slot, disk, fabric, mac, address } => {
+                    let parts = ApproveSlot { disk, fabric, mac, address };
+                    say(&client.post(&path(&slot, "/approve")?, &parts).await?)
                 }
                 Slot::Disable { slot } => order(&client, &slot, "disable").await,
                 Slot::Enable { slot } => order(&client, &slot, "enable").await,
@@ -98,12 +108,30 @@ fn list(all: &[SlotView]) -> String {
     let rows = all.iter().map(|slot| {
         let numa = slot.numa.map(|node| node.to_string()).unwrap_or_default();
         let functions: Vec<&str> = slot.functions.values().map(String::as_str).collect();
-        let disk = slot.disk.as_ref().map(ToString::to_string).unwrap_or_default();
-        let fabric = slot.fabric.clone().unwrap_or_default();
-        let state = slot.state.as_str().to_owned();
-        [slot.id.to_string(), state, functions.join(" "), numa, disk, fabric, slot.reason.clone()]
+        let disk = part(slot.disk.as_ref(), slot.near_disk.as_ref(), slot.approved);
+        let fabric = part(slot.fabric.as_ref(), slot.near_fabric.as_ref(), slot.approved);
+        let why = [slot.reason.as_str(), slot.mismatch.as_str()];
+        let why: Vec<&str> = why.into_iter().filter(|text| !text.is_empty()).collect();
+        [
+            slot.id.to_string(),
+            slot.state.as_str().to_owned(),
+            functions.join(" "),
+            numa,
+            disk,
+            fabric,
+            print::clean(&why.join("; ")),
+        ]
     });
     table(["slot", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
+}
+
+/// What belongs to a slot; of one that nobody approved, what is nearest to it, in brackets.
+fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> String {
+    match (own, near) {
+        (Some(own), _) => own.to_string(),
+        (None, Some(near)) if !approved => format!("({})", print::clean(near)),
+        _ => String::new(),
+    }
 }
 
 fn show(slot: &SlotView) -> String {
@@ -117,5 +145,10 @@ fn show(slot: &SlotView) -> String {
         ("numa", slot.numa.map(|node| node.to_string()).unwrap_or_default()),
         ("disk", slot.disk.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("fabric", slot.fabric.clone().unwrap_or_default()),
+        ("mac", slot.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+        ("address", slot.address.map(|address| address.to_string()).unwrap_or_default()),
+        ("nearest disk", print::clean(slot.near_disk.as_deref().unwrap_or_default())),
+        ("nearest fabric", print::clean(slot.near_fabric.as_deref().unwrap_or_default())),
+        ("mismatch", print::clean(&slot.mismatch)),
     ])
 }

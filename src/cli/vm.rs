@@ -6,14 +6,15 @@ use super::{
     console,
     node::word,
     print::{self, Output, ago, confirm, fields, now, table},
+    vm_wait::{Until, Wait},
     wait,
 };
-use crate::config;
+use crate::config::{self, vm::VmAsk};
 use crate::id::SystemUuid;
-use crate::serve::admin::view::{CreateVm, DeleteVm, VmView};
-use crate::wire::vm::VmFetching;
+use crate::serve::admin::view::{CreateVm, DeleteVm, TemplateView, VmView};
+use crate::wire::vm::{VmFetching, Volume};
 use clap::Subcommand;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A virtual machine is named by its name or its UUID.
 #[derive(Debug, Subcommand)]
@@ -30,22 +31,30 @@ pub(super) enum Vm {
         #[arg(long)]
         start: bool,
         #[command(flatten)]
+        wait: Wait,
+        #[command(flatten)]
         output: Output,
     },
     /// Run it
     Start {
         /// Name or UUID
         vm: String,
+        #[command(flatten)]
+        wait: Wait,
     },
     /// Switch it off: the guest is asked first, and ended when its time is over
     Stop {
         /// Name or UUID
         vm: String,
+        #[command(flatten)]
+        wait: Wait,
     },
     /// Stop it and run it again
     Restart {
         /// Name or UUID
         vm: String,
+        #[command(flatten)]
+        wait: Wait,
     },
     /// All virtual machines, also those that nodes have and nobody ordered
     List {
@@ -85,27 +94,31 @@ pub(super) enum Vm {
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
+        /// Leave its disks as they are, where they cannot be wiped
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 
 impl Vm {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        // What is wrong with the file is said before anybody is asked for anything.
-        let file = match &self {
-            Vm::Create { file, .. } => Some(config::vm::load(file, fresh()?)?),
-            _ => None,
-        };
         let client = context.client()?;
         wait(async {
             match self {
-                Vm::Create { node, start, output, .. } => {
-                    let vm = file.expect("read above");
-                    let vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
+                Vm::Create { file, node, start, wait, output } => {
+                    let vm = ask(&client, &file).await?;
+                    let mut vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
+                    if start && wait.is_asked() {
+                        wait.wait(&client, &vm, Until::Running).await?;
+                        vm = client.get(&path(&vm.uuid.to_string(), "")).await?;
+                    }
                     output.print(&vm, show)
                 }
-                Vm::Start { vm } => order(&client, &vm, "start").await,
-                Vm::Stop { vm } => order(&client, &vm, "stop").await,
-                Vm::Restart { vm } => order(&client, &vm, "restart").await,
+                Vm::Start { vm, wait } => order(&client, &vm, "start", wait, Until::Running).await,
+                Vm::Stop { vm, wait } => order(&client, &vm, "stop", wait, Until::Off).await,
+                Vm::Restart { vm, wait } => order(&client, &vm, "restart", wait, Until::Running).await,
                 Vm::List { output } => {
                     let all: Vec<VmView> = client.get("/v1/vms").await?;
                     output.print(&all, |all| list(all))
@@ -116,7 +129,8 @@ impl Vm {
                 }
                 Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
                 Vm::Logs { vm, follow } => console::logs(&client, &vm, follow).await,
-                Vm::Delete { vm, node, yes } => {
+                Vm::Delete { vm, node, yes, force, wait } => {
+                    let client = client.forced(force);
                     if !yes {
                         confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
                     }
@@ -125,10 +139,24 @@ impl Vm {
                         Some(node) => eprintln!("{} ({}) is being released by {node}", gone.name, gone.uuid),
                         None => eprintln!("{} ({}) is gone", gone.name, gone.uuid),
                     }
-                    Ok(())
+                    wait.wait(&client, &gone, Until::Gone).await
                 }
             }
         })
+    }
+}
+
+/// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
+async fn ask(client: &Client, file: &Path) -> Result<VmAsk, Failure> {
+    let (text, fresh) = (config::vm::read_file(file)?, fresh()?);
+    let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
+    let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
+    match known {
+        Ok(templates) => Ok(config::vm::parse_with(&text, file, fresh, Some(&templates))?),
+        Err(unreachable) => {
+            config::vm::parse_with(&text, file, fresh, None)?;
+            Err(unreachable)
+        }
     }
 }
 
@@ -146,11 +174,11 @@ pub(super) fn path(vm: &str, rest: &str) -> String {
     format!("/v1/vms/{}{rest}", segment(vm))
 }
 
-async fn order(client: &Client, vm: &str, verb: &str) -> Result<(), Failure> {
+async fn order(client: &Client, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
     let vm: VmView = client.post(&path(vm, &format!("/{verb}")), &()).await?;
     let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
     eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
-    Ok(())
+    wait.wait(client, &vm, until).await
 }
 
 fn list(all: &[VmView]) -> String {
@@ -159,23 +187,40 @@ fn list(all: &[VmView]) -> String {
         let known = if vm.wish.is_some() { "" } else { " (not on record)" };
         let since = vm.since.map(|since| ago(since, now())).unwrap_or_default();
         let state = format!("{}{known}", vm.state.as_str());
-        [vm.name.to_string(), state, node, vm.vcpus.to_string(), vm.memory.to_string(), vm.units.join(" "), since]
+        let addresses: Vec<String> = vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+        let (vcpus, memory) = (vm.vcpus.to_string(), vm.memory.to_string());
+        [vm.name.to_string(), state, node, addresses.join(" "), vcpus, memory, vm.units.join(" "), since]
     });
-    table(["name", "state", "node", "vcpus", "memory", "units", "since"], rows)
+    table(["name", "state", "node", "address", "vcpus", "memory", "units", "since"], rows)
+}
+
+fn numa(vm: &VmView) -> String {
+    let bound = vm.numa_node.map(|node| node.to_string());
+    let words = vm.numa_mismatch.then(|| "numa_mismatch: not all of its units are on one".to_owned());
+    bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
 }
 
 fn show(vm: &VmView) -> String {
     let wish = vm.wish.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
-    let volumes: Vec<String> = vm.volumes.iter().map(|volume| volume.name.to_string()).collect();
+    let volume = |volume: &Volume| match volume.source.disk() {
+        Some(disk) => format!("{} (disk {disk})", volume.name),
+        None => volume.name.to_string(),
+    };
+    let volumes: Vec<String> = vm.volumes.iter().map(volume).collect();
     let nics = vm.nics.iter().map(|nic| {
-        let at = nic.bridge.as_ref().map_or_else(|| "private".to_owned(), ToString::to_string);
+        let at = nic.bridge.as_ref().map_or_else(|| "no bridge".to_owned(), ToString::to_string);
         let address = nic.address.map(|address| format!(" {address}")).unwrap_or_default();
-        format!("{}{address} ({at})", nic.mac)
+        match (nic.slot, vm.node) {
+            (true, None) => format!("as the slot that it gets ({at})"),
+            _ => format!("{}{address} ({at})", nic.mac),
+        }
     });
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
-    let fetching = vm
-        .fetching
-        .map(|VmFetching { bytes, of }| format!("{} of {} of its volumes", print::bytes(bytes), print::bytes(of)));
+    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, of, trouble, writing }| {
+        let why = trouble.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
+        let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };
+        format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*of))
+    });
     let mut out = fields([
         ("name", vm.name.to_string()),
         ("uuid", vm.uuid.to_string()),
@@ -190,6 +235,7 @@ fn show(vm: &VmView) -> String {
         ("memory", vm.memory.to_string()),
         ("wants", vm.wants.join(" ")),
         ("units", vm.units.join(" ")),
+        ("numa node", numa(vm)),
         ("volumes", volumes.join(" ")),
         ("nics", nics.collect::<Vec<_>>().join(", ")),
         ("on node loss", vm.on_node_loss.as_str().to_owned()),

@@ -76,7 +76,8 @@ fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
     servers.into_iter().map(|server| server.value).collect()
 }
 
-fn range(document: &Document, text: At<String>) -> Option<At<Range>> {
+/// A range of addresses, as `[dhcp]` and `[[vms.pool]]` write it.
+pub(super) fn range(document: &Document, text: At<String>) -> Option<At<Range>> {
     let parts = text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
     let Some((Ok(first), Ok(last))) = parts else {
         let message = format!("`{}` is not a range of addresses", super::reader::brief(&text));

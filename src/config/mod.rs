@@ -20,6 +20,7 @@ mod segment;
 mod site;
 mod vars;
 pub mod vm;
+mod vms;
 
 pub use crate::id::VfioSelector;
 pub use check::kernel_arg;
@@ -33,6 +34,7 @@ pub use site::{
     Link, MacPrefix, MetricsListener, Pool, Process, Reservation, Segment, Site, Transport, Whom,
 };
 pub use vars::MAX_VARS;
+pub use vms::{SlotPolicy, VmPool, VmRules, Vms};
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use super::{
     AgentPlane, Boot, Delivery, Faults, Http, Site, Transport, admin, check, enroll, groups, metrics, profiles,
     reader::{self, At, Document, Table, write_duration},
-    reservation, secrets, segment,
+    reservation, secrets, segment, vms,
 };
 use std::{
     ops::RangeInclusive,
@@ -43,6 +43,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
     let head = head(document, &root, file);
     let segments = segment::read(document, &root);
     let reservations = reservation::read(document, &root, &segments);
+    let vms = vms::read(document, &root, &segments);
     let planes = planes(document, &root);
     let taken = planes.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
     let taken = taken.as_ref().map_or(&[][..], |taken| taken);
@@ -69,6 +70,7 @@ fn read(document: &Document, file: &Path) -> Option<Site> {
         ssh_keys: head.ssh_keys,
         segments: segments.valid()?,
         reservations: reservations?,
+        vms: vms?,
         http,
         agent,
         admin: admin?,

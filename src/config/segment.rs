@@ -144,18 +144,22 @@ impl Segments {
     }
 
     /// Every address that belongs to meshd, a relay or a router, as far as it is written.
-    pub(super) fn owner_of(&self, address: Ipv4Addr) -> Option<&'static str> {
-        self.0.iter().find_map(|written| {
+    pub(super) fn owners(&self) -> impl Iterator<Item = (Ipv4Addr, &'static str)> {
+        self.0.iter().flat_map(|written| {
+            let relay = match written.link.as_ref().map(|link| &link.value) {
+                Some(Link::Relay(relay)) => Some(*relay),
+                _ => None,
+            };
             let told = written.segment.as_ref().and_then(|segment| segment.address);
             let router = written.pool.as_ref().and_then(|pool| pool.router);
-            let relay = written.link.as_ref().is_some_and(|link| link.value == Link::Relay(address));
-            match address {
-                _ if relay => Some("the relay"),
-                address if told == Some(address) => Some("meshd"),
-                address if router == Some(address) => Some("the router"),
-                _ => None,
-            }
+            let owners = [(relay, "the relay"), (told, "meshd"), (router, "the router")];
+            owners.into_iter().filter_map(|(address, owner)| Some((address?, owner)))
         })
+    }
+
+    /// Whose of them an address is.
+    pub(super) fn owner_of(&self, address: Ipv4Addr) -> Option<&'static str> {
+        self.owners().find(|(own, _)| *own == address).map(|(_, owner)| owner)
     }
 
     fn links_differ(&self, document: &Document) {

@@ -1,6 +1,6 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
-use super::{Group, Profile};
+use super::{Group, Profile, Vms};
 use crate::id::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +32,8 @@ pub struct Site {
     pub segments: Vec<Segment>,
     /// Addresses that are kept for one machine each; no address twice.
     pub reservations: Vec<Reservation>,
+    /// What holds for virtual machines, and what is set aside for their cards.
+    pub vms: Vms,
     /// Boot plane over HTTP.
     pub http: Http,
     /// Agent plane.
@@ -91,6 +93,26 @@ impl Segment {
         match &self.link {
             Link::Interface(interface) => Some(interface),
             Link::Relay(_) => None,
+        }
+    }
+}
+
+impl Segment {
+    /// What an address is on its network, where no client may have it: the address of meshd, of a relay, router or server.
+    pub fn role_of(&self, address: Ipv4Addr) -> Option<&'static str> {
+        let pool = self.pool.as_ref();
+        let is = |own: Option<Ipv4Addr>| own == Some(address);
+        match &self.link {
+            Link::Relay(relay) if *relay == address => return Some("the relay"),
+            _ if is(self.address) => return Some("meshd's own, on the network"),
+            _ => {}
+        }
+        let pool = pool?;
+        match address {
+            _ if is(pool.router) => Some("the router"),
+            _ if pool.dns.contains(&address) || pool.ntp.contains(&address) => Some("a name or time server"),
+            _ if [pool.network(), pool.broadcast()].contains(&address) => Some("the network or broadcast address"),
+            _ => None,
         }
     }
 }
@@ -285,7 +307,7 @@ pub struct Facts {
 
 /// How a MAC address begins: one to six whole octets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MacPrefix(Vec<u8>);
+pub struct MacPrefix(pub(super) Vec<u8>);
 
 impl MacPrefix {
     /// True if the address begins so.

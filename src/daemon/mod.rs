@@ -32,6 +32,10 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let central = build(site)?;
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();
+    // Of no use to anybody, and no reason not to serve.
+    if let Err(error) = central.drop_stale_leases().await {
+        tracing::error!(%error, "leases of virtual machines that are gone stay on record");
+    }
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
     let outcome = tasks.until_stopped(signalled(), &stop).await;

@@ -107,6 +107,8 @@ pub enum EventKind {
     VmStarted,
     /// A virtual machine is off, as wanted.
     VmStopped,
+    /// The guest of a virtual machine is held: the store is full, or a disk fails.
+    VmPaused,
     /// A virtual machine is off, and nobody wanted that.
     VmFailed,
     /// A virtual machine ended and is started again by its node.
@@ -166,6 +168,7 @@ impl EventKind {
             EventKind::VmOrdered => "vm_ordered",
             EventKind::VmStarted => "vm_started",
             EventKind::VmStopped => "vm_stopped",
+            EventKind::VmPaused => "vm_paused",
             EventKind::VmFailed => "vm_failed",
             EventKind::VmRestarted => "vm_restarted",
             EventKind::VmLost => "vm_lost",

@@ -36,6 +36,12 @@ impl Node {
         Ok(changed)
     }
 
+    /// True unless an operator has taken it out of service, or is about to.
+    pub fn serves(&self) -> bool {
+        use Phase::{Draining, Maintenance, Quarantined, Rejected, Removed};
+        !self.drains && !matches!(self.phase, Draining | Maintenance | Quarantined | Rejected | Removed)
+    }
+
     /// Nothing that is given to it lets it in any more: what it has is void.
     pub fn revoke(&mut self) {
         self.certificates.clear();

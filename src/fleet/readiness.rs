@@ -3,7 +3,7 @@
 
 use super::Node;
 use crate::id::{BootSessionId, Timestamp};
-use crate::wire::{Check, CheckReport, blocks_approval};
+use crate::wire::{Check, CheckReport, CheckStatus, blocks_approval};
 use serde::{Deserialize, Serialize};
 
 /// Where and when a node's checks ran.
@@ -32,6 +32,8 @@ impl Node {
             facts.units = resources.units;
             facts.disks = resources.disks;
             facts.slots = resources.slots;
+            facts.store = resources.store;
+            facts.hosting = resources.hosting;
         }
         true
     }
@@ -43,12 +45,23 @@ impl Node {
         is_of_now.then_some(self.checks.as_slice())
     }
 
+    /// True if checks of the boot that it is in are known, and none fails.
+    pub fn passes(&self) -> bool {
+        self.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
+    }
+
     /// Why nothing of it can be approved or given now; `None` where nothing speaks against it (DR-12, DR-13).
     pub fn unproven(&self) -> Option<String> {
+        self.unproven_beside("")
+    }
+
+    /// The same, whatever one of its checks says.
+    pub fn unproven_beside(&self, name: &str) -> Option<String> {
         let Some(checks) = self.valid_checks() else {
             return Some("its checks have not run in this boot; see `meshd node doctor`".to_owned());
         };
-        let check = blocks_approval(checks)?;
+        let mut others = checks.iter().filter(|check| check.name != name);
+        let check = others.find(|check| blocks_approval(std::slice::from_ref(check)).is_some())?;
         Some(format!("check {} says {}: {}", check.name, check.status, check.detail))
     }
 
@@ -64,7 +77,7 @@ mod tests {
     use super::*;
     use crate::fleet::Fingerprint;
     use crate::id::{Basis, MacAddr};
-    use crate::wire::{CheckStatus, DiskFacts, Facts, Resources};
+    use crate::wire::{DiskFacts, Facts, Resources};
 
     const BOOT: BootSessionId = BootSessionId([1; 12]);
     const OTHER: BootSessionId = BootSessionId([2; 12]);

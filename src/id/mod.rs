@@ -24,8 +24,8 @@ pub use digest::{Digest, ParseDigestError};
 pub use job::{JobId, ParseJobIdError};
 pub use mac::{MacAddr, ParseMacError};
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, VmName,
-    VolumeFileName,
+    ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,
+    VmName, VolumeFileName,
 };
 pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use path::{PathError, SafePath};

@@ -106,6 +106,11 @@ name!(
     "volume"
 );
 name!(
+    /// The name of a template of virtual machines.
+    TemplateName,
+    "template"
+);
+name!(
     /// The name of a virtual machine.
     VmName,
     "virtual machine"

@@ -2,7 +2,7 @@
 
 use super::machine::Nic;
 use serde::{Deserialize, Serialize};
-use std::str::FromStr;
+use std::{fs, io, path::Path, str::FromStr};
 
 /// Something that is plugged into a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,11 +18,17 @@ pub enum Extra {
     Pair,
     /// The NIC that the node boots from behind a PCI bridge, beside an e1000 (8086:100e).
     SharedNic,
+    /// A disk of [`DISK_BYTES`], empty at first, with the serial number LAB-DISK. What is written there stays as long as the rack.
+    Disk,
 }
+
+/// How large a node's disk is.
+pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
     /// All of them.
-    pub const ALL: [Extra; 5] = [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic];
+    pub const ALL: [Extra; 6] =
+        [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
@@ -32,6 +38,7 @@ impl Extra {
             Extra::Gpu => "gpu",
             Extra::Pair => "pair",
             Extra::SharedNic => "shared-nic",
+            Extra::Disk => "disk",
         }
     }
 
@@ -49,6 +56,7 @@ impl Extra {
             Extra::SharedNic => {
                 &["pcie-pci-bridge,id=shared", "e1000,bus=shared,addr=2,mac=52:54:00:6d:69:03,romfile="]
             }
+            Extra::Disk => &["virtio-blk-pci,drive=disk,serial=LAB-DISK"],
         }
     }
 }
@@ -75,6 +83,11 @@ pub fn devices(extras: &[Extra]) -> Vec<String> {
     extras.sort();
     extras.dedup();
     extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
+}
+
+/// Makes a disk that holds nothing.
+pub fn fresh_disk(file: &Path) -> io::Result<()> {
+    fs::File::create_new(file)?.set_len(DISK_BYTES)
 }
 
 /// The NIC that the node boots from.

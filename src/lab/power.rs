@@ -1,7 +1,7 @@
 //! The rack's nodes: power buttons, serial ports, and what meshd says of them.
 
 use super::{
-    LabError, Rack, Wait,
+    Extra, LabError, Rack, Wait, extra,
     machine::Firmware,
     process::ProcessId,
     qemu::{self, Files, Machine},
@@ -144,6 +144,9 @@ impl Rack {
         if node.firmware.is_uefi() && !files.vars.exists() {
             self.tools.ovmf.fresh_vars(&files.vars)?;
         }
+        if node.extras.contains(&Extra::Disk) && !files.disk.exists() {
+            extra::fresh_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
+        }
         let machine = Machine {
             name: format!("{} {}", self.namespace.name(), node.name()),
             shape: self.record.shape,
@@ -188,6 +191,11 @@ impl Rack {
     pub fn console(&self, place: u8) -> Result<UnixStream, LabError> {
         let path = self.files(place).console;
         UnixStream::connect(&path).map_err(LabError::file("open", path))
+    }
+
+    /// What the disk of the node at this place holds, where it has one.
+    pub fn disk_file(&self, place: u8) -> PathBuf {
+        self.files(place).disk
     }
 
     /// Where what it wrote lies.

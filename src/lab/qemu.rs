@@ -42,6 +42,8 @@ pub struct Files {
     pub qmp: PathBuf,
     /// UEFI variables.
     pub vars: PathBuf,
+    /// What its disk holds, where it has one.
+    pub disk: PathBuf,
     /// QEMU's own words.
     pub log: PathBuf,
 }
@@ -55,6 +57,7 @@ impl Files {
             console: file("console"),
             qmp: file("qmp"),
             vars: file("vars.fd"),
+            disk: file("disk.raw"),
             log: file("qemu.log"),
         }
     }
@@ -95,6 +98,9 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-serial", "chardev:serial".to_owned());
     add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
+    if machine.extras.contains(&Extra::Disk) {
+        add("-drive", format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)));
+    }
     for device in extra::devices(machine.extras) {
         add("-device", device);
     }
@@ -124,12 +130,16 @@ mod tests {
     use super::*;
 
     fn line(firmware: Firmware, dir: &str) -> String {
+        line_with(firmware, dir, &[])
+    }
+
+    fn line_with(firmware: Firmware, dir: &str, extras: &[Extra]) -> String {
         let (identity, ovmf) = (Identity::at(3), Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() });
         let files = Files::of(Path::new(dir), "node3");
         let machine = Machine {
             name: "meshlab-0 node3".to_owned(),
             shape: Shape::default(),
-            extras: &[],
+            extras,
             identity: &identity,
             firmware,
             accel: Accel::Tcg,
@@ -159,6 +169,13 @@ mod tests {
         let line = line(Firmware::UefiHttp, "/lab");
         assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
         assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
+    }
+
+    #[test]
+    fn a_disk_is_there_before_what_it_is_plugged_into_and_nobody_boots_from_it() {
+        let line = line_with(Firmware::Bios, "/lab", &[Extra::Disk]);
+        let drive = "-drive if=none,id=disk,format=raw,discard=unmap,file=/lab/node3.disk.raw -device virtio-blk-pci,drive=disk,";
+        assert!(line.contains(drive) && line.matches("bootindex").count() == 1, "{line}");
     }
 
     #[test]

@@ -37,6 +37,8 @@
 
 mod asked;
 mod audit;
+mod cards;
+mod closed;
 mod events;
 mod flush;
 mod jobs;
@@ -46,6 +48,7 @@ mod model;
 mod open;
 mod output;
 mod revisions;
+mod runs;
 mod tx;
 mod work;
 

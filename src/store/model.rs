@@ -250,8 +250,8 @@ impl Model {
         }
         for (address, change) in staged.leases {
             match change {
-                Change::Put(lease) => drop(self.leases.insert(address, lease)),
-                Change::Remove => drop(self.leases.remove(&address)),
+                Change::Put(lease) => self.put_lease(lease),
+                Change::Remove => self.remove_lease(address),
             }
         }
         for (node, change) in staged.histories {
@@ -302,11 +302,13 @@ impl Model {
             }
             self.heirs.extend(node.former.iter().map(|former| (*former, node.id)));
         }
+        self.work.closed.put(&node);
         self.nodes.insert(node.id, node);
     }
 
     fn remove_node(&mut self, id: NodeId) {
         self.unname(id);
+        self.work.closed.remove(id);
         let Some(node) = self.nodes.remove(&id) else { return };
         self.unknown.remove(&(node.last_seen, id));
     }

@@ -36,10 +36,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
         match key.split_once('/').map_or(key.as_str(), |(kind, _)| kind) {
             "node" => model.put_node(decode(&key, value)?),
             "session" => model.put_session(decode(&key, value)?),
-            "lease" => {
-                let lease: crate::fleet::Lease = decode(&key, value)?;
-                model.leases.insert(lease.address, lease);
-            }
+            "lease" => model.put_lease(decode(&key, value)?),
             "history" => {
                 let node = key.strip_prefix("history/").and_then(|id| id.parse().ok());
                 let node = node.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
@@ -61,10 +58,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
             }
             "job" => model.jobs.put(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
-            "slot" => {
-                let slot: crate::work::Approved = decode(&key, value)?;
-                model.work.slots.insert(slot.id.clone(), slot);
-            }
+            "slot" => model.work.put_slot(decode(&key, value)?),
             "vm" => model.work.put_vm(decode(&key, value)?),
             _ => return Err(StoreError::UnknownKey { key }),
         }

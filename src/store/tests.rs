@@ -38,7 +38,7 @@ async fn what_was_committed_is_there_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     put_node(&store, node(1)).await;
-    let lease = Lease { mac: mac(1), address: [10, 0, 0, 9].into(), expires_at: Timestamp::from_millis(7) };
+    let lease = Lease { mac: mac(1), address: [10, 0, 0, 9].into(), expires_at: Timestamp::from_millis(7), vm: None };
     let put = store.commit(|tx| {
         tx.put_lease(lease.clone());
         tx.put_session(session(1, 1, 5));

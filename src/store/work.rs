@@ -2,18 +2,26 @@
 
 use super::{
     Model,
+    cards::Cards,
+    closed::Closed,
     tx::{Change, Tx},
 };
 use crate::fleet::Node;
-use crate::id::{NodeId, SystemUuid, VmName};
-use crate::work::{Approved, Held, SlotId, Vm};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::id::{MacAddr, NodeId, SystemUuid, VmName};
+use crate::work::{Approved, Held, SlotId, Vm, VmWish};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
 /// Virtual machines, and the indexes that are derived from them.
 #[derive(Default)]
 pub(super) struct Work {
     vms: BTreeMap<SystemUuid, Vm>,
     pub(super) slots: BTreeMap<SlotId, Approved>,
+    /// Derived: the addresses of slots.
+    slot_macs: BTreeMap<MacAddr, SlotId>,
+    slot_addresses: BTreeMap<Ipv4Addr, SlotId>,
     /// Derived: a name is unique.
     names: BTreeMap<VmName, SystemUuid>,
     /// Derived: those that other nodes shall release, too.
@@ -22,6 +30,10 @@ pub(super) struct Work {
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: what the machines of a node hold.
     held: BTreeMap<NodeId, Held>,
+    /// Derived: network cards.
+    pub(super) cards: Cards,
+    /// Derived: how many units of a node cannot be given.
+    pub(super) closed: Closed,
 }
 
 impl Work {
@@ -33,41 +45,89 @@ impl Work {
             }
         }
         for (id, change) in slots {
+            self.closed.forget(id.node);
             match change {
-                Change::Put(slot) => drop(self.slots.insert(id, slot)),
-                Change::Remove => drop(self.slots.remove(&id)),
+                Change::Put(slot) => self.put_slot(slot),
+                Change::Remove => self.remove_slot(&id),
             }
         }
     }
 
+    pub(super) fn put_slot(&mut self, slot: Approved) {
+        self.remove_slot(&slot.id);
+        if let Some(card) = slot.card {
+            self.slot_macs.insert(card.mac, slot.id.clone());
+            card.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
+        }
+        self.slots.insert(slot.id.clone(), slot);
+    }
+
+    fn remove_slot(&mut self, id: &SlotId) {
+        let Some(card) = self.slots.remove(id).and_then(|slot| slot.card) else { return };
+        // It may be another slot's by now: a node whose ID becomes another one takes its slots along in one transaction.
+        forget(&mut self.slot_macs, card.mac, id);
+        if let Some(address) = card.address {
+            forget(&mut self.slot_addresses, address, id);
+        }
+    }
+
     pub(super) fn put_vm(&mut self, vm: Vm) {
-        self.remove_vm(vm.uuid());
-        self.names.insert(vm.name().clone(), vm.uuid());
+        let old = self.take_vm(vm.uuid());
+        if old.as_ref().is_none_or(|old| !old.has_cards_of(&vm)) {
+            old.iter().for_each(|old| self.cards.remove(old));
+            self.cards.add(&vm);
+        }
+        // One that is only to be released does not take the name of another.
+        let owner = self.names.get(vm.name()).and_then(|owner| self.vms.get(owner));
+        if owner.is_none_or(|owner| owner.wish == VmWish::Release) {
+            self.names.insert(vm.name().clone(), vm.uuid());
+        }
         if !vm.strays.is_empty() {
             self.strays.insert(vm.uuid());
         }
         if let Some(node) = vm.node() {
             self.held.entry(node).or_default().add(&vm);
+            self.closed.forget(node);
         } else {
             self.unplaced.insert(vm.uuid());
+        }
+        for (node, disks) in &vm.owes {
+            self.held.entry(*node).or_default().owe(vm.uuid(), disks);
         }
         self.vms.insert(vm.uuid(), vm);
     }
 
-    pub(super) fn remove_vm(&mut self, uuid: SystemUuid) {
-        let Some(old) = self.vms.remove(&uuid) else { return };
+    fn remove_vm(&mut self, uuid: SystemUuid) {
+        if let Some(old) = self.take_vm(uuid) {
+            self.cards.remove(&old);
+        }
+    }
+
+    /// Takes one out of all but the table of cards.
+    fn take_vm(&mut self, uuid: SystemUuid) -> Option<Vm> {
+        let old = self.vms.remove(&uuid)?;
         if self.names.get(old.name()) == Some(&uuid) {
             self.names.remove(old.name());
         }
         self.strays.remove(&uuid);
         self.unplaced.remove(&uuid);
-        let Some(node) = old.node() else { return };
-        if let Some(held) = self.held.get_mut(&node) {
-            held.remove(uuid);
-            if held.is_empty() {
-                self.held.remove(&node);
+        for node in old.node().into_iter().chain(old.owes.keys().copied()) {
+            self.closed.forget(node);
+            if let Some(held) = self.held.get_mut(&node) {
+                held.remove(uuid);
+                if held.is_empty() {
+                    self.held.remove(&node);
+                }
             }
         }
+        Some(old)
+    }
+}
+
+/// Takes a key out if it is this slot's.
+fn forget<K: Ord>(index: &mut BTreeMap<K, SlotId>, key: K, id: &SlotId) {
+    if index.get(&key) == Some(id) {
+        index.remove(&key);
     }
 }
 
@@ -80,6 +140,16 @@ impl Model {
     /// All virtual machines, by UUID.
     pub fn vms(&self) -> impl Iterator<Item = &Vm> {
         self.work.vms.values()
+    }
+
+    /// The slot that a MAC address belongs to.
+    pub fn slot_of_mac(&self, mac: MacAddr) -> Option<&SlotId> {
+        self.work.slot_macs.get(&mac)
+    }
+
+    /// The slot that an address belongs to.
+    pub fn slot_at(&self, address: Ipv4Addr) -> Option<&SlotId> {
+        self.work.slot_addresses.get(&address)
     }
 
     /// All slots that were approved.
@@ -132,6 +202,12 @@ impl Tx<'_> {
         }
     }
 
+    /// All virtual machines, as staged or as they were.
+    pub fn all_vms(&self) -> impl Iterator<Item = &Vm> {
+        let before = self.before().vms().filter(|vm| !self.staged.vms.contains_key(&vm.uuid()));
+        self.staged.vms.values().filter_map(Change::value).chain(before)
+    }
+
     /// Stores a virtual machine.
     pub fn put_vm(&mut self, vm: Vm) {
         self.staged.vms.insert(vm.uuid(), Change::Put(vm));
@@ -145,10 +221,5 @@ impl Tx<'_> {
     /// Forgets a slot: it is a candidate again.
     pub fn remove_slot(&mut self, id: SlotId) {
         self.staged.slots.insert(id, Change::Remove);
-    }
-
-    /// Forgets a virtual machine.
-    pub fn remove_vm(&mut self, uuid: SystemUuid) {
-        self.staged.vms.insert(uuid, Change::Remove);
     }
 }

@@ -5,7 +5,7 @@
 //! failures=1 warnings=0 1/2 GPU unit(s) ready
 //! ```
 
-use super::{DiskFacts, SlotFacts, UnitFacts, UnitKind, UnitState};
+use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, UnitKind, UnitState};
 use crate::id::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -73,6 +73,12 @@ pub struct Resources {
     pub disks: Vec<DiskFacts>,
     /// As [`super::Facts::slots`].
     pub slots: Vec<SlotFacts>,
+    /// As [`super::Facts::store`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreFacts>,
+    /// As [`super::Facts::hosting`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosting: Option<Box<Hosting>>,
 }
 
 /// What stands against approving anything of a node by these checks: the first that fails or is unproven (DR-12).

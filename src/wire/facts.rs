@@ -1,6 +1,6 @@
 //! What a node tells of itself at each connection: read from sysfs and procfs, no external program.
 
-use super::UnitFacts;
+use super::{Hosting, UnitFacts};
 use crate::id::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -29,8 +29,40 @@ pub struct Facts {
     /// Units with what is nearest to each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<SlotFacts>,
+    /// Where virtual machines and their volumes lie; `None` where it cannot be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreFacts>,
+    /// What it runs virtual machines with; absent from an older agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosting: Option<Box<Hosting>>,
     /// Software versions.
     pub versions: Versions,
+}
+
+/// The file system of virtual machines and their volumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreFacts {
+    /// Whether what lies there takes the node's memory.
+    pub kind: StoreKind,
+    /// Its size in bytes. In memory it is a bound of that file system, and no promise that the memory is there.
+    pub bytes: u64,
+    /// Bytes that are in use, rounded up to [`STORE_STEP`]. In memory they are taken from machines.
+    pub used: u64,
+}
+
+/// Steps in which [`StoreFacts::used`] is told, in bytes: what a guest writes is no news each time.
+pub const STORE_STEP: u64 = 64 << 20;
+
+/// Where a store lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreKind {
+    /// On a disk.
+    #[default]
+    Disk,
+    /// In the node's memory (tmpfs).
+    Memory,
 }
 
 /// SMBIOS (DSP0134) identity as Linux shows it under `/sys/class/dmi/id`.

@@ -17,6 +17,7 @@ pub mod bounded;
 mod check;
 mod enrol;
 mod facts;
+mod hosting;
 pub mod job;
 mod link;
 mod units;
@@ -28,9 +29,10 @@ pub use boot::{
 pub use check::{Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
-    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, SlotFacts, SriovFacts, SystemFacts,
-    Versions,
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
+    StoreFacts, StoreKind, SystemFacts, Versions,
 };
+pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use link::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 

@@ -2,71 +2,114 @@
 
 use super::Vm;
 use crate::id::{PciAddress, SystemUuid};
-use crate::wire::vm::{DiskIdentity, VolumeSource};
+use crate::wire::vm::{DiskIdentity, VmSpec};
 use std::collections::BTreeMap;
+
+/// What machines have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Memory, in bytes, without huge pages.
+    pub memory: u64,
+    /// Memory of huge pages, in bytes.
+    pub hugepages: u64,
+    /// Virtual processors that share the node's threads with others.
+    pub shared: u64,
+    /// Virtual processors of those that share none: see [`shares_threads`].
+    pub alone: u64,
+}
+
+/// Whether a machine may share the node's threads with others. One that is bound to a NUMA node, has units or huge pages wants what it
+/// was promised at any time.
+pub fn shares_threads(spec: &VmSpec) -> bool {
+    spec.numa_node.is_none() && spec.units.is_empty() && !spec.hugepages
+}
+
+impl Sum {
+    const NOTHING: Sum = Sum { memory: 0, hugepages: 0, shared: 0, alone: 0 };
+
+    fn of(spec: &VmSpec) -> Self {
+        let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
+        let hugepages = if spec.hugepages { spec.memory.bytes() } else { 0 };
+        let (shared, alone) = if shares_threads(spec) { (vcpus, 0) } else { (0, vcpus) };
+        Sum { memory, hugepages, shared, alone }
+    }
+
+    fn join(self, other: Sum, with: fn(u64, u64) -> u64) -> Self {
+        Sum {
+            memory: with(self.memory, other.memory),
+            hugepages: with(self.hugepages, other.hugepages),
+            shared: with(self.shared, other.shared),
+            alone: with(self.alone, other.alone),
+        }
+    }
+}
 
 /// What the virtual machines of one node have of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// How many there are, by UUID, with what each has.
-    vms: BTreeMap<SystemUuid, Share>,
-    /// Memory, in bytes.
-    memory: u64,
-    /// Memory of huge pages, in bytes.
-    hugepages: u64,
-    /// Virtual processors.
-    vcpus: u64,
+    /// Which there are, with what each has, and the NUMA node that it is bound to.
+    vms: BTreeMap<SystemUuid, (Sum, Option<u32>)>,
+    /// Of all.
+    all: Sum,
+    /// Of those that are bound to a NUMA node.
+    bound: BTreeMap<u32, Sum>,
     /// One function of each unit, and whose it is.
     units: BTreeMap<PciAddress, SystemUuid>,
     /// Whole disks, and whose they are.
     disks: BTreeMap<DiskIdentity, SystemUuid>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Share {
-    memory: u64,
-    hugepages: u64,
-    vcpus: u64,
-}
-
 impl Held {
     /// Nothing is held.
     pub const fn none() -> Self {
-        Held { vms: BTreeMap::new(), memory: 0, hugepages: 0, vcpus: 0, units: BTreeMap::new(), disks: BTreeMap::new() }
+        Held {
+            vms: BTreeMap::new(),
+            all: Sum::NOTHING,
+            bound: BTreeMap::new(),
+            units: BTreeMap::new(),
+            disks: BTreeMap::new(),
+        }
     }
 
     /// One more is on the node; it takes the place of what was held by the same UUID.
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
         let spec = &vm.ask.spec;
-        let bytes = spec.memory.bytes();
-        let (memory, hugepages) = if spec.hugepages { (0, bytes) } else { (bytes, 0) };
-        let share = Share { memory, hugepages, vcpus: spec.vcpus.into() };
-        self.memory = self.memory.saturating_add(share.memory);
-        self.hugepages = self.hugepages.saturating_add(share.hugepages);
-        self.vcpus = self.vcpus.saturating_add(share.vcpus);
-        self.vms.insert(spec.uuid, share);
+        let (sum, bound) = (Sum::of(spec), spec.numa_node);
+        self.all = self.all.join(sum, u64::saturating_add);
+        if let Some(node) = bound {
+            let before = self.bound.entry(node).or_default();
+            *before = before.join(sum, u64::saturating_add);
+        }
+        self.vms.insert(spec.uuid, (sum, bound));
         self.units.extend(spec.units.iter().map(|unit| (unit.clone(), spec.uuid)));
-        let disks = spec.volumes.iter().filter_map(|volume| match &volume.source {
-            VolumeSource::Raw { disk } => Some((disk.clone(), spec.uuid)),
-            _ => None,
-        });
-        self.disks.extend(disks);
+        self.disks.extend(spec.disks().map(|disk| (disk.clone(), spec.uuid)));
+    }
+
+    /// One that is not on the node any more left disks there that are not clean.
+    pub fn owe<'a>(&mut self, uuid: SystemUuid, disks: impl IntoIterator<Item = &'a DiskIdentity>) {
+        self.disks.extend(disks.into_iter().map(|disk| (disk.clone(), uuid)));
     }
 
     /// Nothing of one is on the node any more.
     pub fn remove(&mut self, uuid: SystemUuid) {
-        let Some(share) = self.vms.remove(&uuid) else { return };
-        self.memory = self.memory.saturating_sub(share.memory);
-        self.hugepages = self.hugepages.saturating_sub(share.hugepages);
-        self.vcpus = self.vcpus.saturating_sub(share.vcpus);
-        self.units.retain(|_, owner| *owner != uuid);
         self.disks.retain(|_, owner| *owner != uuid);
+        let Some((sum, bound)) = self.vms.remove(&uuid) else { return };
+        self.all = self.all.join(sum, u64::saturating_sub);
+        if let Some(node) = bound
+            && let Some(before) = self.bound.get_mut(&node)
+        {
+            *before = before.join(sum, u64::saturating_sub);
+            if *before == Sum::NOTHING {
+                self.bound.remove(&node);
+            }
+        }
+        self.units.retain(|_, owner| *owner != uuid);
     }
 
     /// True if nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.vms.is_empty()
+        self.vms.is_empty() && self.disks.is_empty()
     }
 
     /// Whose it all is.
@@ -74,14 +117,21 @@ impl Held {
         self.vms.keys().copied()
     }
 
-    /// Memory that is promised, in bytes, without huge pages.
-    pub fn memory(&self) -> u64 {
-        self.memory
+    /// What all of them have.
+    pub fn all(&self) -> &Sum {
+        &self.all
     }
 
-    /// Memory of huge pages that is promised, in bytes.
-    pub fn hugepages(&self) -> u64 {
-        self.hugepages
+    /// What those have that are bound to a NUMA node.
+    pub fn bound(&self, node: u32) -> Sum {
+        self.bound.get(&node).copied().unwrap_or_default()
+    }
+
+    /// What those have that are bound to none, in bytes: ordinary memory and huge pages.
+    pub fn roaming(&self) -> (u64, u64) {
+        let bound = self.bound.values().fold(Sum::NOTHING, |sum, one| sum.join(*one, u64::saturating_add));
+        let free = self.all.join(bound, u64::saturating_sub);
+        (free.memory, free.hugepages)
     }
 
     /// Who has a unit, by any function of it.

@@ -2,24 +2,43 @@
 //!
 //! ```text
 //! slot   what of a node can be given away    place  which node takes it      wishes  which of its units
-//! vm     a virtual machine's record and life  job    a bare-metal task's record and life    held  what is given away of a node
+//! room   its processors and memory, also by NUMA node    means  its programs, firmware, bridges    lack  why it does not
+//! parts  what goes with a slot
+//! vm     a virtual machine's record, in one word by `vm_life`; `vm_lost` when its node loses or refuses it    card   its network cards
+//! job    a bare-metal task's record and life    held  what is given away of a node    locality  near what it is on it
 //! ```
 //! A node either holds virtual machines or is claimed by one job, never both.
 
+mod card;
 mod held;
+mod lack;
+mod locality;
+mod means;
 pub mod job;
+mod parts;
 mod place;
+mod room;
 mod slot;
 mod vm;
+mod vm_disks;
+mod vm_life;
+mod vm_lost;
 mod wishes;
 
+pub use card::{Card, CardNews, SlotCard, fill_slot_cards, private_address, site_address};
 pub use held::Held;
-pub use place::{Fit, Host, Lack, Lacking, MAX_TOLD, NODE_RESERVE, Runs, Unfit, Verdict, lacks, place};
+pub use lack::{Lack, Lacking, Unfit, Verdict};
+pub use locality::Locality;
+pub use place::{Fit, Host, MAX_TOLD, Runs, lacks, place, place_by};
 pub use slot::{
-    Approved, MAX_FABRIC, ParseSlotIdError, Slot, SlotId, SlotState, barred, candidates, functions, judge, of_node,
-    unit_of,
+    Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
+    of_node, unit_of,
 };
-pub use vm::{Place, Seen, Vm, VmLife, VmTold, VmWish};
+pub use vm::{Begun, Place, Seen, Vm, VmTold, VmWish};
+pub use vm_life::VmLife;
+pub use vm_lost::MAX_REFUSED;
 
+#[cfg(test)]
+mod many_tests;
 #[cfg(test)]
 mod sim_tests;

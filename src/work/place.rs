@@ -2,16 +2,16 @@
 //!
 //! A request never spans nodes. Where nothing fits the answer says why, in one of three words, with what each of the nearest nodes lacks.
 
-use super::{Held, wishes};
+use super::{Approved, Held, Lack, Lacking, SlotCard, Unfit, Verdict, means, parts, room, wishes};
 use crate::config::vm::VmAsk;
 use crate::id::{NodeId, PciAddress};
-use crate::wire::vm::{ByteSize, VolumeSource};
-use crate::wire::{DiskFacts, PciFacts, UnitFacts, UnitKind, UnitState};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use crate::wire::vm::{DiskIdentity, MAX_VMS, RawDisk};
+use crate::wire::{DiskFacts, Hosting, PciFacts, UnitFacts, UnitKind, UnitState};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+};
 
-/// Memory that a node keeps for itself, in bytes: kernel, agent, QEMU's own.
-pub const NODE_RESERVE: u64 = 256 << 20;
 /// Most nodes whose lacks are told.
 pub const MAX_TOLD: usize = 5;
 
@@ -35,8 +35,12 @@ pub struct Host<'a> {
     pub unready: Option<&'a str>,
     /// Whether virtual machines run on it.
     pub runs: Runs,
+    /// What it has to run them, as it told in this boot; `None` where its agent does not tell.
+    pub hosting: Option<&'a Hosting>,
     /// Hardware threads.
     pub threads: u32,
+    /// Virtual processors of machines that share threads, to one thread.
+    pub overcommit: u32,
     /// Memory without that of huge pages, in bytes.
     pub memory: u64,
     /// Memory of huge pages, in bytes.
@@ -49,133 +53,12 @@ pub struct Host<'a> {
     pub pci: &'a [PciFacts],
     /// What is given away.
     pub held: &'a Held,
+    /// Units that are not given away and still cannot be given: so many at least.
+    pub closed: usize,
     /// Units whose slot cannot be given, by their first function, with the reason.
     pub barred: Vec<(PciAddress, String)>,
-}
-
-/// What a node lacks, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lack {
-    /// It is not the one that was named.
-    NotNamed,
-    /// Its profile runs no virtual machines.
-    RunsNoVms,
-    /// `/dev/kvm` does not open, and emulation is not allowed.
-    KvmMissing,
-    /// More processors than it has threads.
-    CpusExceeded,
-    /// More memory than it has.
-    MemoryExceeded,
-    /// More huge pages than it has.
-    HugepagesExceeded,
-    /// There is no such NUMA node.
-    NumaMissing,
-    /// It has too few units of that kind.
-    UnitMissing,
-    /// It has no disk of that identity, or several.
-    DiskMissing,
-    /// It takes no work now.
-    NotReady,
-    /// Others have its memory.
-    MemoryTaken,
-    /// Others have its huge pages.
-    HugepagesTaken,
-    /// Others have its units.
-    UnitTaken,
-    /// Its units cannot be given now.
-    UnitNotReady,
-    /// The slots of its units are not approved, disabled, or share a fabric device with one that is taken.
-    SlotClosed,
-    /// Another has the disk, or the node itself.
-    DiskTaken,
-}
-
-impl Lack {
-    /// The word that is shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Lack::NotNamed => "not_named",
-            Lack::RunsNoVms => "runs_no_vms",
-            Lack::KvmMissing => "kvm_missing",
-            Lack::CpusExceeded => "cpus_exceeded",
-            Lack::MemoryExceeded => "memory_exceeded",
-            Lack::HugepagesExceeded => "hugepages_exceeded",
-            Lack::NumaMissing => "numa_missing",
-            Lack::UnitMissing => "unit_missing",
-            Lack::DiskMissing => "disk_missing",
-            Lack::NotReady => "not_ready",
-            Lack::MemoryTaken => "memory_taken",
-            Lack::HugepagesTaken => "hugepages_taken",
-            Lack::UnitTaken => "unit_taken",
-            Lack::UnitNotReady => "unit_not_ready",
-            Lack::SlotClosed => "slot_closed",
-            Lack::DiskTaken => "disk_taken",
-        }
-    }
-
-    /// True if it will not pass by itself, nor by others going.
-    pub fn is_lasting(self) -> bool {
-        self < Lack::NotReady
-    }
-}
-
-/// One thing that a node lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lacking {
-    /// What.
-    pub lack: Lack,
-    /// In words.
-    pub detail: String,
-}
-
-/// Why no node takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Not even all nodes together have it.
-    None,
-    /// Together they have it, no single one does.
-    NoSingleNode,
-    /// A node has it, and is not ready, or others use it now.
-    NotReady,
-}
-
-impl Verdict {
-    /// The word that is shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::None => "none",
-            Verdict::NoSingleNode => "no_single_node",
-            Verdict::NotReady => "not_ready",
-        }
-    }
-}
-
-/// Nothing fits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
-    /// In one word.
-    pub verdict: Verdict,
-    /// The nearest nodes, at most [`MAX_TOLD`], with everything that each lacks.
-    pub nearest: Vec<(NodeId, Vec<Lacking>)>,
-    /// How many nodes were looked at.
-    pub nodes: usize,
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.verdict {
-            _ if self.nodes == 0 => "no node is known",
-            Verdict::None => "no node has it, nor all together",
-            Verdict::NoSingleNode => "all nodes together have it, but no single one",
-            Verdict::NotReady => "a node has it, but cannot give it now",
-        })?;
-        for (node, lacks) in &self.nearest {
-            let words = lacks.iter().map(|lacking| format!("{} ({})", lacking.lack.as_str(), lacking.detail));
-            write!(f, ", {node}: {}", words.collect::<Vec<_>>().join(" and "))?;
-        }
-        Ok(())
-    }
+    /// Its approved slots to which a disk, a fabric device or addresses belongs.
+    pub slots: Vec<&'a Approved>,
 }
 
 /// A node that takes it.
@@ -183,13 +66,22 @@ impl fmt::Display for Unfit {
 pub struct Fit {
     /// Which.
     pub node: NodeId,
-    /// One function of each unit that it gets.
+    /// One function of each unit that it gets; those that go with a slot come last.
     pub units: Vec<PciAddress>,
+    /// For each volume that is the disk of a slot, which disk that is.
+    pub disks: Vec<DiskIdentity>,
+    /// For each card that has the addresses of a slot, which these are.
+    pub cards: Vec<SlotCard>,
+    /// The NUMA node that it is bound to because its units are there.
+    pub near: Option<u32>,
     /// Units that are far from each other, or from the processors that were asked for.
     pub numa_mismatch: bool,
 }
 
-/// Chooses. Devices are packed, so that whole nodes stay free for those who want all of one; memory is spread.
+/// How good a node is: less is better. Units that it has left, whether they are far from each other, how full it is, memory that it has used.
+type Rank = (usize, bool, u64, u64);
+
+/// Chooses. Devices are packed, so that whole nodes stay free for those who want all of one; processors and memory are spread.
 ///
 /// # Errors
 /// Why nothing fits.
@@ -198,61 +90,111 @@ pub fn place<'a>(
     only: Option<NodeId>,
     hosts: impl Iterator<Item = Host<'a>> + Clone,
 ) -> Result<Fit, Unfit> {
-    let mut best: Option<((usize, bool, u64), Fit)> = None;
-    for host in hosts.clone().filter(|host| only.is_none_or(|only| host.node == only)) {
+    place_by(ask, only, hosts, |_| {})
+}
+
+/// The same for many nodes: `hosts` are without what is dear to find out, their slots, and `complete` adds it to those few that are
+/// looked at in full. A node is looked at only if it could be better than the best so far.
+///
+/// # Errors
+/// Why nothing fits.
+pub fn place_by<'a>(
+    ask: &VmAsk,
+    only: Option<NodeId>,
+    hosts: impl Iterator<Item = Host<'a>> + Clone,
+    complete: impl Fn(&mut Host<'a>),
+) -> Result<Fit, Unfit> {
+    let named = hosts.clone().filter(|host| only.is_none_or(|only| host.node == only));
+    let bounded: Vec<(Rank, Host<'a>)> = named.filter_map(|host| Some((bound(ask, &host)?, host))).collect();
+    let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
+    let mut best: Option<(Rank, Fit)> = None;
+    while let Some(Reverse((bound, at))) = nearest.pop() {
+        if best.as_ref().is_some_and(|(rank, _)| *rank <= bound) {
+            break;
+        }
+        let mut host = bounded[at].1.clone();
+        complete(&mut host);
         if let Some((rank, fit)) = fit(ask, &host)
             && best.as_ref().is_none_or(|(other, _)| rank < *other)
         {
             best = Some((rank, fit));
         }
     }
-    best.map(|(_, fit)| fit).ok_or_else(|| explain(ask, only, hosts))
+    best.map(|(_, fit)| fit).ok_or_else(|| {
+        explain(
+            ask,
+            only,
+            hosts.map(|mut host| {
+                complete(&mut host);
+                host
+            }),
+        )
+    })
+}
+
+/// The best that a node could be; `None` if it is certain without a look at its units that it does not take the machine.
+fn bound(ask: &VmAsk, host: &Host<'_>) -> Option<Rank> {
+    let spec = &ask.spec;
+    let runs = host.runs == Runs::Kvm || (host.runs == Runs::Emulated && spec.allow_tcg);
+    if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
+        return None;
+    }
+    let fill = room::fill(ask, host, spec.numa_node)?;
+    let left = units_left(ask, host)?;
+    Some((left, false, fill.scarcest, u64::MAX - fill.free))
+}
+
+/// Units that can still be given once the machine has its own; `None` if there are not so many.
+fn units_left(ask: &VmAsk, host: &Host<'_>) -> Option<usize> {
+    let free = host.units.len().saturating_sub(host.held.unit_count() + host.closed);
+    if ask.units.whole { (free == host.units.len()).then_some(0) } else { free.checked_sub(ask.units.each.len()) }
 }
 
 /// Without a word of explanation: most nodes are looked at only to be passed by.
-fn fit(ask: &VmAsk, host: &Host<'_>) -> Option<((usize, bool, u64), Fit)> {
-    let spec = &ask.spec;
-    let asked = spec.memory.bytes();
-    let (pool, promised) = pool(ask, host);
-    let free = pool.saturating_sub(promised);
-    let runs = host.runs == Runs::Kvm || (host.runs == Runs::Emulated && spec.allow_tcg);
-    let numa = spec.numa_node.is_none_or(|node| has_numa(host, node));
-    if host.unready.is_some() || !runs || host.threads < spec.vcpus || free < asked || !numa {
+fn fit(ask: &VmAsk, host: &Host<'_>) -> Option<(Rank, Fit)> {
+    let (spec, (left, ..)) = (&ask.spec, bound(ask, host)?);
+    if host.hosting.is_some_and(|hosting| means::lacks(spec, hosting).next().is_some()) {
         return None;
     }
-    let disks = spec.volumes.iter().all(|volume| match &volume.source {
-        VolumeSource::Raw { disk } => judge_disk(host, disk.as_str()).is_ok(),
-        _ => true,
-    });
-    let units = disks.then(|| wishes::grant(ask, host.units, Some(host))).flatten()?;
+    if named(ask).any(|disk| parts::judge_disk(host, disk.as_str()).is_err()) {
+        return None;
+    }
+    let granted = together(ask, host)?;
+    let disks = wishes::disk_units(ask, &granted, host).map(|unit| parts::slot_disk(host, unit).ok().cloned());
+    let disks = disks.collect::<Option<Vec<_>>>()?;
+    let cards = wishes::card_units(ask, &granted, host).map(|unit| parts::slot_card(host, unit).ok());
+    let cards = cards.collect::<Option<Vec<_>>>()?;
+    let units = parts::with_fabric(host, &granted);
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
-    let mut places = units.iter().map(|unit| at(unit)).collect::<Vec<_>>();
+    let mut places = granted.iter().map(|unit| at(unit)).collect::<Vec<_>>();
     places.extend(spec.numa_node.map(Some));
     let numa_mismatch = places.windows(2).any(|two| two[0] != two[1]);
-    let left = host.units.len().saturating_sub(host.held.unit_count() + units.len());
+    let near = places.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
+    let near = near.filter(|id| !ask.numa_anywhere && room::surely_fits_numa(ask, host, *id));
+    let fill = room::fill(ask, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| wishes::name(unit)).collect();
-    Some(((left, numa_mismatch, u64::MAX - (free - asked)), Fit { node: host.node, units, numa_mismatch }))
+    let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
+    Some((rank, Fit { node: host.node, units, disks, cards, near, numa_mismatch }))
 }
 
-/// The first one is everywhere; further ones are known by the devices at them.
-fn has_numa(host: &Host<'_>, node: u32) -> bool {
-    node == 0 || host.pci.iter().any(|function| function.numa_node == Some(node))
+/// Disks that are asked for by their own names.
+pub(super) fn named(ask: &VmAsk) -> impl Iterator<Item = &DiskIdentity> {
+    ask.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
+        RawDisk::Named(disk) => Some(disk),
+        RawDisk::Slot(_) => None,
+    })
 }
 
-/// Memory of the kind that is asked for: what there is, and what is promised of it, in bytes.
-fn pool(ask: &VmAsk, host: &Host<'_>) -> (u64, u64) {
-    if ask.spec.hugepages {
-        (host.hugepages, host.held.hugepages())
-    } else {
-        (host.memory.saturating_sub(NODE_RESERVE), host.held.memory())
+/// Units for all wishes, of one NUMA node if that can be.
+fn together<'a>(ask: &VmAsk, host: &Host<'a>) -> Option<Vec<&'a UnitFacts>> {
+    let any = wishes::grant(ask, host.units, Some(host), ask.spec.numa_node)?;
+    let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
+    if ask.spec.numa_node.is_some() || ask.units.whole || !apart(&any) {
+        return Some(any);
     }
-}
-
-fn judge_disk(host: &Host<'_>, identity: &str) -> Result<(), Lack> {
-    let disk = DiskFacts::called(host.disks, identity).ok_or(Lack::DiskMissing)?;
-    // What the node uses itself, and what its profile marks as data, is nobody's (ST-3, ST-4).
-    let is_free = disk.blocked.is_none() && host.held.disk(disk.names()).is_none();
-    if is_free { Ok(()) } else { Err(Lack::DiskTaken) }
+    let nodes: BTreeSet<u32> = host.units.iter().filter_map(|unit| unit.numa_node).collect();
+    let mut near = nodes.into_iter().filter_map(|id| wishes::grant(ask, host.units, Some(host), Some(id)));
+    near.find(|units| !apart(units)).or(Some(any))
 }
 
 /// Everything that stands against a node.
@@ -270,18 +212,22 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
         }
         Runs::Emulated | Runs::Kvm => {}
     }
-    if host.threads < spec.vcpus {
-        add(Lack::CpusExceeded, format!("{} processors, and it has {} threads", spec.vcpus, host.threads));
+    room::lacks(ask, host, &mut add);
+    for (lack, detail) in host.hosting.into_iter().flat_map(|hosting| means::lacks(spec, hosting)) {
+        add(lack, detail);
     }
-    memory_lacks(ask, host, &mut add);
-    if let Some(node) = spec.numa_node.filter(|node| !has_numa(host, *node)) {
-        add(Lack::NumaMissing, format!("nothing of it is at NUMA node {node}"));
+    if host.held.vms().len() >= MAX_VMS {
+        add(Lack::Full, format!("it has {MAX_VMS} virtual machines"));
     }
-    for volume in &spec.volumes {
-        if let VolumeSource::Raw { disk } = &volume.source
-            && let Err(lack) = judge_disk(host, disk.as_str())
-        {
-            add(lack, format!("disk {disk}"));
+    let foreign = |disk: &DiskFacts| parts::owner_of_disk(host, disk).filter(|slot| !wishes::may_have(ask, host, slot));
+    for identity in named(ask) {
+        match parts::judge_disk(host, identity.as_str()).map(foreign) {
+            Err((lack, detail)) => add(lack, detail),
+            Ok(Some(slot)) => {
+                let of = format!("disk {identity} belongs to slot {}", slot.id);
+                add(Lack::DiskTaken, format!("{of}; ask for its unit, or write disk = \"slot\""));
+            }
+            Ok(None) => {}
         }
     }
     if let Some((lack, detail)) = wishes::lack(ask, host) {
@@ -291,24 +237,6 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
         add(Lack::NotReady, why.to_owned());
     }
     found
-}
-
-fn memory_lacks(ask: &VmAsk, host: &Host<'_>, add: &mut impl FnMut(Lack, String)) {
-    let asked = ask.spec.memory.bytes();
-    let (pool, promised) = pool(ask, host);
-    let kind = if ask.spec.hugepages { "huge pages" } else { "memory" };
-    let words = if ask.spec.hugepages {
-        (Lack::HugepagesExceeded, Lack::HugepagesTaken)
-    } else {
-        (Lack::MemoryExceeded, Lack::MemoryTaken)
-    };
-    let size = |bytes| ByteSize::from_bytes(bytes).mib();
-    if pool < asked {
-        add(words.0, format!("{} of {kind}, and it has {} MiB to give", ask.spec.memory, size(pool)));
-    } else if pool.saturating_sub(promised) < asked {
-        let free = size(pool.saturating_sub(promised));
-        add(words.1, format!("{} of {kind}, and {free} MiB of {} MiB are left", ask.spec.memory, size(pool)));
-    }
 }
 
 fn explain<'a>(ask: &VmAsk, only: Option<NodeId>, hosts: impl Iterator<Item = Host<'a>>) -> Unfit {
@@ -349,7 +277,7 @@ impl Sum {
     fn add(&mut self, ask: &VmAsk, host: &Host<'_>) {
         self.nodes += 1;
         self.threads += u64::from(host.threads);
-        self.memory = self.memory.saturating_add(pool(ask, host).0);
+        self.memory = self.memory.saturating_add(room::memory(ask, host).has);
         let room = wishes::MOST.saturating_sub(self.units.len());
         let usable = host.units.iter().filter(|unit| unit.kind == UnitKind::Device && unit.state != UnitState::Missing);
         self.units.extend(usable.filter(|unit| wishes::helps(ask, unit)).take(room).cloned());
@@ -357,12 +285,11 @@ impl Sum {
 
     /// Whether all together have what is asked for. One node is no "together", and nobody else has the disk that is named.
     fn holds(&self, ask: &VmAsk) -> bool {
-        let named = ask.spec.volumes.iter().any(|volume| matches!(volume.source, VolumeSource::Raw { .. }));
         self.nodes > 1
-            && !named
+            && named(ask).next().is_none()
             && self.threads >= u64::from(ask.spec.vcpus)
             && self.memory >= ask.spec.memory.bytes()
-            && (ask.units.whole || wishes::grant(ask, &self.units, None).is_some())
+            && (ask.units.whole || wishes::grant(ask, &self.units, None, None).is_some())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which node takes it, which of its units, and what is said where none does.
 
-use super::super::{Place, Vm};
+use super::super::{Place, SlotId, Vm};
 use super::*;
 use crate::id::{Basis, MacAddr, SystemUuid, Timestamp};
 use crate::wire::PciFacts;
@@ -40,6 +40,8 @@ fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Held) -> Host<'a> {
         node: node(number),
         unready: None,
         runs: Runs::Kvm,
+        hosting: None,
+        overcommit: 4,
         threads: 8,
         memory: 16 * GIB,
         hugepages: 4 * GIB,
@@ -47,7 +49,9 @@ fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Held) -> Host<'a> {
         disks: &[],
         pci: &[],
         held,
+        closed: 0,
         barred: Vec::new(),
+        slots: Vec::new(),
     }
 }
 
@@ -57,7 +61,7 @@ fn holding(asks: &[(VmAsk, &[&str])]) -> Held {
     for (ask, units) in asks {
         let mut vm = Vm::new(ask.clone(), None, Timestamp::EPOCH);
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
-        vm.settle(Place { node: node(1), since: Timestamp::EPOCH, session: None }, units);
+        vm.settle(Place { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
         held.add(&vm);
     }
     held
@@ -178,4 +182,135 @@ fn devices_are_packed_memory_is_spread_and_a_named_node_is_the_only_one() {
     let unfit = on(&ask(1, "1G", &["any"]), Some(node(3))).expect_err("it has none");
     assert_eq!(unfit.nearest.len(), 1, "only what the named one lacks is told");
     assert_eq!(words(&unfit).1, ["unit_missing"]);
+}
+
+/// A slot with a disk or a fabric device.
+fn slot(number: u8, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Approved {
+    let id = SlotId { node: node(number), unit: unit.parse().expect("an address") };
+    let disk = disk.map(|disk| disk.parse().expect("an identity"));
+    let fabric = fabric.map(str::to_owned);
+    Approved {
+        id,
+        functions: Default::default(),
+        disk,
+        fabric,
+        card: None,
+        disabled: None,
+        approved_at: Timestamp::EPOCH,
+    }
+}
+
+fn raw(ask: &mut VmAsk, disks: &[&str]) {
+    let volume = |(number, disk): (usize, &&str)| {
+        let volume = format!(r#"{{"name": "d{number}", "format": "raw", "disk": "{disk}"}}"#);
+        serde_json::from_str(&volume).expect("a volume")
+    };
+    ask.spec.volumes = disks.iter().enumerate().map(volume).collect();
+}
+
+fn disks(names: &[&str]) -> Vec<DiskFacts> {
+    let disk = |name: &&str| DiskFacts { wwid: Some((*name).to_owned()), ..DiskFacts::default() };
+    names.iter().map(disk).collect()
+}
+
+#[test]
+fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_its_unit() {
+    let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
+    let slots = [slot(1, "0000:01:00.0", Some("disk-one"), None), slot(1, "0000:02:00.1", Some("disk-two"), None)];
+    let (none, disks) = (Held::default(), disks(&["disk-one", "disk-two", "disk-three"]));
+    let host = || Host { disks: &disks, slots: slots.iter().collect(), ..host(1, &units, &none) };
+    let wants = |wishes: &[&str], disks: &[&str]| {
+        let mut ask = ask(1, "1G", wishes);
+        raw(&mut ask, disks);
+        place(&ask, None, [host()].into_iter()).map(|fit| {
+            let units: Vec<String> = fit.units.iter().map(ToString::to_string).collect();
+            (units.join(" "), fit.disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        })
+    };
+    let got = |units: &str, disks: &str| Ok((units.to_owned(), disks.to_owned()));
+    assert_eq!(
+        wants(&["any"], &["disk-two"]),
+        got("0000:02:00.0", ""),
+        "the unit of that disk, though another is first"
+    );
+    assert_eq!(wants(&["any"], &["slot"]), got("0000:01:00.0", "disk-one"));
+    assert_eq!(
+        wants(&["device:10de:1234", "any"], &["slot", "slot"]),
+        got("0000:02:00.0 0000:01:00.0", "disk-two disk-one")
+    );
+    assert_eq!(wants(&["any", "any"], &["slot", "disk-one"]), got("0000:02:00.0 0000:01:00.0", "disk-two"));
+    assert_eq!(wants(&[], &["disk-three"]), got("", ""), "no slot has it");
+    for (wishes, named) in [(&[][..], "disk-one"), (&["device:10de:1234"], "disk-one"), (&["0000:01:00.0"], "disk-two")]
+    {
+        let unfit = wants(wishes, &[named]).expect_err("its slot is not had");
+        assert!(unfit.to_string().contains(&format!("disk_taken (disk {named} belongs to slot")), "{unfit}");
+    }
+}
+
+#[test]
+fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
+    let units = [gpu("0000:01:00")];
+    let none = Held::default();
+    let mut wants = ask(1, "1G", &["any"]);
+    raw(&mut wants, &["slot"]);
+    let why = |slots: &[Approved], disks: &[DiskFacts], held: &Held| {
+        let host = Host { disks, slots: slots.iter().collect(), ..host(1, &units, held) };
+        words(&place(&wants, None, [host].into_iter()).expect_err("no such slot")).1
+    };
+    let there = disks(&["disk-one"]);
+    assert_eq!(why(&[], &there, &none), ["slot_without_disk"]);
+    assert_eq!(why(&[slot(1, "0000:01:00.0", None, Some("ib0"))], &there, &none), ["slot_without_disk"]);
+    let own = [slot(1, "0000:01:00.0", Some("disk-one"), None)];
+    assert_eq!(why(&own, &[], &none), ["disk_missing"]);
+    let mut used = there.clone();
+    used[0].blocked = Some("disk sda is mounted on /".into());
+    assert_eq!(why(&own, &used, &none), ["disk_taken"]);
+    let mut other = ask(7, "1G", &[]);
+    raw(&mut other, &["disk-one"]);
+    assert_eq!(why(&own, &there, &holding(&[(other, &[])])), ["disk_taken"]);
+    let mut whole = wants.clone();
+    (whole.units.whole, whole.units.each) = (true, Vec::new());
+    let host = |slots| Host { disks: &there, slots, ..host(1, &units, &none) };
+    assert_eq!(place(&whole, None, [host(own.iter().collect())].into_iter()).map(|fit| fit.disks.len()), Ok(1));
+    let unfit = place(&whole, None, [host(Vec::new())].into_iter()).expect_err("its slot has none");
+    assert_eq!(words(&unfit).1, ["slot_without_disk"]);
+}
+
+#[test]
+fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
+    let mut units = [gpu("0000:01:00"), gpu("0000:02:00"), gpu("0000:09:00")];
+    let slots = [slot(1, "0000:01:00.0", None, Some("0000:09:00.1")), slot(1, "0000:02:00.0", None, Some("mlx5_0"))];
+    let none = Held::default();
+    let on = |units: &[UnitFacts], held: &Held, wishes: &[&str]| {
+        let host = Host { slots: slots.iter().collect(), ..host(1, units, held) };
+        let fit = place(&ask(1, "1G", wishes), None, [host].into_iter());
+        fit.map(|fit| fit.units.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(|unfit| words(&unfit).1)
+    };
+    assert_eq!(on(&units, &none, &["0000:01:00.0"]), Ok(vec!["0000:01:00.0".into(), "0000:09:00.0".into()]));
+    assert_eq!(on(&units, &none, &["0000:02:00.0"]), Ok(vec!["0000:02:00.0".into()]), "a name is only a name");
+    assert_eq!(on(&units, &none, &["any", "any", "any"]), Err(vec!["unit_taken"]), "the third is no slot of its own");
+    let other = holding(&[(ask(7, "1G", &["any"]), &["0000:09:00.0"])]);
+    assert_eq!(on(&units, &other, &["0000:01:00.0"]), Err(vec!["unit_taken"]));
+    units[2].state = UnitState::Wedged;
+    assert_eq!(on(&units, &none, &["0000:01:00.0"]), Err(vec!["unit_not_ready"]));
+    assert_eq!(on(&units, &none, &["any"]), Ok(vec!["0000:02:00.0".into()]), "whose fabric device works");
+}
+
+#[test]
+fn a_card_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
+    // The fabric device comes first, and is no slot of its own.
+    let units = [gpu("0000:01:00"), gpu("0000:02:00")];
+    let mac = "52:54:00:12:34:56".parse().expect("a MAC");
+    let own =
+        Approved { card: Some(SlotCard { mac, address: None }), ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1")) };
+    let none = Held::default();
+    let mut whole = ask(1, "1G", &[]);
+    (whole.units.whole, whole.spec.nics) =
+        (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a card")]);
+    let on = |slot: &Approved| {
+        let host = Host { slots: vec![slot], ..host(1, &units, &none) };
+        place(&whole, None, [host].into_iter()).map(|fit| fit.cards).map_err(|unfit| words(&unfit).1)
+    };
+    assert_eq!(on(&own), Ok(vec![SlotCard { mac, address: None }]));
+    assert_eq!(on(&Approved { card: None, ..own.clone() }), Err(vec!["slot_without_card"]));
 }

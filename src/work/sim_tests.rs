@@ -54,6 +54,8 @@ impl Rack {
             node: *node,
             unready: None,
             runs: Runs::Kvm,
+            hosting: None,
+            overcommit: 4,
             threads: 64,
             memory: 64 * GIB,
             hugepages: 0,
@@ -61,13 +63,15 @@ impl Rack {
             disks: &[],
             pci: &[],
             held: &self.held[node],
+            closed: 0,
             barred: Vec::new(),
+            slots: Vec::new(),
         });
         let Ok(fit) = place(&ask, None, hosts) else { return false };
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
-        vm.settle(Place { node: fit.node, since: Timestamp::EPOCH, session }, fit.units);
+        vm.settle(Place { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
         self.put(vm);
         true
     }
@@ -152,14 +156,14 @@ impl Rack {
             }
             Step::Report { number, state } => self.edit(uuid(number), |vm| {
                 let name = vm.name().clone();
-                vm.tell(VmReport { uuid: vm.uuid(), name, state, failure: None, restarts: 0, fetching: None }, at);
+                vm.tell(VmReport::new(vm.uuid(), name, state), at);
             }),
-            Step::Missing { number } => self.edit(uuid(number), |vm| drop(vm.missing(at))),
+            Step::Missing { number } => self.edit(uuid(number), |vm| drop(vm.missing(true, at))),
             Step::Reboot { node } => {
                 self.boot += 1;
                 let (node, session) = (self.nodes[node], BootSessionId([self.boot; 12]));
                 let own: Vec<_> = self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
-                own.into_iter().for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, at))));
+                own.into_iter().for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, true, at))));
             }
             Step::Delete { number } => self.edit(uuid(number), |vm| vm.wish = VmWish::Release),
             Step::Released { number } => {

@@ -8,11 +8,11 @@
 //!                   disable enable                                        └▶ failed
 //! ```
 
-use super::{Vm, VmWish};
+use super::{SlotCard, Vm, VmWish};
 use crate::id::{NodeId, PciAddress, Timestamp, serde_as_text};
 use crate::wire::vm::{DiskIdentity, VmState};
-use crate::wire::{Facts, UnitFacts, UnitKind, UnitState};
-use serde::{Deserialize, Serialize};
+use crate::wire::{DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 /// Longest name of a fabric device, in bytes.
@@ -65,6 +65,9 @@ pub struct Approved {
     /// The fabric device that belongs to it. Of those that share one, one is given at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
+    /// What a card has that says `slot = true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<SlotCard>,
     /// Why an operator keeps it from being given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
@@ -131,7 +134,61 @@ pub struct Slot {
     pub functions: BTreeMap<String, String>,
     /// What an operator said of it.
     pub approved: Option<Approved>,
+    /// What the node tells to be nearest to its unit, for whoever approves it.
+    pub near: Near,
+    /// What of it is on another NUMA node than its unit, in words.
+    pub mismatch: String,
 }
+
+/// What is nearest to a unit: advice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Near {
+    /// A disk that may be given away.
+    pub disk: Option<String>,
+    /// A fabric device.
+    pub fabric: Option<String>,
+}
+
+/// Which disk or fabric device an operator approves a slot with: by its name, or what the node tells to be nearest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pick<T> {
+    /// Whatever is nearest.
+    Nearest,
+    /// This one.
+    Named(T),
+}
+
+impl<T: FromStr> FromStr for Pick<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == NEAREST { Ok(Pick::Nearest) } else { text.parse().map(Pick::Named) }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Pick<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pick::Nearest => f.write_str(NEAREST),
+            Pick::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+impl<T: fmt::Display> Serialize for Pick<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Pick<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// The word for what is nearest.
+const NEAREST: &str = "nearest";
 
 /// The unit of a slot as it is: functions by address, with their IDs.
 pub fn functions(unit: &UnitFacts) -> BTreeMap<String, String> {
@@ -156,10 +213,50 @@ pub fn judge(id: SlotId, facts: &Facts, approved: Option<&Approved>, holder: Opt
     let unit = unit_of(&id, facts);
     let (state, reason) = match holder {
         Some(vm) => held(vm),
-        None => free(unit, approved, implied),
+        None => match (free(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
+            ((SlotState::Available, _), Some(disk)) => idle(facts, disk),
+            (found, _) => found,
+        },
     };
+    let near = unit.and_then(|unit| near(unit, facts));
+    let mismatch = match (unit, approved, near) {
+        (Some(unit), Some(approved), _) => mismatch(unit, approved, facts),
+        (_, None, Some(near)) => near.mismatch.clone(),
+        _ => String::new(),
+    };
+    let near = near.map(|near| Near { disk: near.disk.clone(), fabric: near.fabric.clone() }).unwrap_or_default();
     let (numa, functions) = (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
-    Slot { id, state, reason, numa, functions, approved: approved.cloned() }
+    Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
+}
+
+fn near<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
+    facts.slots.iter().find(|slot| unit.members.iter().any(|member| member.address == slot.unit))
+}
+
+/// The disk of a slot that nobody has.
+fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
+    match DiskFacts::called(&facts.disks, disk.as_str()) {
+        None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
+        Some(DiskFacts { blocked: Some(why), .. }) => (SlotState::Cleanup, format!("its disk {disk}: {why}")),
+        Some(_) => (SlotState::Available, String::new()),
+    }
+}
+
+/// What of an approved slot is far from its unit (GP-7).
+fn mismatch(unit: &UnitFacts, approved: &Approved, facts: &Facts) -> String {
+    let disk = approved.disk.as_ref().and_then(|disk| {
+        let numa = DiskFacts::called(&facts.disks, disk.as_str())?.numa_node?;
+        Some((format!("disk {disk}"), numa))
+    });
+    let fabric = approved.fabric.as_ref().and_then(|fabric| {
+        let numa = facts.pci.iter().find(|function| function.address == *fabric)?.numa_node?;
+        Some((format!("fabric device {fabric}"), numa))
+    });
+    let far = |(what, theirs): (String, u32)| {
+        let ours = unit.numa_node.filter(|ours| *ours != theirs)?;
+        Some(format!("{what} is on NUMA node {theirs}, the unit on {ours}"))
+    };
+    [disk, fabric].into_iter().flatten().filter_map(far).collect::<Vec<_>>().join("; ")
 }
 
 fn held(vm: &Vm) -> (SlotState, String) {
@@ -173,7 +270,9 @@ fn held(vm: &Vm) -> (SlotState, String) {
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
         (_, Some(VmState::Starting), _) => (SlotState::Provisioning, of),
-        (_, Some(VmState::Running | VmState::Stopping | VmState::Waiting), _) => (SlotState::Active, of),
+        (_, Some(VmState::Running | VmState::Paused | VmState::Stopping | VmState::Waiting), _) => {
+            (SlotState::Active, of)
+        }
         (_, None | Some(VmState::Stopped), _) => (SlotState::Reserved, of),
     }
 }

@@ -33,7 +33,7 @@ fn id(unit: &str) -> SlotId {
 fn approve(unit: &str, facts: &Facts, fabric: Option<&str>) -> Approved {
     let functions = functions(unit_of(&id(unit), facts).expect("it is there"));
     let fabric = fabric.map(str::to_owned);
-    Approved { id: id(unit), functions, disk: None, fabric, disabled: None, approved_at: Timestamp::EPOCH }
+    Approved { id: id(unit), functions, disk: None, fabric, card: None, disabled: None, approved_at: Timestamp::EPOCH }
 }
 
 const ONE: &str = "0000:41:00.0";
@@ -62,7 +62,7 @@ fn whoever_holds_it_says_where_it_stands() {
     let mut vm = Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH);
     vm.run();
     let place = Place { node: node(), since: Timestamp::EPOCH, session: None };
-    vm.settle(place, vec![ONE.parse().expect("an address")]);
+    vm.settle(place, vec![ONE.parse().expect("an address")], Vec::new());
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);
@@ -74,7 +74,7 @@ fn whoever_holds_it_says_where_it_stands() {
         (VmState::Stopped, SlotState::Reserved),
     ] {
         let (uuid, name) = (vm.uuid(), vm.name().clone());
-        vm.tell(VmReport { uuid, name, state: told, failure: None, restarts: 0, fetching: None }, Timestamp::EPOCH);
+        vm.tell(VmReport::new(uuid, name, told), Timestamp::EPOCH);
         assert_eq!(state(&vm), expected, "{told:?}");
     }
     vm.wish = VmWish::Release;

@@ -9,13 +9,15 @@
 //! ```
 //! It leaves its node only by that word, or after the node was fenced.
 
-use crate::config::vm::{OnNodeLoss, VmAsk};
+use super::{Locality, fill_slot_cards};
+use crate::config::vm::VmAsk;
 use crate::id::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use crate::wire::vm::{
-    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, RestartWhen, VmFailure, VmFailureKind, VmOrder, VmReport, VmState, VmWant,
+    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmOrder, VmReport, VmState,
+    VmWant, VolumeName,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an operator wants of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,19 @@ pub struct Place {
     pub session: Option<BootSessionId>,
 }
 
+/// What was ordered of one on its node so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Begun {
+    /// No start.
+    Nothing,
+    /// One start, of this number.
+    Once(u32),
+    /// Several, or nobody knows.
+    #[default]
+    Often,
+}
+
 /// What its node last told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
@@ -52,6 +67,9 @@ pub struct Seen {
     /// How often it was started again in a row.
     #[serde(default)]
     pub restarts: u32,
+    /// By which order it was started last; `None` where the node does not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
     /// Since when it stands there.
     pub since: Timestamp,
     /// The node itself told so; false where it follows from what became of the node.
@@ -68,6 +86,9 @@ pub struct Vm {
     pub wish: VmWish,
     /// Counts starts; see [`VmWant::Run`].
     pub start: u32,
+    /// Seconds that its guest has for the stop that was ordered last, where that is not [`VmAsk::grace_s`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_s: Option<u32>,
     /// The only node that it may be placed on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<NodeId>,
@@ -83,68 +104,26 @@ pub struct Vm {
     /// Other nodes that told of it and shall release it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub strays: BTreeSet<NodeId>,
+    /// What was ordered of it on its node.
+    #[serde(default)]
+    pub begun: Begun,
+    /// Nodes that refused to start it since an operator ordered that last, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<NodeId, String>,
+    /// The record is of a backup, and neither its node nor an operator has spoken of it since: it may run elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
+    /// Of these, those that did not say that it left them: disks there that are to be wiped before they are anybody's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub owes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
+    /// Disks of its node that are its own by now, as that told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disks: BTreeMap<VolumeName, DiskUse>,
+    /// How near to each other its parts are on its node.
+    #[serde(default, skip_serializing_if = "Locality::is_plain")]
+    pub locality: Locality,
     /// When it was ordered.
     pub created_at: Timestamp,
-}
-
-/// How it stands, wish and observation in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VmLife {
-    /// No node has it.
-    Unplaced,
-    /// It has a node that was not heard of it yet.
-    Ordered,
-    /// QEMU is being started.
-    Starting,
-    /// The guest runs.
-    Running,
-    /// It was asked to end.
-    Stopping,
-    /// It is started again after a delay.
-    Waiting,
-    /// It is off.
-    Stopped,
-    /// It is off, and nobody wanted that.
-    Failed,
-    /// Its node does not answer: it may run or not.
-    Unreachable,
-    /// Its node shall release it.
-    Releasing,
-    /// Its node cannot release it.
-    ReleaseBlocked,
-}
-
-impl VmLife {
-    /// The word that is shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            VmLife::Unplaced => "unplaced",
-            VmLife::Ordered => "ordered",
-            VmLife::Starting => "starting",
-            VmLife::Running => "running",
-            VmLife::Stopping => "stopping",
-            VmLife::Waiting => "waiting",
-            VmLife::Stopped => "stopped",
-            VmLife::Failed => "failed",
-            VmLife::Unreachable => "unreachable",
-            VmLife::Releasing => "releasing",
-            VmLife::ReleaseBlocked => "release_blocked",
-        }
-    }
-}
-
-impl From<VmState> for VmLife {
-    fn from(state: VmState) -> Self {
-        match state {
-            VmState::Starting => VmLife::Starting,
-            VmState::Running => VmLife::Running,
-            VmState::Stopping => VmLife::Stopping,
-            VmState::Waiting => VmLife::Waiting,
-            VmState::Stopped => VmLife::Stopped,
-            VmState::Failed => VmLife::Failed,
-        }
-    }
 }
 
 /// What is new of it.
@@ -154,6 +133,8 @@ pub enum VmTold {
     Started,
     /// It is off, as wanted.
     Stopped,
+    /// Its guest is held, and nobody wanted that: why.
+    Paused(String),
     /// It is off, and nobody wanted that: why.
     Failed(String),
     /// It ended and is started again: why.
@@ -166,8 +147,27 @@ impl Vm {
     /// One that has no node yet.
     pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
         let (place, seen, trouble) = (None, None, None);
-        let (wish, start, strays) = (VmWish::Stop, 0, BTreeSet::new());
-        Vm { ask, wish, start, only, place, seen, trouble, strays, created_at: now }
+        let (wish, start, stop_grace_s, strays) = (VmWish::Stop, 0, None, BTreeSet::new());
+        let (begun, refused, unconfirmed, created_at) = (Begun::Nothing, BTreeMap::new(), false, now);
+        let (owes, disks) = (BTreeMap::new(), BTreeMap::new());
+        Vm {
+            ask,
+            wish,
+            start,
+            stop_grace_s,
+            only,
+            place,
+            seen,
+            trouble,
+            strays,
+            owes,
+            disks,
+            begun,
+            refused,
+            unconfirmed,
+            locality: Locality::default(),
+            created_at,
+        }
     }
 
     /// One that a node tells of and of which nothing else is known: it is there to be released.
@@ -192,29 +192,27 @@ impl Vm {
         self.place.as_ref().map(|place| place.node)
     }
 
-    /// How it stands; `is_linked` says whether its node has a link.
-    pub fn life(&self, is_linked: bool) -> VmLife {
-        match (&self.place, &self.seen) {
-            (None, _) => VmLife::Unplaced,
-            (Some(_), _) if self.wish == VmWish::Release && self.trouble.is_some() => VmLife::ReleaseBlocked,
-            (Some(_), _) if self.wish == VmWish::Release => VmLife::Releasing,
-            (Some(_), Some(seen)) if !is_linked && seen.state.is_live() => VmLife::Unreachable,
-            (Some(_), Some(seen)) => seen.state.into(),
-            (Some(_), None) if self.wish == VmWish::Run => VmLife::Ordered,
-            (Some(_), None) => VmLife::Stopped,
-        }
-    }
-
     /// The whole wish for a node: its own, or one that has something of it and should not.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
         let want = if self.strays.contains(&node) {
-            VmWant::Release
+            let owed = self.owes.get(&node).into_iter().flatten();
+            let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
+            VmWant::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.ask.grace_s;
+            if self.unconfirmed && self.wish == VmWish::Run {
+                return None;
+            }
             match self.wish {
-                VmWish::Run => VmWant::Run { spec: Box::new(self.ask.spec.clone()), start: self.start, grace_s },
-                VmWish::Stop => VmWant::Stop { grace_s },
-                VmWish::Release => VmWant::Release,
+                VmWish::Run => VmWant::Run {
+                    spec: Box::new(self.ask.spec.clone()),
+                    start: self.start,
+                    grace_s,
+                    slots: Vec::new(),
+                    disks: self.disks.clone(),
+                },
+                VmWish::Stop => VmWant::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
+                VmWish::Release => VmWant::Release { disks: self.left_disks() },
             }
         } else {
             return None;
@@ -232,9 +230,11 @@ impl Vm {
         let same = |seen: &Seen| {
             seen.told
                 && (seen.state, seen.restarts) == (report.state, report.restarts)
+                && seen.start == report.start
                 && seen.failure == report.failure.clone().map(bounded)
         };
-        self.seen.as_ref().is_some_and(same)
+        let known = |(name, told): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= told);
+        self.seen.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
     /// True while it runs or is about to, as far as its node told; what a node did not tell yet counts.
@@ -242,42 +242,68 @@ impl Vm {
         self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
     }
 
+    /// True while it has to be taken for one that works: it does, or is ordered to.
+    pub fn may_work(&self) -> bool {
+        self.is_running() || self.wish == VmWish::Run && !self.unconfirmed && self.is_up()
+    }
+
+    /// True while its node tells that the guest is held: a start goes on with it.
+    pub fn is_paused(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.state == VmState::Paused)
+    }
+
     /// True while its node tells that there is, or will be, a process of it.
     pub fn is_running(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
     }
 
-    /// True once its node has told that it is as wanted; until then the order is said again.
+    /// True once its node has told that it is as wanted, by the newest order; until then that is said again.
     pub fn is_settled(&self) -> bool {
         let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
         self.strays.is_empty()
             && match (self.wish, &self.seen) {
-                (VmWish::Run, Some(seen)) => seen.state != VmState::Stopping,
+                (VmWish::Run, Some(seen)) => {
+                    seen.state != VmState::Stopping && seen.start.is_none_or(|start| start == self.start)
+                }
                 (VmWish::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
                 (VmWish::Run, None) | (VmWish::Release, _) => false,
             }
     }
 
-    /// It has a node from now on, with these units of it.
-    pub fn settle(&mut self, place: Place, units: Vec<PciAddress>) {
+    /// It has a node from now on, with these units of it; `disks` are those of its slots, in the order of the volumes that are one.
+    pub fn settle(&mut self, place: Place, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.ask.spec.units = units;
+        self.slot_disks(disks);
+        self.disks.clear();
         (self.place, self.seen, self.trouble) = (Some(place), None, None);
+        self.begun = if self.wish == VmWish::Run { Begun::Once(self.start) } else { Begun::Nothing };
+    }
+
+    /// It shall be off, after so many seconds at most where that is not its own patience.
+    pub fn stop(&mut self, grace_s: Option<u32>) {
+        (self.wish, self.stop_grace_s) = (VmWish::Stop, grace_s);
     }
 
     /// An operator starts it, also anew.
     pub fn run(&mut self) {
-        self.wish = VmWish::Run;
+        (self.wish, self.stop_grace_s) = (VmWish::Run, None);
         self.start = self.start.saturating_add(1);
+        self.begun = if self.begun == Begun::Nothing { Begun::Once(self.start) } else { Begun::Often };
         self.seen = self.seen.take().filter(|seen| seen.told);
     }
 
     /// What its node tells of it.
     pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmTold> {
-        let VmReport { state, failure, restarts, .. } = report;
+        let VmReport { state, failure, restarts, start, disks, .. } = report;
+        self.tell_disks(disks);
         let failure = failure.map(bounded);
+        if std::mem::take(&mut self.unconfirmed) {
+            self.trouble = None;
+        }
         let before = self.seen.as_ref();
-        let is_same = before.is_some_and(|seen| (seen.state, seen.restarts) == (state, restarts));
-        if is_same && before.is_some_and(|seen| seen.failure == failure) {
+        let anew = |seen: &Seen| seen.start.is_some() && start.is_some() && seen.start != start;
+        let is_same = before.is_some_and(|seen| (seen.state, seen.restarts) == (state, restarts) && !anew(seen));
+        if is_same && before.is_some_and(|seen| seen.failure == failure && seen.start == start) {
             return None;
         }
         let since = before.filter(|_| is_same).map_or(now, |seen| seen.since);
@@ -286,68 +312,26 @@ impl Vm {
             _ if is_same => None,
             VmState::Running => Some(VmTold::Started),
             VmState::Stopped => Some(VmTold::Stopped),
+            VmState::Paused => Some(VmTold::Paused(why)),
             VmState::Failed => Some(VmTold::Failed(why)),
             VmState::Waiting => Some(VmTold::Restarted(why)),
             VmState::Starting | VmState::Stopping => None,
         };
-        self.seen = Some(Seen { state, failure, restarts, since, told: true });
+        if state == VmState::Running {
+            self.refused.clear();
+        }
+        self.seen = Some(Seen { state, failure, restarts, start, since, told: true });
         told
-    }
-
-    /// Its node tells of all that it has, and this is not among it.
-    pub fn missing(&mut self, now: Timestamp) -> Option<VmTold> {
-        self.is_told().then_some(())?;
-        if self.wish == VmWish::Release {
-            self.seen = None;
-            return None;
-        }
-        Some(self.gone("its node has it no more".to_owned(), now))
-    }
-
-    /// Its node boots anew: nothing of it is there.
-    pub fn rebooted(&mut self, session: BootSessionId, now: Timestamp) -> Option<VmTold> {
-        let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
-        let was = place.session.replace(session);
-        // It was never there, or the node was not netbooted before.
-        if was.is_none() || !self.is_told() {
-            return None;
-        }
-        Some(self.gone("its node booted anew".to_owned(), now))
-    }
-
-    /// It ended without a word; the restart policy decides what becomes of it on its node.
-    fn gone(&mut self, why: String, now: Timestamp) -> VmTold {
-        let again = match (self.wish, self.ask.spec.restart.when) {
-            (VmWish::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
-            (VmWish::Run, RestartWhen::Never) => self.ask.on_node_loss == OnNodeLoss::Restart,
-            (VmWish::Stop | VmWish::Release, _) => false,
-        };
-        self.seen = None;
-        if again {
-            self.run();
-            return VmTold::Lost(format!("{why}; it is started again"));
-        }
-        if self.wish == VmWish::Run {
-            self.wish = VmWish::Stop;
-            let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
-            let state = VmState::Failed;
-            self.seen = Some(Seen { state, failure: Some(failure), restarts: 0, since: now, told: false });
-        }
-        VmTold::Lost(why)
     }
 
     /// Nothing of it is on its node any more, for certain, and the node does not get it back.
     pub fn unplace(&mut self, why: String) {
         (self.place, self.seen, self.trouble) = (None, None, Some(why));
         self.ask.spec.units.clear();
-    }
-
-    /// True if it may be placed on another node when its own is lost.
-    pub fn may_move(&self) -> bool {
-        self.wish == VmWish::Run
-            && self.ask.on_node_loss == OnNodeLoss::Restart
-            && self.only.is_none()
-            && !self.ask.is_bound()
+        self.bind(None, false);
+        self.slot_disks(Vec::new());
+        fill_slot_cards(&mut self.ask.spec, Vec::new());
+        self.disks.clear();
     }
 }
 

@@ -1,9 +1,10 @@
 //! Which units of one node fulfil what is wished. Each wish gets a unit of its own, or none gets any.
 
-use super::{Held, Host, Lack};
+use super::{Approved, Held, Host, Lack, parts, parts::Wanted, place::named};
 use crate::config::vm::{UnitWish, VmAsk};
 use crate::id::{PciAddress, PciName};
-use crate::wire::{UnitFacts, UnitKind, UnitState, whole_node};
+use crate::wire::vm::{DiskIdentity, RawDisk};
+use crate::wire::{DiskFacts, UnitFacts, UnitKind, UnitState, whole_node};
 
 /// Most units that one machine may wish for, and most that are looked at over all nodes.
 pub(super) const MOST: usize = 64;
@@ -43,66 +44,163 @@ fn bar<'h>(host: &'h Host<'_>, unit: &UnitFacts) -> Option<&'h str> {
     host.barred.iter().find(|(address, _)| is(address)).map(|(_, why)| why.as_str())
 }
 
-/// A unit for each wish, or `None`: of those that can be given now, beside what is held; without that, of all that there are.
-pub(super) fn grant<'a>(ask: &VmAsk, units: &'a [UnitFacts], now: Option<&Host<'_>>) -> Option<Vec<&'a UnitFacts>> {
+/// How many volumes are the disk of a slot: the n-th is that of the n-th wish.
+fn slot_volumes(ask: &VmAsk) -> usize {
+    let disks = ask.spec.volumes.iter().filter_map(|volume| volume.source.disk());
+    disks.filter(|disk| matches!(disk, RawDisk::Slot(_))).count()
+}
+
+/// How many cards have the addresses of a slot, counted as the volumes.
+fn slot_nics(ask: &VmAsk) -> usize {
+    ask.spec.nics.iter().filter(|nic| nic.slot).count()
+}
+
+/// Of the units that were granted, those whose slots have the disks that are asked for.
+pub(super) fn disk_units<'a>(
+    ask: &VmAsk,
+    granted: &[&'a UnitFacts],
+    host: &Host<'_>,
+) -> impl Iterator<Item = &'a UnitFacts> {
+    slot_units(ask, granted, Some(host)).take(slot_volumes(ask))
+}
+
+/// Of the units that were granted, those whose slots have the addresses that are asked for.
+pub(super) fn card_units<'a>(
+    ask: &VmAsk,
+    granted: &[&'a UnitFacts],
+    host: &Host<'_>,
+) -> impl Iterator<Item = &'a UnitFacts> {
+    slot_units(ask, granted, Some(host)).take(slot_nics(ask))
+}
+
+fn slot_units<'a>(
+    ask: &VmAsk,
+    granted: &[&'a UnitFacts],
+    host: Option<&Host<'_>>,
+) -> impl Iterator<Item = &'a UnitFacts> {
+    // Of a whole node switches, and what goes with another slot, are none; else each wish has its unit.
+    let with_another = move |unit: &UnitFacts| host.is_some_and(|host| parts::owner_of_fabric(host, unit).is_some());
+    let is_one = move |unit: &&UnitFacts| !ask.units.whole || (unit.kind == UnitKind::Device && !with_another(unit));
+    granted.iter().copied().filter(is_one)
+}
+
+/// True if the unit of a slot is free and one of those that are wished for.
+pub(super) fn may_have(ask: &VmAsk, host: &Host<'_>, slot: &Approved) -> bool {
+    let unit = host.units.iter().find(|unit| unit.members.iter().any(|own| own.address == slot.id.unit.as_str()));
+    unit.is_some_and(|unit| is_free(host, unit) && (ask.units.whole || helps(ask, unit)))
+}
+
+fn is_free(host: &Host<'_>, unit: &UnitFacts) -> bool {
+    unit.state == UnitState::Ready && !is_held(host.held, unit) && bar(host, unit).is_none()
+}
+
+/// A unit for each wish, or `None`: of those that can be given now, beside what is held; without that, of all that there are. Those at
+/// the NUMA node `near` come first.
+pub(super) fn grant<'a>(
+    ask: &VmAsk,
+    units: &'a [UnitFacts],
+    now: Option<&Host<'_>>,
+    near: Option<u32>,
+) -> Option<Vec<&'a UnitFacts>> {
     if ask.units.whole {
-        let free =
-            now.is_none_or(|host| host.held.unit_count() == 0 && host.barred.is_empty() && whole_node(units).is_ok());
-        return (free && !units.is_empty()).then(|| units.iter().collect());
+        let open = |host: &Host<'_>| host.held.unit_count() == 0 && host.barred.is_empty() && whole_node(units).is_ok();
+        let all: Vec<&UnitFacts> = units.iter().collect();
+        let parts = slot_units(ask, &all, now).count() >= slot_volumes(ask).max(slot_nics(ask));
+        return (parts && !units.is_empty() && now.is_none_or(open)).then_some(all);
     }
+    let needed = now.map_or_else(Vec::new, |host| needed(ask, host));
     if ask.units.each.is_empty() {
-        return Some(Vec::new());
+        return (needed.is_empty() && slot_volumes(ask) == 0 && slot_nics(ask) == 0).then(Vec::new);
     }
-    let free = |unit: &&UnitFacts| {
-        now.is_none_or(|host| unit.state == UnitState::Ready && !is_held(host.held, unit) && bar(host, unit).is_none())
+    let mut free: Vec<&UnitFacts> = units.iter().filter(|unit| now.is_none_or(|host| is_free(host, unit))).collect();
+    free.sort_by_key(|unit| near.is_some() && unit.numa_node != near);
+    let of = |slot: &Approved| {
+        free.iter().position(|unit| unit.members.iter().any(|member| member.address == slot.id.unit.as_str()))
     };
-    let mut units: Vec<&UnitFacts> = units.iter().filter(free).collect();
-    // Those near the processors that were asked for first.
-    units.sort_by_key(|unit| ask.spec.numa_node.is_some() && unit.numa_node != ask.spec.numa_node);
-    assign(&ask.units.each, &units)
+    let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
+    let (disks, cards) = (slot_volumes(ask), slot_nics(ask));
+    let wanted = |wish: usize| Wanted { disk: wish < disks, card: wish < cards };
+    let fits = |wish: usize, unit: usize| {
+        // A disk that is named is not a second volume as that of its slot.
+        let twice = wish < disks && needed.contains(&unit);
+        !twice
+            && fulfils(free[unit], &ask.units.each[wish])
+            && now.is_none_or(|host| parts::against(host, free[unit], wanted(wish)).is_none())
+    };
+    let found = Pairs::new(ask.units.each.len(), free.len(), fits).all(&needed)?;
+    Some(found.into_iter().map(|unit| free[unit]).collect())
 }
 
-/// Augmenting paths: a wish that more units fulfil gives way to one that has no choice.
-fn assign<'a>(wishes: &[UnitWish], units: &[&'a UnitFacts]) -> Option<Vec<&'a UnitFacts>> {
-    let mut owner: Vec<Option<usize>> = vec![None; units.len()];
-    for wish in 0..wishes.len() {
-        let mut tried = vec![false; units.len()];
-        if !give(wish, wishes, units, &mut owner, &mut tried) {
-            return None;
-        }
-    }
-    let unit_of = |wish| owner.iter().position(|owner| *owner == Some(wish)).map(|unit| units[unit]);
-    (0..wishes.len()).map(unit_of).collect()
+/// The slots whose units have to be among those that are granted, because their disks are asked for by name.
+fn needed<'h>(ask: &VmAsk, host: &Host<'h>) -> Vec<&'h Approved> {
+    let owner = |disk: &DiskIdentity| parts::owner_of_disk(host, DiskFacts::called(host.disks, disk.as_str())?);
+    named(ask).filter_map(owner).collect()
 }
 
-fn give(
-    wish: usize,
-    wishes: &[UnitWish],
-    units: &[&UnitFacts],
-    owner: &mut [Option<usize>],
-    tried: &mut [bool],
-) -> bool {
-    for unit in 0..units.len() {
-        if tried[unit] || !fulfils(units[unit], &wishes[wish]) {
-            continue;
-        }
-        tried[unit] = true;
-        let is_free = match owner[unit] {
-            None => true,
-            Some(other) => give(other, wishes, units, owner, tried),
-        };
-        if is_free {
-            owner[unit] = Some(wish);
-            return true;
-        }
+/// Wishes and units in pairs, by augmenting paths: one that has a choice gives way to one that has none, and nobody who has a partner
+/// loses it for good.
+struct Pairs<F> {
+    fits: F,
+    unit_of: Vec<Option<usize>>,
+    wish_of: Vec<Option<usize>>,
+}
+
+impl<F: Fn(usize, usize) -> bool> Pairs<F> {
+    fn new(wishes: usize, units: usize, fits: F) -> Self {
+        Pairs { fits, unit_of: vec![None; wishes], wish_of: vec![None; units] }
     }
-    false
+
+    /// A unit for each wish, `needed` among them.
+    fn all(mut self, needed: &[usize]) -> Option<Vec<usize>> {
+        for unit in needed {
+            let mut tried = vec![false; self.unit_of.len()];
+            if self.wish_of[*unit].is_none() && !self.find_wish(*unit, &mut tried) {
+                return None;
+            }
+        }
+        for wish in 0..self.unit_of.len() {
+            let mut tried = vec![false; self.wish_of.len()];
+            if self.unit_of[wish].is_none() && !self.find_unit(wish, &mut tried) {
+                return None;
+            }
+        }
+        self.unit_of.into_iter().collect()
+    }
+
+    fn find_unit(&mut self, wish: usize, tried: &mut [bool]) -> bool {
+        for unit in 0..self.wish_of.len() {
+            if tried[unit] || !(self.fits)(wish, unit) {
+                continue;
+            }
+            tried[unit] = true;
+            if self.wish_of[unit].is_none_or(|other| self.find_unit(other, tried)) {
+                (self.wish_of[unit], self.unit_of[wish]) = (Some(wish), Some(unit));
+                return true;
+            }
+        }
+        false
+    }
+
+    fn find_wish(&mut self, unit: usize, tried: &mut [bool]) -> bool {
+        for wish in 0..self.unit_of.len() {
+            if tried[wish] || !(self.fits)(wish, unit) {
+                continue;
+            }
+            tried[wish] = true;
+            if self.unit_of[wish].is_none_or(|other| self.find_wish(other, tried)) {
+                (self.wish_of[unit], self.unit_of[wish]) = (Some(wish), Some(unit));
+                return true;
+            }
+        }
+        false
+    }
 }
 
 /// What a node lacks of units, in the word that says most.
 pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
-    if grant(ask, host.units, Some(host)).is_some() {
-        return None;
+    if let Some(granted) = grant(ask, host.units, Some(host), None) {
+        let disk = disk_units(ask, &granted, host).find_map(|unit| parts::slot_disk(host, unit).err());
+        return disk.or_else(|| card_units(ask, &granted, host).find_map(|unit| parts::slot_card(host, unit).err()));
     }
     let wished = if ask.units.whole {
         "all units of it".to_owned()
@@ -110,10 +208,18 @@ pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
         let words: Vec<String> = ask.units.each.iter().map(ToString::to_string).collect();
         words.join(" ")
     };
-    if grant(ask, host.units, None).is_none() {
+    if grant(ask, host.units, None, None).is_none() {
         return Some((Lack::UnitMissing, format!("{wished}, and it has {} units", host.units.len())));
     }
     let of_interest = |unit: &&UnitFacts| ask.units.whole || helps(ask, unit);
+    // What is free, and still cannot be given, says most.
+    let wanted = Wanted { disk: slot_volumes(ask) > 0, card: slot_nics(ask) > 0 };
+    let free = host.units.iter().filter(|unit| !ask.units.whole && helps(ask, unit) && is_free(host, unit));
+    let parts: Vec<(Lack, String)> = free.filter_map(|unit| parts::against(host, unit, wanted)).collect();
+    if let Some((lack, _)) = parts.first() {
+        let words: Vec<&str> = parts.iter().map(|(_, detail)| detail.as_str()).collect();
+        return Some((*lack, format!("{wished}; {}", words.join(", "))));
+    }
     let taken: Vec<String> =
         host.units.iter().filter(of_interest).filter(|unit| is_held(host.held, unit)).map(UnitFacts::name).collect();
     if !taken.is_empty() {
@@ -126,5 +232,6 @@ pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
     }
     let unready = host.units.iter().filter(of_interest).filter(|unit| unit.state != UnitState::Ready);
     let unready: Vec<String> = unready.map(|unit| format!("{} is {}", unit.name(), unit.state.as_str())).collect();
-    Some((Lack::UnitNotReady, format!("{wished}; {}", unready.join(", "))))
+    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { unready.join(", ") };
+    Some((Lack::UnitNotReady, format!("{wished}; {why}")))
 }

@@ -3,5 +3,5 @@
 
 mod boot_lan;
 mod certificates;
-mod client;
+pub mod client;
 mod tokens;

@@ -28,6 +28,8 @@ start() {
 		echo "TRIAL-RUN $(qemu-run /opt/bundles/qemu/libexec/qemu-img --version | head -n 1)"
 		echo "TRIAL-ACCEL $(qemu-system-x86_64 -accel help | tr '\n' ' ')"
 		echo "TRIAL-IMG $(qemu-img create -f qcow2 /tmp/trial.qcow2 1M >/dev/null && head -c 3 /tmp/trial.qcow2)"
+		echo "TRIAL-TPM $(swtpm --version | head -n 1)"
+		echo "TRIAL-UEFI $(ls /opt/bundles/qemu/share/qemu/OVMF_*.fd | wc -l)"
 		echo "TRIAL-SYSCTL $(cat /proc/sys/vm/swappiness /proc/sys/vm/nr_hugepages | tr '\n' ' ')"
 		echo "TRIAL-THP $(cat /sys/kernel/mm/transparent_hugepage/enabled)"
 		echo "TRIAL-MEMLOCK $(ulimit -l)"
@@ -46,18 +48,13 @@ const TRIAL_MANIFEST: &str =
 /// What the group's members let each other in by; any text will do for a file.
 const KEY: &str = "a private key\nof two lines";
 
-/// The committed site with a profile that has all of it. The overlay kvm-host is copied without its packages, as its first lines say:
-/// QEMU comes from the bundle.
+/// The committed site with a profile that has all of it; QEMU comes from the bundle.
 fn site(dir: &Path) -> std::path::PathBuf {
     let overlays = dir.join("overlays");
     copy(&repository().join("overlays"), &overlays);
     fs::create_dir_all(overlays.join("trial/rootfs/etc/init.d")).expect("made");
     fs::write(overlays.join("trial/overlay.toml"), TRIAL_MANIFEST).expect("written");
     fs::write(overlays.join("trial/rootfs/etc/init.d/trial"), TRIAL).expect("written");
-    let manifest = overlays.join("kvm-host/overlay.toml");
-    let text = fs::read_to_string(&manifest).expect("there");
-    let lines = text.lines().filter(|line| !line.starts_with("packages = ")).map(|line| format!("{line}\n"));
-    fs::write(manifest, lines.collect::<String>()).expect("written");
     fs::write(dir.join("key"), format!("{KEY}\n")).expect("written");
     fs::set_permissions(dir.join("key"), fs::Permissions::from_mode(0o600)).expect("private");
 
@@ -120,6 +117,9 @@ fn a_profile_is_tried_with_its_bundles_and_overlays_and_nothing_is_left_behind()
     let accel = said("TRIAL-ACCEL");
     assert!(accel.contains("kvm") && accel.contains("tcg"), "emulation is a plug-in of the bundle: {accel}");
     assert_eq!(said("TRIAL-IMG"), "QFI");
+    let tpm = said("TRIAL-TPM");
+    assert!(tpm.starts_with("TPM emulator"), "its library has a folder of its own: {tpm}");
+    assert_eq!(said("TRIAL-UEFI"), "4");
 
     assert_eq!(said("TRIAL-SYSCTL"), "7 16");
     assert!(said("TRIAL-THP").contains("[never]"), "{}", said("TRIAL-THP"));

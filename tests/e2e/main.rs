@@ -18,6 +18,7 @@ mod let_in;
 mod mpi;
 mod neighbours;
 mod other_networks;
+mod private_net;
 mod overlays;
 mod racks;
 mod recipe;

@@ -5,7 +5,7 @@ use crate::{
     overlays::copy,
     racks::{BOOT, OrEnd, SOON, repository, until_phase, up},
 };
-use meshd::lab::{Identity, Power, Rack, Wait};
+use meshd::lab::{Identity, LabError, Power, Rack, Wait};
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
@@ -55,8 +55,12 @@ fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the
         until_phase(rack, place, "online", BOOT);
     }
     let run = ["task", "run", "--group", "pair"];
-    let ranks = ["--ranks-per-node", "2", "--timeout", "5m", "--", "mpi-run", PROGRAM];
-    let out = rack.tell(&[&run[..], &ranks[..]].concat()).or_end();
+    let ranks = ["--ranks-per-node", "2", "--timeout", "2m", "--", "mpi-run", PROGRAM];
+    // MPICH may hang at its end, as tests/it/jobs/rig.rs tells: such a run is made again.
+    let hung =
+        |ran: &Result<String, LabError>| ran.as_ref().is_err_and(|error| error.to_string().contains("time_limit"));
+    let mut runs = (0..3).map(|_| rack.tell(&[&run[..], &ranks[..]].concat()));
+    let out = runs.find(|ran| !hung(ran)).expect("one run comes to its end").or_end();
     for rank in 0..4 {
         assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
     }
@@ -76,7 +80,7 @@ fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the
     rack.power(OTHER, Power::Off).or_end();
     let failed = rack.wait(SOON * 3, "the task to fail", |rack| {
         let task = task(rack, &id);
-        Ok(Wait::some((task["state"] == "failed").then(|| task.clone()), &task.to_string()))
+        Ok(Wait::some((task["state"] == "failed").then(|| task.clone()), task.to_string()))
     });
     let failed = failed.or_end();
     assert_eq!(

@@ -130,7 +130,8 @@ fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_
     assert_eq!(drivers(gpu), [("1002:5046", "vfio-pci")]);
     let address = gpu["members"][0]["address"].as_str().unwrap_or_default();
     assert_eq!(peeked(&serial, "PEEK-BOUND"), address, "seen on the node");
-    assert!(peeked(&serial, "PEEK-GROUPS").split(' ').any(|group| gpu["group"].to_string() == group));
+    let own = gpu["group"].to_string();
+    assert!(peeked(&serial, "PEEK-GROUPS").split(' ').any(|group| group == own));
     assert!(peeked(&serial, "PEEK-AGAIN").ends_with(": ready"), "again changes nothing");
     assert!(peeked(&serial, "PEEK-DOCTOR").ends_with("1/1 GPU unit(s) ready"));
     assert_eq!(last_line(rack, FIRST), "1/1 GPU unit(s) ready");

@@ -1,15 +1,18 @@
-//! A netbooted node runs a virtual machine under its own KVM, with a GPU given whole: its console from here to the guest and back, the
-//! death of the agent, the death of QEMU, and the end of KVM. One boot.
+//! A netbooted node runs virtual machines under its own KVM: one with a GPU given whole, one that reaches beyond the node by the private
+//! network, one on the site's own with a slot and its disk. Its console from here to the guest and back, what befalls the network, the death
+//! of the agent, the death of QEMU, and the end of KVM. One boot.
 
 use crate::{
     overlays,
+    private_net::{self, ADDRESS, ANSWERED, MAC, Server},
     racks::{BOOT, OrEnd, SOON, until_phase, until_written, up},
 };
-use meshd::lab::{Rack, Wait};
+use meshd::lab::{Extra, LabError, Rack, Wait};
 use serde_json::Value;
 use std::{
     fs,
     io::{Read as _, Write as _},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -23,6 +26,8 @@ const HELLO: &str = "hello from the guest";
 const SEEN: &str = " with 1002:5046";
 /// From an order to a guest that speaks, on a machine that is emulated itself.
 const GUEST: Duration = Duration::from_secs(240);
+/// How often a node says that it is there, by default.
+const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// What happens on the node, in time with what is typed at the guest's console: it answers with the letter that follows.
 const TRIAL: &str = r#"#!/sbin/openrc-run
@@ -32,16 +37,42 @@ depend() {
 	after mesh-agent
 }
 
+# The folder of a machine.
+folder() {
+	file=$(grep -l "\"name\":\"$1\"" /var/lib/machines/*/vm.json 2>/dev/null) && echo "${file%/vm.json}"
+}
+
+nat() {
+	mesh-agent doctor --lines | grep check=nat
+}
+
+network() {
+	until net=$(folder net) && grep -q "the guest was answered" "$net/console.log"; do sleep 1; done
+	echo "TRIAL-NAT $(nat)"
+	before=$(cat /sys/class/net/mesh-nat0/ifindex)
+	kill -STOP $(pidof mesh-agent)
+	forget-nat || echo "TRIAL-FORGET $?"
+	ip addr flush dev mesh-nat0
+	echo "TRIAL-DRIFT $(nat)"
+	kill -CONT $(pidof mesh-agent)
+	until nat | grep -q status=PASS; do sleep 1; done
+	echo "TRIAL-MENDED $(grep -c "the private network is mended" /var/log/messages) times, bridge $before $(cat /sys/class/net/mesh-nat0/ifindex)"
+}
+
 trial() {
-	until console=$(ls /var/lib/machines/*/console.log 2>/dev/null) && grep -q "hello" "$console"; do sleep 1; done
-	pid=$(cat "${console%/console.log}/qemu.pid")
+	until one=$(folder one) && grep -q "hello" "$one/console.log"; do sleep 1; done
+	console=$one/console.log
+	pid=$(cat "$one/qemu.pid")
 	echo "TRIAL-ACCEL $(tr '\0' ' ' <"/proc/$pid/cmdline" | grep -o -e '-accel [a-z]*')"
 	echo "TRIAL-UNIT $(mesh-agent vfio bind)"
+	network
 	until grep -q 5046I "$console"; do sleep 1; done
 	kill -9 $(pidof mesh-agent)
-	until grep -q "taken over" /var/log/messages; do sleep 1; done
+	until [ "$(grep -c "taken over" /var/log/messages)" = 2 ]; do sleep 1; done
 	echo "TRIAL-TAKEN $([ -e "/proc/$pid/cmdline" ] && echo runs)"
 	until grep -q 5046IY "$console"; do sleep 1; done
+	until ! ls /sys/class/net | grep -q "^vm"; do sleep 1; done
+	echo "TRIAL-RELEASED $(ls /var/lib/machines | grep -c -)"
 	kill -9 "$pid"
 	until rmmod kvm_amd 2>/dev/null; do sleep 1; done
 	echo "TRIAL-END"
@@ -52,13 +83,10 @@ start() {
 }
 "#;
 
-/// The repository's overlays, `kvm-host` without its packages: QEMU comes by the bundle.
+/// The repository's overlays, and one that prepares the node for the test.
 fn with_trial(dir: &Path) -> PathBuf {
     let overlays = overlays::with_service(dir, "trial", TRIAL);
-    let manifest = overlays.join("kvm-host/overlay.toml");
-    let text = fs::read_to_string(&manifest).expect("there");
-    let lines = text.lines().filter(|line| !line.starts_with("packages = ")).map(|line| format!("{line}\n"));
-    fs::write(manifest, lines.collect::<String>()).expect("written");
+    private_net::add_forget(&overlays.join("trial"));
     overlays
 }
 
@@ -157,34 +185,153 @@ fn tried(serial: &str, word: &str) -> String {
     line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
 }
 
+/// A server on this side, and the digest of a CD that asks it.
+fn beyond(rack: &Rack, dir: &Path) -> (Server, String) {
+    let here = rack.site().segments[0].address.expect("the lab's site names it");
+    let server = rack.namespace().inside(|| Server::start(here)).or_end();
+    let cd = private_net::cd(dir, here);
+    let digest = rack.tell(&["volume", "add", cd.to_str().expect("plain")]).or_end().trim().to_owned();
+    (server, digest)
+}
+
+/// Runs a machine that boots that CD and has one card; `more` are keys and tables of its file.
+fn asks_by(rack: &Rack, dir: &Path, name: &str, cd: &str, card: &str, (keys, tables): (&str, &str)) {
+    let text = format!(
+        "name = \"{name}\"\nvcpus = 1\nmemory = \"64M\"\n{keys}\n\
+         [[volume]]\nname = \"cd\"\nformat = \"iso\"\ndigest = \"{cd}\"\n[[nic]]\n{card}\n{tables}"
+    );
+    let toml = dir.join(format!("{name}.toml"));
+    fs::write(&toml, text).expect("written");
+    rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
+}
+
+/// On the bridge of overlay `bridge` meshd itself answers a machine, with the address of its record, and everyone sees that one. It has a
+/// slot with its disk, too: an image is written there, and when the machine is deleted nothing of it is left.
+fn is_on_the_site_with_a_slot(rack: &Rack, dir: &Path, server: &Server, cd: &str, image: &str) -> Ipv4Addr {
+    let slot = format!("{}/{}", rack.id(NODE), gpu(rack));
+    rack.tell(&["slot", "approve", &slot, "--disk", "LAB-DISK"]).or_end();
+    let [a, b, c, _] = rack.site().segments[0].address.expect("the lab's site names it").octets();
+    let address = Ipv4Addr::new(a, b, c, 251);
+    let disk = format!("[[volume]]\nname = \"own\"\nformat = \"raw\"\ndisk = \"slot\"\ndigest = \"{image}\"\n");
+    asks_by(rack, dir, "site", cd, &format!("bridge = \"br0\"\naddress = \"{address}\""), ("units = 1", &disk));
+    let wanted = (address, format!("/first?ip={address}"));
+    let asked = |_: &Rack| {
+        let asked = server.asked();
+        Ok(Wait::some(asked.contains(&wanted).then_some(()), format!("{asked:?}")))
+    };
+    rack.wait(GUEST, "a machine on the site's network asks", asked).or_end();
+    let on_disk = || fs::read(rack.disk_file(NODE)).expect("a disk");
+    assert_eq!(on_disk()[0x100..0x100 + HELLO.len()], *HELLO.as_bytes(), "the image is on it");
+    rack.tell(&["vm", "delete", "site", "--yes", "--wait"]).or_end();
+    assert!(on_disk().iter().all(|byte| *byte == 0), "nothing is left on it");
+    let is_free = |rack: &Rack| {
+        let slots = rack.ask(&["slot", "list"])?;
+        Ok(Wait::some((slots[0]["state"] == "available").then_some(()), slots.to_string()))
+    };
+    rack.wait(SOON, "its slot can be given again", is_free).or_end();
+    address
+}
+
+/// The private network works, is mended once when it does not, and the guest reaches beyond it before and after.
+fn befalls_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
+    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
+    let own = node["address"].as_str().expect("it has one").to_owned();
+    let ask = |path: &str| (own.parse().expect("an address"), format!("/{path}?ip={ADDRESS}"));
+    let asks = |since: usize, path: &str| {
+        let is_there = |_: &Rack| {
+            let asked = server.asked();
+            let is = asked.iter().skip(since).any(|one| *one == ask(path));
+            Ok(Wait::some(is.then_some(()), format!("{asked:?}")))
+        };
+        rack.wait(GUEST, "the guest asks beyond the node", is_there).or_end();
+    };
+    asks(0, "first");
+    let told = rack.tell(&["vm", "logs", "net"]).or_end();
+    assert!(told.contains(ANSWERED), "{told}");
+    let serial = until_written(rack, NODE, "TRIAL-MENDED", GUEST);
+    assert!(!serial.contains("TRIAL-FORGET"), "the rule was not there");
+    assert!(tried(&serial, "TRIAL-NAT").contains("status=PASS"), "{}", tried(&serial, "TRIAL-NAT"));
+    let drift = tried(&serial, "TRIAL-DRIFT").replace("\\s", " ");
+    assert!(drift.contains("status=FAIL") && drift.contains("its address, the masquerade rule"), "{drift}");
+    let mended = tried(&serial, "TRIAL-MENDED");
+    let words: Vec<&str> = mended.split(' ').collect();
+    // Once when it was made, once after the drift; the bridge is the one that it was.
+    assert!(words[0] == "2" && words[3] == words[4], "{mended}");
+    asks(server.asked().len(), "again");
+    assert!(
+        server.asked().iter().all(|(who, _)| *who == ask("").0 || *who == other),
+        "nobody shows another address: {:?}",
+        server.asked()
+    );
+}
+
+fn gpu(rack: &Rack) -> String {
+    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
+    node["facts"]["units"][0]["members"][0]["address"].as_str().expect("the GPU").to_owned()
+}
+
+/// A machine that gets the node's GPU.
+fn create_with_gpu(rack: &Rack, digest: &str, toml: &Path) {
+    let unit = gpu(rack);
+    let text = format!(
+        "name = \"one\"\nvcpus = 1\nmemory = \"64M\"\nunits = [\"{unit}\"]\n\
+         [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
+    );
+    fs::write(toml, text).expect("written");
+    rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
+}
+
+/// The folder of blobs is shared with other tests.
+fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
+    rack.wait(SOON, "nothing is left", |rack| {
+        let said = [digest, cd]
+            .map(|digest| rack.tell(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
+        let left = rack.ask(&["volume", "list"])?.to_string();
+        let is_gone = !left.contains(digest) && !left.contains(cd);
+        Ok(Wait::some(is_gone.then_some(()), format!("{said:?}")))
+    })
+    .or_end();
+}
+
+/// Without KVM its own check says so, and it takes no work: neither what it has nor anything new.
+fn takes_no_work(rack: &Rack, toml: &Path) {
+    until_phase(rack, NODE, "degraded", GUEST);
+    let refused = |said: Result<String, LabError>| said.expect_err("there is no KVM").to_string();
+    let said = refused(rack.tell(&["vm", "start", "one"]));
+    assert!(said.contains("degraded"), "{said}");
+    let other = fs::read_to_string(toml).expect("there").replace("\"one\"", "\"two\"");
+    fs::write(toml, other).expect("written");
+    let said = refused(rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
+    assert!(said.contains("kvm_missing"), "{said}");
+}
+
 #[test]
-fn a_netbooted_node_runs_a_machine_with_its_gpu_through_the_deaths_of_agent_and_qemu() {
+fn a_netbooted_node_runs_machines_with_its_gpu_disk_and_networks_through_drift_and_the_deaths_of_agent_and_qemu() {
     let mut files = None;
     let mut test = up(|mut options, dir| {
         files = Some((guest(dir), dir.join("one.toml"), dir.join("lab/site.toml")));
         options.nodes = 1;
-        options.extras = vec![vec![meshd::lab::Extra::Iommu, meshd::lab::Extra::Gpu]];
+        options.extras = vec![vec![Extra::Iommu, Extra::Gpu, Extra::Disk]];
         options
             .set("enroll.policy", "auto")
             .set("site.overlays_dir", &with_trial(dir).display().to_string())
             .set("defaults.profile", "vm-host")
             .set("profiles.vm-host.extends", "discovery")
-            .set("profiles.vm-host.overlays", r#"["vfio", "kvm-host", "trial"]"#)
+            .set("profiles.vm-host.overlays", r#"["vfio", "kvm-host", "bridge", "trial"]"#)
             .set("profiles.vm-host.bundles", r#"["qemu"]"#)
+            .set("profiles.vm-host.vars", "{ kvm_nat = true }")
             .set("profiles.vm-host.vfio.devices", r#"["class:0300"]"#)
     });
     let (image, toml, site) = files.expect("made");
     let rack = &mut test.rack;
     let digest = rack.tell(&["volume", "add", image.to_str().expect("plain")]).or_end().trim().to_owned();
     until_phase(rack, NODE, "online", BOOT);
-    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
-    let unit = node["facts"]["units"][0]["members"][0]["address"].as_str().expect("the GPU").to_owned();
-    let text = format!(
-        "name = \"one\"\nvcpus = 1\nmemory = \"64M\"\nunits = [\"{unit}\"]\n\
-         [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
-    );
-    fs::write(&toml, text).expect("written");
-    rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
+    let dir = toml.parent().expect("a folder");
+    let (server, cd) = beyond(rack, dir);
+    let other = is_on_the_site_with_a_slot(rack, dir, &server, &cd, &digest);
+    create_with_gpu(rack, &digest, &toml);
+    let card = format!("bridge = \"mesh-nat0\"\nmac = \"{MAC}\"\naddress = \"{ADDRESS}\"");
+    asks_by(rack, dir, "net", &cd, &card, ("", ""));
     reaches(rack, GUEST, "the machine runs", |vm| vm["state"] == "running");
 
     let mut operator = Sits::down(&site);
@@ -192,6 +339,7 @@ fn a_netbooted_node_runs_a_machine_with_its_gpu_through_the_deaths_of_agent_and_
     let serial = until_written(rack, NODE, "TRIAL-UNIT", SOON);
     assert_eq!(tried(&serial, "TRIAL-ACCEL"), "-accel kvm");
     assert!(tried(&serial, "TRIAL-UNIT").contains("in_use"), "{}", tried(&serial, "TRIAL-UNIT"));
+    befalls_network(rack, &server, other);
     operator.types(b'H');
     operator.hears(&format!("{SEEN}I"));
 
@@ -209,20 +357,16 @@ fn a_netbooted_node_runs_a_machine_with_its_gpu_through_the_deaths_of_agent_and_
         .or_end();
     operator.hears(HELLO);
     assert_eq!(shown(rack)["restarts"], 0);
+    rack.tell(&["vm", "delete", "net", "--yes"]).or_end();
     operator.types(b'X');
+    let serial = until_written(rack, NODE, "TRIAL-RELEASED", SOON);
+    assert_eq!(tried(&serial, "TRIAL-RELEASED"), "1", "its port and its folder are gone");
 
     // QEMU is killed now, and then the node has no KVM any more.
-    let failed = reaches(rack, SOON, "its death is told", |vm| vm["state"] == "failed");
+    let failed = reaches(rack, HEARTBEAT, "its death is told", |vm| vm["state"] == "failed");
     assert_eq!(failed["failure"]["kind"], "crashed", "{failed}");
     until_written(rack, NODE, "TRIAL-END", SOON);
-    rack.tell(&["vm", "start", "one"]).or_end();
-    let refused = |vm: &Value| vm["failure"]["detail"].as_str().is_some_and(|detail| detail.contains("kvm_missing"));
-    reaches(rack, SOON, "a node without KVM refuses", |vm| vm["state"] == "failed" && refused(vm));
+    takes_no_work(rack, &toml);
     rack.tell(&["vm", "delete", "one", "--yes"]).or_end();
-    // The folder of blobs is shared with other tests.
-    rack.wait(SOON, "nothing is left", |rack| {
-        let gone = rack.tell(&["volume", "remove", &digest, "--yes"]);
-        Ok(Wait::some(gone.as_ref().ok().map(|_| ()), format!("{gone:?}")))
-    })
-    .or_end();
+    volumes_are_gone(rack, &digest, &cd);
 }

@@ -83,6 +83,7 @@ fn engine(mode: DhcpMode) -> Engine {
         interfaces: vec![Interface { name: INTERFACE.to_owned(), address: CENTRAL }],
         segments: vec![segment(Link::Interface(INTERFACE.to_owned())), segment(Link::Relay(RELAY))],
         reservations: Vec::new(),
+        cards: Vec::new(),
         deny: Default::default(),
         sources: Sources { http_port: 8080, loaders },
     };

@@ -1,7 +1,18 @@
 //! DHCP with real clients, a real relay, and real servers that should not be there.
 
-use crate::world::{World, eventually};
-use meshd::lab::Namespace;
+use crate::boots::rig::Rig;
+use crate::workloads::{ask, create, host};
+use crate::world::{
+    World,
+    dhcp::{As, obtain},
+    eventually,
+};
+use meshd::{
+    fleet::Lease,
+    id::{MacAddr, SystemUuid},
+    lab::Namespace,
+    store::StoreError,
+};
 use std::{
     fs,
     path::PathBuf,
@@ -85,6 +96,58 @@ fn two_clients_of_one_card_get_one_address_by_frame_and_by_broadcast_and_a_reser
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", "52:54:00:00:00:77", "up"]).unwrap();
     assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.20");
+}
+
+#[test]
+fn the_card_of_a_virtual_machine_gets_its_own_address_boots_nothing_and_leaves_nothing() {
+    let mut world = World::prepared("auto");
+    write_more(&world, "[[vms.pool]]\nbridge = \"br0\"\nrange = \"10.77.0.210-10.77.0.219\"\n");
+    // The record of one, on a node that is not there any more; and a lease of one that is gone.
+    let stale = [10, 77, 0, 219].into();
+    let (node, vm) = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let rig = Rig::new(&world);
+        let node = host(&rig, 1).await.id();
+        let vm = create(&rig, ask(9, "[[nic]]\nbridge = \"br0\""), None).await.unwrap();
+        let lease = |address| Lease {
+            mac: MacAddr([2, 0, 0, 0, 0, 9]),
+            address,
+            expires_at: rig.central.now().after(std::time::Duration::from_secs(86_400)),
+            vm: Some(SystemUuid([9; 16])),
+        };
+        let put = rig.central.store().commit(|tx| {
+            tx.put_lease(lease(stale));
+            Ok::<_, StoreError>(())
+        });
+        put.await.unwrap();
+        (node, vm)
+    });
+    world.start();
+    let mac = vm.ask.spec.nics[0].mac;
+    let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();
+    assert_eq!((granted.address.to_string().as_str(), granted.file.as_str()), ("10.77.0.210", ""), "nothing to boot");
+    world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
+    world.nodes.ip(&["link", "set", "eth0", "address", &mac.to_string(), "up"]).unwrap();
+    assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.210");
+    let leases = world.path("vm.leases");
+    let args = ["-4", "-1", "-d", "-v", "-lf", leases.to_str().unwrap(), "--no-pid", "-sf", "/bin/true", "eth0"];
+    assert_eq!(Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1), "10.77.0.210");
+    let kept = fs::read_to_string(&leases).unwrap();
+    assert!(kept.contains("option host-name \"vm-9\""), "{kept}");
+    let of_card =
+        |event: &serde_json::Value| event["detail"].as_str().is_some_and(|text| text.contains(&mac.to_string()));
+    assert!(!world.events("boot_started").iter().any(of_card), "it is no node");
+    assert_eq!(world.json(&["vm", "show", "vm-9", "-o", "json"])["nics"][0]["address"], "10.77.0.210");
+
+    for args in [&["vm", "delete", "vm-9", "--yes"][..], &["node", "remove", &node.to_string(), "--force", "--yes"]] {
+        let done = world.meshd(args);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    assert_eq!(world.json(&["vm", "list", "-o", "json"]), serde_json::json!([]));
+    let next = udhcpc(&world, &world.nodes, &["-q", "-r", "10.77.0.210"]).says(LEASE, 1);
+    assert!(next.starts_with("10.77.0.1"), "what it had is not its own any more: {next}");
+    world.stop();
+    let left: Vec<_> = Rig::new(&world).central.store().read(|model| model.leases().cloned().collect());
+    assert!(left.iter().all(|lease: &Lease| lease.vm.is_none() && lease.address != stale), "{left:?}");
 }
 
 /// A third namespace behind the second one, which is a router: 10.88.0.0/24. Goes with the world's, or when dropped.

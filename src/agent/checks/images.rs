@@ -1,29 +1,38 @@
 //! Are the files that virtual machines stand on whole (IM-6)?
 
-use super::{Context, runs_machines, store::STORE, unproven, verdict};
+use super::{Context, runs_machines, unproven, verdict};
 use crate::{
+    agent::vm,
     id::Digest,
     wire::{Check, CheckStatus},
 };
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::Read as _,
+};
 
-/// The folder of files by digest, below [`STORE`]. Under its digest lies only what has it: it was checked as it came.
-const VOLUMES: &str = "volumes";
 /// Most files that are named.
 const MAX_NAMED: usize = 4;
+/// Most files that are looked at.
+const MAX_FILES: usize = 65_536;
 
 /// No file of a virtual machine is half there.
 pub fn images(context: &Context<'_>) -> Check {
     const NAME: &str = "images";
-    let Context { tree, config, .. } = context;
-    if !runs_machines(config) {
+    if !runs_machines(context.config) {
         return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
     }
-    let folder = format!("{STORE}/{VOLUMES}");
-    let (whole, other): (Vec<String>, Vec<String>) =
-        tree.list(&folder).into_iter().partition(|name| name.parse::<Digest>().is_ok());
-    let empty = whole.iter().find(|name| tree.bytes(&format!("{folder}/{name}"), 1).is_none_or(|byte| byte.is_empty()));
+    let folder = vm::volumes(context.vms);
+    let entries = fs::read_dir(&folder).into_iter().flatten().take(MAX_FILES).flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    // Under its digest lies only what has it: it was checked as it came.
+    let (whole, other): (BTreeSet<String>, BTreeSet<String>) = names.partition(|name| name.parse::<Digest>().is_ok());
+    let holds =
+        |name: &&String| File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0));
+    let empty = whole.iter().find(|name| !holds(name));
     if let Some(name) = empty {
-        let detail = format!("{folder}/{name} cannot be read, or holds nothing");
+        let detail = format!("{}/{name} cannot be read, or holds nothing", folder.display());
         return verdict(NAME, CheckStatus::Fail, detail, "remove that file: it is fetched again when it is needed");
     }
     if other.is_empty() {

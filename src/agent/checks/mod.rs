@@ -10,6 +10,7 @@ mod probe;
 mod report;
 mod store;
 mod virtualization;
+mod work;
 
 pub use self::{
     clock::Reference,
@@ -22,7 +23,7 @@ use crate::{
     id::{DenyList, Timestamp},
     wire::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts},
 };
-use std::fmt;
+use std::{fmt, path::Path};
 
 /// Below this much available memory a node is called tight, in KiB.
 const TIGHT_KIB: u64 = 64 * 1024;
@@ -35,6 +36,8 @@ const KVM_SERVICE: &str = "kvm-host";
 pub struct Context<'a> {
     /// The node's file system.
     pub tree: &'a Tree,
+    /// Where virtual machines and the images that they stand on are kept.
+    pub vms: &'a Path,
     /// What the overlay says.
     pub config: &'a AgentConfig,
     /// What the overlay says of this boot.
@@ -149,8 +152,11 @@ fn memory(context: &Context<'_>) -> Check {
         return verdict(NAME, CheckStatus::Warn, "/proc/meminfo is not readable", "is /proc mounted?");
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
-    let detail = format!("{available} of {total} MiB available");
-    if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available < *least) {
+    // What its own work takes it has for that.
+    let own = work::memory(context) >> 20;
+    let work = if own > 0 { format!(", {own} MiB more taken by its work") } else { String::new() };
+    let detail = format!("{available} of {total} MiB available{work}");
+    if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available + own < *least) {
         let detail = format!("{detail}; the profile wants {least}");
         return verdict(
             NAME,

@@ -3,9 +3,10 @@
 use super::super::{
     facts::Tree,
     nat::{self, Settings},
+    vm::{self, Space},
 };
 use std::{
-    net::{Ipv4Addr, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     path::Path,
     thread::sleep,
     time::{Duration, Instant},
@@ -23,11 +24,11 @@ pub trait Probe {
     /// Whether a neighbour answers; `None` where that cannot be tried.
     fn answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
 
-    /// Bytes that are free for everybody below a path, or below the nearest folder above it that is there.
-    fn free(&self, path: &str) -> Option<u64>;
+    /// The file system of a folder, or of the nearest folder above it that is there.
+    fn space(&self, folder: &Path) -> Option<Space>;
 
     /// The node's address in the private network of its machines, or what of it does not work; `None` where that cannot be tried.
-    fn private_network(&self, settings: &Settings) -> Option<Result<Ipv4Addr, String>>;
+    fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
 }
 
 /// This machine.
@@ -52,25 +53,12 @@ impl Probe for Linux<'_> {
         Some(false)
     }
 
-    fn free(&self, path: &str) -> Option<u64> {
-        let there = Path::new(path).ancestors().find(|path| path.to_str().is_some_and(|path| self.0.has(path)))?;
-        let space = rustix::fs::statvfs(self.0.path(there.to_str()?)).ok()?;
-        Some(space.f_bavail.saturating_mul(space.f_frsize))
+    fn space(&self, folder: &Path) -> Option<Space> {
+        vm::space(folder).ok()
     }
 
-    fn private_network(&self, settings: &Settings) -> Option<Result<Ipv4Addr, String>> {
-        if self.0.path("/") != Path::new("/") {
-            return None;
-        }
-        let Some((gateway, missing)) = nat::missing(self.0, settings) else {
-            return Some(Err("every subnet of the pool overlaps a route of the node".to_owned()));
-        };
-        let words: Vec<&str> = missing.iter().map(|missing| missing.as_str()).collect();
-        Some(match words.as_slice() {
-            [] if nat::dhcp_answers(self.0, settings) => Ok(gateway),
-            [] => Err("its DHCP does not answer".to_owned()),
-            words => Err(format!("not as it should be: {}", words.join(", "))),
-        })
+    fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+        (self.0.path("/") == Path::new("/")).then(|| nat::works(self.0, settings, central))
     }
 }
 
@@ -101,7 +89,8 @@ mod tests {
     fn room_is_told_of_the_nearest_folder_that_is_there() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        assert!(Linux(&tree).free("/not/yet/there").is_some_and(|free| free > 0));
+        let space = Linux(&tree).space(&dir.path().join("not/yet/there"));
+        assert!(space.is_some_and(|space| space.free > 0));
         assert_eq!(Linux(&tree).answers(Ipv4Addr::LOCALHOST), None, "a made-up root has no network");
     }
 }

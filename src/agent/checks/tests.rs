@@ -4,8 +4,15 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{agent::nat::Settings, id::BootSessionId};
-use std::{fs, net::Ipv4Addr};
+use crate::{
+    agent::{nat::Settings, vm::Space},
+    id::BootSessionId,
+    wire::StoreKind,
+};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 
 fn config(services: &[&str]) -> AgentConfig {
     AgentConfig {
@@ -38,11 +45,11 @@ impl Probe for Sound {
         Some(true)
     }
 
-    fn free(&self, _: &str) -> Option<u64> {
-        Some(u64::MAX)
+    fn space(&self, _: &Path) -> Option<Space> {
+        Some(Space { kind: StoreKind::Disk, bytes: u64::MAX, used: 0, free: u64::MAX })
     }
 
-    fn private_network(&self, _: &Settings) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(&self, _: &Settings, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         Some(Ok(Ipv4Addr::LOCALHOST))
     }
 }
@@ -50,7 +57,7 @@ impl Probe for Sound {
 /// A context in which the node's clock and the central node's are the same.
 fn context<'a>(tree: &'a Tree, config: &'a AgentConfig, boot: &'a BootPart, now: i64) -> Context<'a> {
     let now = Timestamp::from_millis(now);
-    Context { tree, config, boot, units: &[], now, central: Some(now), probe: &Sound }
+    Context { tree, vms: Path::new("/nowhere"), config, boot, units: &[], now, central: Some(now), probe: &Sound }
 }
 
 fn verdict_of(name: &str, context: &Context<'_>) -> Check {
@@ -135,4 +142,27 @@ fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_m
         config.checks.thresholds.memory_mib = Some(least);
         assert_eq!(status("memory", &tree, &config, 1).0, verdict);
     }
+}
+
+#[test]
+fn memory_that_its_own_work_takes_is_not_missing() {
+    let fake = crate::agent::fake::Fake::new("", &[]);
+    fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
+    let (boot, mut config) = (boot(), config(&[]));
+    config.checks.thresholds.memory_mib = Some(2048);
+    let vms = fake.tree.path("/var/lib/machines");
+    let checked = || verdict_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
+    assert_eq!(checked().status, CheckStatus::Fail);
+    let pidfile = vms.join("11223344-5566-7788-99aa-bbccddeeff00/qemu.pid");
+    fake.file("var/lib/machines/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid", "7\n");
+    fake.file("proc/7/cmdline", &format!("qemu\0-pidfile\0{}\0", pidfile.display()));
+    fake.file("proc/7/status", "RssAnon: 1048576 kB\n");
+    assert_eq!(checked().status, CheckStatus::Fail, "1.5 GiB of 2");
+    fake.file("proc/9/cgroup", &format!("0::/meshd-{}/7\n", config.node));
+    fake.file("proc/9/status", "RssAnon: 524288 kB\n");
+    let seen = checked();
+    assert_eq!(
+        (seen.status, seen.detail.as_str()),
+        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB more taken by its work")
+    );
 }

@@ -27,6 +27,19 @@ const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "n
 /// Most of what is on a disk that is told.
 const MAX_SIGNATURES: usize = 16;
 
+/// True if a disk is called and is as large as it was when it was seen.
+pub fn is_still(tree: &Tree, seen: &DiskFacts) -> bool {
+    let now = disk(tree, seen.name.clone());
+    now.names().eq(seen.names()) && now.bytes == seen.bytes
+}
+
+/// Who uses a disk, or a part of it: mounts, swap, what it is part of, processes. `None` for an idle one.
+pub fn busy(tree: &Tree, name: &str) -> Option<String> {
+    let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, why)| why);
+    let nodes: BTreeSet<String> = usage::nodes(tree, name).collect();
+    used.or_else(|| held(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}")))
+}
+
 /// Whole disks, sorted by kernel name, each with what stands against giving it away. `data` are identities that the profile marks.
 pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));

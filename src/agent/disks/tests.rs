@@ -1,7 +1,7 @@
 //! Which disks may be given away, on made-up machines and on real loop devices' kin.
 
 use super::*;
-use crate::agent::fake::Fake;
+use crate::agent::fake::{Fake, Loop};
 
 /// A disk behind an NVMe controller on NUMA node 1, with a partition.
 fn machine() -> Fake {
@@ -105,54 +105,11 @@ fn a_disk_that_is_renamed_is_still_the_same_and_paths_and_made_up_devices_are_no
     assert_eq!(named(&fake, "naa.1").blocked, None);
 }
 
-/// A loop device of this machine with an ext4 file system, gone when dropped.
-struct Loop {
-    dir: tempfile::TempDir,
-    device: String,
-}
-
-impl Loop {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
-        let image = dir.path().join("image");
-        std::fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("made");
-        let path = image.to_str().expect("a plain path");
-        run("mkfs.ext4", &["-q", "-F", path]);
-        let device = run("losetup", &["-f", "--show", path]).trim().to_owned();
-        std::fs::create_dir(dir.path().join("mounted")).expect("made");
-        Loop { dir, device }
-    }
-
-    fn name(&self) -> &str {
-        self.device.trim_start_matches("/dev/")
-    }
-
-    fn place(&self) -> String {
-        self.dir.path().join("mounted").display().to_string()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // What fails here is over already.
-        for (program, args) in [("umount", vec![self.place()]), ("losetup", vec!["-d".to_owned(), self.device.clone()])]
-        {
-            let _ = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).status();
-        }
-    }
-}
-
-fn run(program: &str, args: &[&str]) -> String {
-    let ran =
-        std::process::Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    String::from_utf8_lossy(&ran.stdout).into_owned()
-}
-
 #[test]
 fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
     let tree = Tree::new(std::path::Path::new("/"));
-    let real = Loop::new();
+    let real = Loop::new(8 << 20);
+    real.ext4();
     let used = || in_use(&tree).into_iter().find(|(disk, _)| disk == real.name()).map(|(_, why)| why);
     let nodes = BTreeSet::from([real.device.clone()]);
     assert_eq!(used(), None);
@@ -166,9 +123,9 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
         assert!(std::time::Instant::now() < patience, "still open");
         std::thread::yield_now();
     }
-    run("mount", &[&real.device, &real.place()]);
+    real.mount();
     assert_eq!(used(), Some(format!("disk {} is mounted on {}", real.name(), real.place())));
-    run("umount", &[&real.place()]);
+    real.umount();
     assert_eq!(used(), None);
     assert!(survey(&tree, &[]).iter().all(|disk| disk.name != real.name()), "a loop device is no disk");
 }

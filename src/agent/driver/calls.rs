@@ -53,9 +53,10 @@ impl Driver {
         tracing::warn!(reason, "asking the operator for approval: meshd node approve {}", self.config.node);
         let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.keys.tls()?)));
         let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
+        let vms = self.options.vm_dir.clone();
         self.call(async move {
             let (csr_pem, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let facts = facts::collect(&tree, Some(&config), Some(&boot));
+            let facts = facts::collect(&tree, &vms, Some(&config), Some(&boot));
             let (version, node, session) = (wire::VERSION, config.node, boot.session);
             let hello = PendingHello { version, node, session, csr_pem, facts };
             let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;

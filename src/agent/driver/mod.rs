@@ -14,7 +14,7 @@ use super::{
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     nat,
-    vm::{Desk, Places, Way},
+    vm::{self, Desk, Doctor, Places, Way},
 };
 use crate::wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Heartbeat, Hello, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -102,6 +102,7 @@ struct Driver {
 /// # Errors
 /// Only at the start: files of the overlay that are missing or damaged. Later faults are logged and tried again.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
+    edge::settle_in();
     let options = with_ticket(options)?;
     let config = files::config(&options.config)?;
     let boot = files::boot(&options.boot_file, &config)?;
@@ -114,14 +115,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let jobs = Jobs::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
-    let places = Places {
-        root: options.root.clone(),
-        images: options.vm_dir.join("volumes"),
-        vfio: config.vfio.clone(),
-        data_disks: config.data_disks.clone(),
-    };
-    let vms = Desk::open(&options.vm_dir, places);
-    let nat = nat::Keeper::start(&tree, vms.cards());
+    let places = places(&options, &tree, &config, &boot);
+    let vms = Desk::open(places);
+    let nat = nat::Keeper::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
         tree,
@@ -159,6 +155,24 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     driver.hang_up().await;
     driver.jobs.end().await;
     Ok(())
+}
+
+/// Where virtual machines lie, and what of the node is theirs.
+fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> Places {
+    let doctor = {
+        let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
+        let (vms, clock) = (options.vm_dir.clone(), move || checks::Reference::kept(&state_dir));
+        Doctor::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
+    };
+    Places {
+        doctor,
+        root: options.root.clone(),
+        machines: options.vm_dir.clone(),
+        images: vm::volumes(&options.vm_dir),
+        models: vm::Models::default(),
+        vfio: config.vfio.clone(),
+        data_disks: config.data_disks.clone(),
+    }
 }
 
 impl Driver {
@@ -294,7 +308,7 @@ impl Driver {
     }
 
     async fn hello(&mut self) {
-        let facts = facts::collect(&self.tree, Some(&self.config), Some(&self.boot));
+        let facts = facts::collect(&self.tree, &self.options.vm_dir, Some(&self.config), Some(&self.boot));
         let (node, session) = (self.config.node, self.boot.session);
         let hello = Hello { version: wire::VERSION, node, session, facts };
         self.say(&FromAgent::Hello(Box::new(hello))).await;
@@ -303,8 +317,10 @@ impl Driver {
 
     fn check(&mut self) {
         let (tree, config, boot, clock) = (self.tree.clone(), self.config.clone(), self.boot.clone(), self.clock);
-        self.work
-            .spawn_blocking(move || Done::Event(Event::Checked(checks::report(&tree, &config, &boot, clock, wall()))));
+        let vms = self.options.vm_dir.clone();
+        self.work.spawn_blocking(move || {
+            Done::Event(Event::Checked(checks::report(&tree, &vms, &config, &boot, clock, wall())))
+        });
     }
 
     /// The central node says what time it is whenever a link begins.

@@ -68,12 +68,14 @@ fn virtualization(flags: &str) -> String {
 
 /// Memory, from `/proc/meminfo`.
 pub fn memory(tree: &Tree) -> MemoryFacts {
+    MemoryFacts { total_kib: memory_field(tree, "MemTotal"), available_kib: memory_field(tree, "MemAvailable") }
+}
+
+/// One line of `/proc/meminfo`, in KiB; 0 where it is not there.
+pub fn memory_field(tree: &Tree, name: &str) -> u64 {
     let text = tree.read("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
-    };
-    MemoryFacts { total_kib: field("MemTotal"), available_kib: field("MemAvailable") }
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
 }
 
 /// `PRETTY_NAME` of `/etc/os-release`.

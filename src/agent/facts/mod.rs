@@ -10,18 +10,19 @@ pub use tree::Tree;
 
 pub(super) use addresses::by_interface;
 pub(super) use devices::{all_pci, nics};
-pub(super) use machine::{cpu, kernel_boot_id, memory};
+pub(super) use machine::{cpu, kernel_boot_id, memory, memory_field};
 
-use super::{disks, slots, units, version};
+use super::{disks, slots, units, version, vm};
 use crate::{
     id::Hardware,
     wire::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions},
 };
+use std::path::Path;
 
-/// Everything that a node reports at connection.
-pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
-    let Resources { units, disks, slots } = config
-        .map(|config| resources(tree, config))
+/// Everything that a node reports at connection; `vms` is the folder of virtual machines.
+pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
+    let Resources { units, disks, slots, store, hosting } = config
+        .map(|config| resources(tree, vms, config))
         .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
     Facts {
         system: machine::system(tree),
@@ -32,6 +33,8 @@ pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart
         nics: devices::nics(tree),
         units,
         slots,
+        store,
+        hosting,
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -44,11 +47,13 @@ pub fn collect(tree: &Tree, config: Option<&AgentConfig>, boot: Option<&BootPart
 }
 
 /// What it has to give now, as its profile wants it.
-pub(super) fn resources(tree: &Tree, config: &AgentConfig) -> Resources {
+pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resources {
     let units = units::survey(tree, &config.vfio, &units::Linux(tree));
     let disks = disks::survey(tree, &config.data_disks);
     let slots = slots::candidates(tree, &units, &disks);
-    Resources { units, disks, slots }
+    // Nobody is asked anything here that may take its time.
+    let hosting = Some(Box::new(vm::hosting(tree, false)));
+    Resources { units, disks, slots, store: vm::store(vms), hosting }
 }
 
 /// What the node ID is derived from, as this machine sees itself.

@@ -44,7 +44,7 @@ fn a_machine_tells_its_identity_processors_and_memory() {
         )
     };
     write(root, "proc/cpuinfo", &[cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)].concat());
-    let facts = collect(&Tree::new(root), None, None);
+    let facts = collect(&Tree::new(root), Path::new("/nowhere"), None, None);
     assert_eq!(facts.system.uuid.map(|uuid| uuid.to_string()).as_deref(), Some("01020304-0506-0708-090a-0b0c0d0e0f10"));
     assert_eq!((facts.system.serial.as_str(), facts.system.uptime_s), ("S1", 4711));
     assert_eq!((facts.cpu.sockets, facts.cpu.cores, facts.cpu.threads), (1, 2, 4));
@@ -66,7 +66,7 @@ fn pci_functions_follow_their_links() {
     link(root, &format!("{device}/driver"), "../../../bus/pci/drivers/vfio-pci");
     link(root, &format!("{device}/iommu_group"), "../../../kernel/iommu_groups/17");
     link(root, "sys/bus/pci/devices/0000:01:00.0", "../../../devices/pci0000:00/0000:01:00.0");
-    let pci = collect(&Tree::new(root), None, None).pci;
+    let pci = collect(&Tree::new(root), Path::new("/nowhere"), None, None).pci;
     assert_eq!(pci.len(), 1);
     assert_eq!((pci[0].vendor.as_str(), pci[0].device.as_str(), pci[0].class.as_str()), ("10de", "2330", "0302"));
     assert_eq!(pci[0].driver.as_deref(), Some("vfio-pci"));
@@ -83,7 +83,7 @@ fn only_whole_disks_count() {
     write(root, "sys/block/nvme0n1/wwid", "eui.0025\n");
     write(root, "sys/block/nvme0n1/device/serial", "  N1  \n");
     write(root, "sys/block/sda/queue/rotational", "1\n");
-    let disks = collect(&Tree::new(root), None, None).disks;
+    let disks = collect(&Tree::new(root), Path::new("/nowhere"), None, None).disks;
     let names: Vec<&str> = disks.iter().map(|disk| disk.name.as_str()).collect();
     assert_eq!(names, ["mmcblk0", "nvme0n1", "sda", "vda"]);
     assert_eq!((disks[1].wwid.as_deref(), disks[1].serial.as_deref()), (Some("eui.0025"), Some("N1")));
@@ -119,7 +119,7 @@ fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
     let own = "  |-- 10.77.0.5\n   /32 host LOCAL\n  |-- 10.77.0.255\n   /32 link BROADCAST\n  |-- 127.0.0.1\n   /32 host LOCAL\n";
     write(root, "proc/net/fib_trie", &own.repeat(2));
     write(root, "proc/net/if_inet6", "fe80000000000000505400fffe000002 02 40 20 80     eth0\n");
-    let nics = collect(&Tree::new(root), None, None).nics;
+    let nics = collect(&Tree::new(root), Path::new("/nowhere"), None, None).nics;
     assert_eq!(nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
     let expected: Vec<IpAddr> = ["10.77.0.5", "fe80::5054:ff:fe00:2"].iter().map(|a| a.parse().expect("ip")).collect();
     assert_eq!(nics[0].addresses, expected);
@@ -141,16 +141,16 @@ fn the_node_id_is_that_of_the_same_hardware_seen_elsewhere() {
 #[test]
 fn a_tree_of_thousands_is_bounded_and_an_empty_one_gives_empty_facts() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(collect(&Tree::new(dir.path()), None, None).pci, Vec::new());
+    assert_eq!(collect(&Tree::new(dir.path()), Path::new("/nowhere"), None, None).pci, Vec::new());
     for n in 0..MAX_DEVICES + 5 {
         fs::create_dir_all(dir.path().join(format!("sys/bus/pci/devices/{n:05}"))).expect("made");
     }
-    assert_eq!(collect(&Tree::new(dir.path()), None, None).pci.len(), MAX_DEVICES);
+    assert_eq!(collect(&Tree::new(dir.path()), Path::new("/nowhere"), None, None).pci.len(), MAX_DEVICES);
 }
 
 #[test]
 fn this_very_machine_can_be_read() {
-    let facts = collect(&Tree::new(Path::new("/")), None, None);
+    let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None);
     assert!(facts.cpu.threads > 0 && facts.memory.total_kib > 0);
     assert!(serde_json::to_string(&facts).expect("plain").len() < crate::wire::MAX_MESSAGE);
 }
@@ -167,9 +167,9 @@ proptest! {
             "sys/class/net/eth0/speed", "sys/bus/pci/devices/x/vendor"] {
             write(root, path, &text);
             let full = root.join(path);
-            collect(&Tree::new(root), None, None);
+            collect(&Tree::new(root), Path::new("/nowhere"), None, None);
             fs::write(full, &junk).expect("written");
         }
-        collect(&Tree::new(root), None, None);
+        collect(&Tree::new(root), Path::new("/nowhere"), None, None);
     }
 }

@@ -5,7 +5,8 @@
 
 use crate::id::{JobId, NodeId};
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -73,29 +74,36 @@ impl Cgroup {
         self.path.join("cgroup.procs")
     }
 
-    /// Kills everything in it, groups below it too. What is forked meanwhile is killed as well: that is the kernel's promise.
-    pub fn kill(&self) {
-        if let Err(error) = fs::write(self.path.join("cgroup.kill"), "1")
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::error!(%error, group = %self.path.display(), "a job cannot be killed");
-        }
-    }
-
-    /// Kills everything in it, waits until nothing is left, and removes it. It may be called for one that is not there.
+    /// Kills everything in it, groups below it too, waits until nothing is left, and removes it. It may be called for one that is not
+    /// there.
+    ///
+    /// What is forked meanwhile is killed as well: that is the kernel's promise. It says nothing of who enters meanwhile, as processes of
+    /// the job do that have not come so far, so it is killed at every look, until the group is gone: then nobody can enter it.
     pub async fn end(&self) {
         let mut waited = Duration::ZERO;
-        self.kill();
-        while self.is_populated() {
+        loop {
+            self.kill(waited.is_zero());
+            if !self.is_populated() && remove(&self.path) {
+                break;
+            }
             tokio::time::sleep(LOOK).await;
             waited += LOOK;
             if waited == IMMORTAL {
                 tracing::error!(group = %self.path.display(), "a killed process of a job does not end; the node needs a reboot");
             }
         }
-        remove(&self.path);
         // The one above goes with its last job.
         let _ = self.path.parent().map(fs::remove_dir);
+    }
+
+    fn kill(&self, is_first: bool) {
+        let file = OpenOptions::new().write(true).open(self.path.join("cgroup.kill"));
+        if let Err(error) = file.and_then(|mut file| file.write_all(b"1"))
+            && error.kind() != io::ErrorKind::NotFound
+            && is_first
+        {
+            tracing::error!(%error, group = %self.path.display(), "a job cannot be killed");
+        }
     }
 
     fn is_populated(&self) -> bool {
@@ -104,15 +112,21 @@ impl Cgroup {
     }
 }
 
-/// Groups that a job made below its own go first.
-fn remove(path: &Path) {
+/// Groups that a job made below its own go first. False if it is still there: somebody has entered it.
+fn remove(path: &Path) -> bool {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove(&entry.path());
         }
     }
-    // One that is not empty after all is found again by the next agent.
-    let _ = fs::remove_dir(path);
+    match fs::remove_dir(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => false,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, group = %path.display(), "the empty group of a job stays");
+            true
+        }
+        _ => true,
+    }
 }
 
 /// Where the system has mounted the hierarchy.
@@ -131,3 +145,7 @@ fn mount(place: &Path) -> io::Result<PathBuf> {
     rustix::mount::mount("cgroup2", place, "cgroup2", flags, None::<&std::ffi::CStr>)?;
     Ok(place.to_owned())
 }
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

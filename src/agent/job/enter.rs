@@ -2,6 +2,7 @@
 //! rights but those of the job's user, and becomes the program. It runs as `mesh-agent job-enter`, so that nothing has to be done between
 //! `fork` and `exec` that is not safe there.
 
+use super::view;
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::set_no_new_privs,
@@ -34,6 +35,8 @@ pub struct Place {
     pub uid: u32,
     /// Working folder.
     pub dir: PathBuf,
+    /// Folder of the job's shared memory.
+    pub shm: PathBuf,
 }
 
 /// The command that runs `argv` there, with the environment of the caller's choice.
@@ -41,7 +44,15 @@ pub fn command(place: &Place, argv: &[String]) -> Command {
     // The agent's own file may have been replaced by an upgrade; the process is still of the old one.
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).arg("--procs").arg(&place.procs).arg("--uid").arg(place.uid.to_string());
-    command.arg("--dir").arg(&place.dir).arg("--").args(argv).env_clear().stdin(Stdio::null());
+    command
+        .arg("--dir")
+        .arg(&place.dir)
+        .arg("--shm")
+        .arg(&place.shm)
+        .arg("--")
+        .args(argv)
+        .env_clear()
+        .stdin(Stdio::null());
     command
 }
 
@@ -62,6 +73,7 @@ pub fn enter(place: &Place, program: &str, args: &[String]) -> Result<Infallible
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     // "0" is whoever writes it.
     fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
+    view::enter(&place.shm)?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
     let limits = [
         (Resource::Core, Some(0)),

@@ -3,6 +3,7 @@
 //! ```text
 //! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean
 //!                   ├ enter   the process that becomes the program: control group, limits, user
+//!                   ├ view    its mounts: shared memory of its own, control groups that nobody leaves
 //!                   ├ hydra   what mpiexec says of how to launch: pure
 //!                   ├ pump    what the job writes, piece by piece
 //!                   └ cgroup  what ends all of it at once
@@ -15,12 +16,13 @@ mod cgroup;
 pub mod enter;
 mod hydra;
 mod pump;
+mod view;
 mod work;
 
 use self::{cgroup::Cgroups, pump::Kept, work::Work};
 use crate::id::{JobId, NodeId};
 use crate::wire::job::{
-    JOB_UID, JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
+    JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -208,12 +210,13 @@ impl Jobs {
 
     /// The agent ends: so do its jobs, and nothing is said of them.
     pub async fn end(self) {
-        let Jobs { mut tasks, cgroups, jobs, inbox, .. } = self;
+        let Jobs { mut tasks, cgroups, jobs, inbox, folder, .. } = self;
         drop(inbox);
         if let Ok(cgroups) = &cgroups {
             let all = async {
                 for job in jobs.keys() {
                     cgroups.of(*job).end().await;
+                    view::end(&work::shm(&folder.join(job.to_string()))).await;
                 }
             };
             // What does not end by then is left to the next agent.
@@ -234,7 +237,8 @@ async fn remains(
     if let Some(groups) = groups {
         groups.of(job).end().await;
     }
-    work::leave(&folder, JOB_UID);
+    view::end(&work::shm(&folder)).await;
+    work::leave(folder).await;
     if gone.wait_for(|gone| *gone).await.is_ok() {
         let _ = words.send(Word::Released(job)).await;
     }
@@ -245,3 +249,6 @@ impl Entry {
         Entry { state, kept: watch::Sender::default(), gone: watch::Sender::new(false), alive: false }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,11 +6,10 @@ use super::{
     enter::{self, Place},
     hydra,
     pump::{Kept, pump},
+    view,
 };
 use crate::id::JobId;
-use crate::wire::job::{
-    HydraLaunch, JOB_UID, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv,
-};
+use crate::wire::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv};
 use rustix::fs::{Gid, Uid};
 use std::{
     fs::{self, DirBuilder},
@@ -18,10 +17,7 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     os::{
         fd::OwnedFd,
-        unix::{
-            fs::{DirBuilderExt as _, MetadataExt as _},
-            process::ExitStatusExt as _,
-        },
+        unix::{fs::DirBuilderExt as _, process::ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::ExitStatus,
@@ -32,7 +28,7 @@ use tokio::{
     net::unix::pipe::Receiver,
     process::{Child, Command},
     sync::{mpsc, watch},
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::timeout,
 };
 
@@ -79,6 +75,7 @@ impl Work {
         };
         // Also what the program left in the background: it ends with the job.
         self.cgroup.end().await;
+        view::end(&shm(&self.folder)).await;
         if let Some(ended) = ended {
             let state = match ended {
                 Ok(code) => JobNodeState::Exited { code },
@@ -94,7 +91,7 @@ impl Work {
             return;
         }
         let _ = timeout(LAST_WORDS, joined(&mut pumps)).await;
-        leave(&self.folder, self.run.user.uid());
+        leave(self.folder.clone()).await;
         let _ = self.words.send(Word::Released(self.job)).await;
     }
 
@@ -125,13 +122,14 @@ impl Work {
         }
     }
 
-    /// A folder for the job's user alone.
+    /// Folders for the job's user alone.
     fn prepare(&self) -> Result<(), Fault> {
-        let work = self.work_folder();
-        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
-        DirBuilder::new().mode(0o700).create(&work)?;
         let uid = self.run.user.uid();
-        rustix::fs::chown(&work, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(io::Error::from)?;
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
+        for folder in [self.work_folder(), shm(&self.folder)] {
+            DirBuilder::new().mode(0o700).create(&folder)?;
+            rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(io::Error::from)?;
+        }
         Ok(())
     }
 
@@ -142,7 +140,7 @@ impl Work {
     /// A process of the job.
     fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = enter::command(&Place { procs, uid, dir: dir.clone() }, argv);
+        let mut command = enter::command(&Place { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
@@ -215,8 +213,8 @@ impl Work {
         drop(writers);
         self.says(JobNodeState::Running { launch: Some(launch) }).await;
         let ended = child.wait().await?;
-        // The proxy ends with its head; waited for so that no zombie stays.
-        self.cgroup.kill();
+        // The proxy ends with its head, also one that had not come into the group; waited for so that no zombie stays.
+        self.cgroup.end().await;
         proxy.wait().await?;
         Ok(code(ended))
     }
@@ -282,21 +280,18 @@ async fn joined(pumps: &mut JoinSet<()>) {
     while pumps.join_next().await.is_some() {}
 }
 
-/// Removes the folder of a job, and what its user left where all users may write. The node was the job's alone, so it is nobody else's.
-pub(super) fn leave(folder: &Path, uid: u32) {
-    if let Err(error) = fs::remove_dir_all(folder)
+/// The folder of a job's shared memory.
+pub(super) fn shm(folder: &Path) -> PathBuf {
+    folder.join("shm")
+}
+
+/// Removes the folder of a job. It may hold millions of files: the agent, which has one thread, does not wait for them.
+pub(super) async fn leave(folder: PathBuf) {
+    let place = folder.clone();
+    let removed = spawn_blocking(move || fs::remove_dir_all(place)).await;
+    if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed)
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::error!(%error, folder = %folder.display(), "the folder of a job stays");
-    }
-    // Shared memory of killed ranks; another user's files are none of the jobs'.
-    if uid != JOB_UID {
-        return;
-    }
-    for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-        let own = entry.metadata().is_ok_and(|file| file.is_file() && file.uid() == uid);
-        if own && let Err(error) = fs::remove_file(entry.path()) {
-            tracing::warn!(%error, file = %entry.path().display(), "shared memory of a job stays");
-        }
     }
 }

@@ -2,20 +2,13 @@
 //! there. Reservations are those machines' cards: what is released is gone from them, and nothing of an earlier agent stays.
 
 use super::{
-    BRIDGE, Missing, PROBE, Settings, Subnet,
+    BRIDGE, BRIDGE_MAC, Missing, PROBE, Settings, Subnet,
     dhcp::{self, Given},
     drift::{self, Seen},
     filter, settings,
 };
 use crate::{agent::facts::Tree, id::MacAddr, wire::vm::Nic};
-use std::{
-    collections::BTreeMap,
-    io,
-    net::{Ipv4Addr, UdpSocket as StdSocket},
-    path::PathBuf,
-    process::Stdio,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, net::Ipv4Addr, path::PathBuf, process::Stdio, time::Duration};
 use tokio::{
     net::UdpSocket,
     process::Command,
@@ -30,10 +23,8 @@ const IP: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"];
 const LOOK: Duration = Duration::from_secs(15);
 /// How long `ip` may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the DHCP of this very machine may take to answer.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Where servers and clients listen.
-const PORTS: (u16, u16) = (67, 68);
+/// Where servers listen.
+pub(super) const PORT: u16 = 67;
 
 /// The private network of this node. Dropped, nobody keeps it; what is there stays for the machines.
 #[derive(Debug)]
@@ -42,13 +33,17 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps it, where the overlay says so; `cards` are those of the machines of this node.
-    pub fn start(tree: &Tree, cards: watch::Receiver<Vec<Nic>>) -> Self {
+    /// Keeps it, where the overlay says so; `cards` are those of the machines of this node, `given` is told who has which address.
+    pub fn start(
+        tree: &Tree,
+        cards: watch::Receiver<Vec<Nic>>,
+        given: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+    ) -> Self {
         let mut task = JoinSet::new();
         let ip = IP.iter().map(|place| tree.path(place)).find(|place| place.is_file());
         match (settings(tree), ip) {
             (Some(settings), Some(ip)) => {
-                task.spawn(Work::new(tree.clone(), settings, ip, cards).run());
+                task.spawn(Work::new(tree.clone(), settings, ip, cards, given).run());
             }
             (Some(_), None) => tracing::error!("there is no `ip` on this node: no private network"),
             (None, _) => {}
@@ -63,7 +58,7 @@ struct Work {
     ip: PathBuf,
     cards: watch::Receiver<Vec<Nic>>,
     /// Who has which address.
-    given: BTreeMap<MacAddr, Ipv4Addr>,
+    given: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
     subnet: Option<Subnet>,
     socket: Option<UdpSocket>,
     /// What was missing at the last look, so that each drift is told once.
@@ -71,8 +66,13 @@ struct Work {
 }
 
 impl Work {
-    fn new(tree: Tree, settings: Settings, ip: PathBuf, cards: watch::Receiver<Vec<Nic>>) -> Self {
-        let given = BTreeMap::new();
+    fn new(
+        tree: Tree,
+        settings: Settings,
+        ip: PathBuf,
+        cards: watch::Receiver<Vec<Nic>>,
+        given: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+    ) -> Self {
         Work { tree, settings, ip, cards, given, subnet: None, socket: None, told: Vec::new() }
     }
 
@@ -122,7 +122,10 @@ impl Work {
 
     async fn mend(&self, missing: Missing, subnet: Subnet) -> io::Result<()> {
         match missing {
-            Missing::Bridge => self.ip(&["link", "add", BRIDGE, "type", "bridge"]).await,
+            Missing::Bridge => {
+                self.ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
+                self.ip(&["link", "set", "dev", BRIDGE, "address", &BRIDGE_MAC.to_string()]).await
+            }
             Missing::Address => {
                 // One that it has is of a subnet that it must not have any more.
                 self.ip(&["addr", "flush", "dev", BRIDGE]).await?;
@@ -150,12 +153,17 @@ impl Work {
     fn reserve(&mut self) {
         let Some(subnet) = self.subnet else { return };
         let cards = self.cards.borrow_and_update().clone();
-        self.given = reserve(subnet, &cards, &self.given);
+        let now = reserve(subnet, &cards, &self.given.borrow());
+        self.given.send_if_modified(|given| {
+            let is_new = *given != now;
+            *given = now;
+            is_new
+        });
     }
 
     async fn answer(&self, packet: &[u8]) {
         let (Some(socket), Some(subnet)) = (&self.socket, self.subnet) else { return };
-        let mut reserved = self.given.clone();
+        let mut reserved = self.given.borrow().clone();
         reserved.insert(PROBE, subnet.gateway());
         let dns = name_servers(&self.tree.read("/etc/resolv.conf").unwrap_or_default());
         let given = Given { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
@@ -167,16 +175,19 @@ impl Work {
 }
 
 /// An address for each card on the bridge: the one that its specification names, else the one that it had, else one that follows from its
-/// MAC address. What the subnet does not hold is not given.
+/// MAC address. What the subnet does not hold is not given, nor what a card has that is still there: its guest uses it.
 fn reserve(subnet: Subnet, cards: &[Nic], before: &BTreeMap<MacAddr, Ipv4Addr>) -> BTreeMap<MacAddr, Ipv4Addr> {
     let ours = || cards.iter().filter(|card| card.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == BRIDGE));
     let mut given: BTreeMap<MacAddr, Ipv4Addr> = BTreeMap::new();
     let free = |given: &BTreeMap<MacAddr, Ipv4Addr>, address: Ipv4Addr| {
         subnet.is_free(address) && !given.values().any(|taken| *taken == address)
     };
+    let kept: BTreeMap<Ipv4Addr, MacAddr> =
+        ours().filter_map(|card| Some((*before.get(&card.mac)?, card.mac))).collect();
     for card in ours() {
+        let own = |address: &Ipv4Addr| kept.get(address).is_none_or(|mac| *mac == card.mac);
         match card.address {
-            Some(address) if free(&given, address) => drop(given.insert(card.mac, address)),
+            Some(address) if own(&address) && free(&given, address) => drop(given.insert(card.mac, address)),
             Some(address) => tracing::error!(mac = %card.mac, %address, %subnet, "not an address that is free here"),
             None => {}
         }
@@ -198,7 +209,7 @@ fn name_servers(text: &str) -> Vec<Ipv4Addr> {
 }
 
 async fn listen() -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORTS.0)).await?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
     socket.bind_device(Some(BRIDGE.as_bytes()))?;
     socket.set_broadcast(true)?;
     Ok(socket)
@@ -209,26 +220,6 @@ async fn receive(socket: &Option<UdpSocket>, packet: &mut [u8]) -> usize {
     match socket {
         Some(socket) => socket.recv_from(packet).await.map_or(0, |(length, _)| length),
         None => std::future::pending().await,
-    }
-}
-
-/// Asks DHCP by the bridge, as [`PROBE`]; what this machine broadcasts there it hears itself.
-///
-/// # Errors
-/// The socket cannot be made: another client of DHCP listens.
-pub fn asks(subnet: Subnet) -> io::Result<bool> {
-    let socket = StdSocket::bind((Ipv4Addr::UNSPECIFIED, PORTS.1))?;
-    socket.set_broadcast(true)?;
-    socket.set_read_timeout(Some(ANSWER))?;
-    let everybody = Ipv4Addr::from_bits(subnet.net().to_bits() | !subnet.mask().to_bits());
-    socket.send_to(&dhcp::discover(PROBE), (everybody, PORTS.0))?;
-    let mut packet = [0; dhcp::MAX_PACKET];
-    loop {
-        match socket.recv_from(&mut packet) {
-            Ok((length, _)) if dhcp::is_offer(&packet[..length], PROBE) => return Ok(true),
-            Ok(_) => {}
-            Err(_) => return Ok(false),
-        }
     }
 }
 

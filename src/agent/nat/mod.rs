@@ -6,6 +6,7 @@
 //! drift    what is there, and what of it is to be mended                  pure but for reading
 //! dhcp     question ─▶ answer                                             pure
 //! filter   the kernel's packet filter: what leaves has the node's address
+//! probe    asks as a machine would: an address, and an answer from beyond the node
 //! keeper   looks again and again, mends what is not there, answers DHCP
 //! ```
 
@@ -13,27 +14,45 @@ mod dhcp;
 mod drift;
 mod filter;
 mod keeper;
+mod probe;
 mod subnet;
 
-pub use drift::{Missing, Settings, settings};
+pub use drift::{Missing, Settings, choose, settings};
 pub use keeper::Keeper;
+pub use subnet::Subnet;
 
-use self::{drift::Seen, subnet::Subnet};
+use self::drift::Seen;
 use super::facts::Tree;
 use crate::id::MacAddr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Whom the doctor asks DHCP as: a MAC address of no machine (locally administered), which gets the node's own address.
 pub const PROBE: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x01]);
+/// The bridge's own, fixed: without, it would be that of a port, and change with the machines that come and go.
+const BRIDGE_MAC: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x02]);
 /// Name of the bridge, which a specification writes as `bridge`.
-pub const BRIDGE: &str = "mesh-nat0";
+pub const BRIDGE: &str = crate::wire::vm::PRIVATE_BRIDGE;
 
-/// What is missing now; `None` where no subnet of the pool is free.
-pub fn missing(tree: &Tree, settings: &Settings) -> Option<(std::net::Ipv4Addr, Vec<Missing>)> {
-    let subnet = drift::choose(tree, settings)?;
-    Some((subnet.gateway(), Seen::look(tree, subnet).missing()))
-}
-
-/// Asks the private network's DHCP, as a machine would; true when it answers.
-pub fn dhcp_answers(tree: &Tree, settings: &Settings) -> bool {
-    drift::choose(tree, settings).is_some_and(|subnet| keeper::asks(subnet).is_ok_and(|answered| answered))
+/// Tries the private network: looks at all of it, asks its DHCP, and calls `central` with an address that it must not show beyond the
+/// node. Gives the node's address in it.
+///
+/// # Errors
+/// In words, what does not work.
+pub fn works(tree: &Tree, settings: &Settings, central: SocketAddrV4) -> Result<Ipv4Addr, String> {
+    let subnet = drift::choose(tree, settings);
+    let subnet = subnet.ok_or_else(|| "every subnet of the pool overlaps a route of the node".to_owned())?;
+    let missing = Seen::look(tree, subnet).missing();
+    if !missing.is_empty() {
+        let words: Vec<&str> = missing.iter().map(|missing| missing.as_str()).collect();
+        return Err(format!("not as it should be: {}", words.join(", ")));
+    }
+    match probe::dhcp_answers(subnet) {
+        Ok(true) => {}
+        Ok(false) => return Err("its DHCP does not answer".to_owned()),
+        Err(error) => return Err(format!("its DHCP cannot be asked: {error}")),
+    }
+    match probe::leaves(subnet.gateway(), central) {
+        Ok(()) => Ok(subnet.gateway()),
+        Err(error) => Err(format!("{central} does not answer what comes from it: {error}")),
+    }
 }

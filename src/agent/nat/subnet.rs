@@ -38,6 +38,11 @@ impl Subnet {
         Ipv4Addr::from_bits(self.net | 1)
     }
 
+    /// The first and the last address that a machine may have.
+    pub fn machines(self) -> (Ipv4Addr, Ipv4Addr) {
+        (Ipv4Addr::from_bits(self.net | 2), Ipv4Addr::from_bits((self.net | !mask(self.bits)).saturating_sub(1)))
+    }
+
     /// True for an address that a machine may have: neither the subnet's, the node's, nor the broadcast address.
     pub fn is_free(self, address: Ipv4Addr) -> bool {
         let bits = address.to_bits();

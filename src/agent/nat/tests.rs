@@ -1,7 +1,7 @@
 //! Who gets which address; and the whole network on a real kernel, in a namespace of its own.
 
 use super::*;
-use std::{process::Command as StdCommand, time::Instant};
+use std::{net::SocketAddrV4, process::Command as StdCommand, time::Instant};
 
 /// Set for the copy of this program that runs inside of the namespace.
 const INSIDE: &str = "MESHD_NAT_INSIDE";
@@ -12,6 +12,7 @@ fn card(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, last]),
         address: address.map(|text| text.parse().expect("an address")),
         bridge: bridge.map(|text| text.parse().expect("a name")),
+        slot: false,
     }
 }
 
@@ -31,10 +32,12 @@ fn a_card_keeps_its_address_and_who_leaves_gives_it_back() {
     let more = reserve(subnet, &[other.clone(), any.clone()], &given);
     assert_eq!((own(&more, &any), own(&more, &named)), (Some(first), None));
     let wants = card(7, Some(&first.to_string()), Some(BRIDGE));
-    let moved = reserve(subnet, &[wants.clone(), any.clone()], &more);
-    assert_eq!(own(&moved, &wants), Some(first), "who names an address has it");
-    assert!(own(&moved, &any).is_some_and(|address| address != first));
-    assert!(reserve(subnet, &[], &moved).is_empty());
+    let stays = reserve(subnet, &[wants.clone(), any.clone()], &more);
+    assert_eq!((own(&stays, &wants), own(&stays, &any)), (None, Some(first)), "its guest uses it");
+    let anew = reserve(subnet, &[wants.clone(), any.clone()], &BTreeMap::new());
+    assert_eq!(own(&anew, &wants), Some(first), "who names an address has it");
+    assert!(own(&anew, &any).is_some_and(|address| address != first));
+    assert!(reserve(subnet, &[], &stays).is_empty());
 }
 
 #[test]
@@ -85,28 +88,60 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
+/// Somebody beyond the node, who knows no way to the private network; gone with this value.
+struct Beyond(std::process::Child);
+
+const CENTRAL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, 1), 9);
+
+impl Beyond {
+    fn new() -> Self {
+        let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        let mut child = StdCommand::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
+        let (pid, here) = (child.id(), own(std::process::id()).expect("known"));
+        let patience = Instant::now() + Duration::from_secs(60);
+        while own(pid).is_ok_and(|there| there == here) {
+            assert!(child.try_wait().expect("known").is_none() && Instant::now() < patience, "no other network");
+            std::thread::yield_now();
+        }
+        let beyond = Beyond(child);
+        let pid = pid.to_string();
+        run("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", &pid]);
+        run("ip", &["addr", "add", "10.99.0.2/24", "dev", "up0"]);
+        run("ip", &["link", "set", "up0", "up"]);
+        run("nsenter", &["-t", &pid, "-n", "ip", "addr", "add", "10.99.0.1/24", "dev", "down0"]);
+        run("nsenter", &["-t", &pid, "-n", "ip", "link", "set", "down0", "up"]);
+        beyond
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 async fn inside() {
     run("mount", &["-t", "sysfs", "none", "/sys"]);
     run("ip", &["link", "set", "lo", "up"]);
     let tree = Tree::new(std::path::Path::new("/"));
     let settings: Settings =
         serde_json::from_str("{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}").expect("as the overlay writes it");
+    let _beyond = Beyond::new();
     let guest = card(1, Some("172.30.0.9"), Some(BRIDGE));
-    let (cards, told) = watch::channel(vec![guest]);
-    let _kept = {
+    let (cards, told) = watch::channel(vec![guest.clone()]);
+    let given = watch::Sender::new(BTreeMap::new());
+    let keep = || {
         let ip = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"].map(PathBuf::from);
         let ip = ip.into_iter().find(|place| place.is_file()).expect("ip");
         let mut task = JoinSet::new();
-        task.spawn(Work::new(tree.clone(), settings.clone(), ip, told).run());
+        task.spawn(Work::new(tree.clone(), settings.clone(), ip, told.clone(), given.clone()).run());
         task
     };
+    let mut kept = keep();
     let works = async || {
         let (tree, settings) = (tree.clone(), settings.clone());
-        blocking(move || {
-            super::super::missing(&tree, &settings).is_some_and(|(_, missing)| missing.is_empty())
-                && super::super::dhcp_answers(&tree, &settings)
-        })
-        .await
+        blocking(move || super::super::works(&tree, &settings, CENTRAL).is_ok()).await
     };
     until("it comes up", works).await;
 
@@ -116,12 +151,24 @@ async fn inside() {
     run("ip", &["link", "set", "guest", "up"]);
     let client = || blocking(|| run("udhcpc", &["-i", "guest", "-n", "-q", "-f", "-t", "30", "-s", "/bin/true"]));
     assert!(client().await.contains("172.30.0.9"), "its own address");
+    assert_eq!(given.borrow().get(&guest.mac).copied(), guest.address, "and it is told");
 
     // One thing is gone: it is mended, and the bridge with its card is the one that it was.
     let index = || tree.text(&format!("/sys/class/net/{BRIDGE}/ifindex"));
     let before = index();
+    kept.shutdown().await;
     filter::remove().expect("removed");
+    let gateway = Ipv4Addr::new(172, 30, 0, 1);
+    let leaves = || blocking(move || super::super::probe::leaves(gateway, CENTRAL).map_err(|error| error.kind()));
+    assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "nobody beyond knows the way back");
+    let told_so = blocking({
+        let (tree, settings) = (tree.clone(), settings.clone());
+        move || super::super::works(&tree, &settings, CENTRAL)
+    });
+    assert!(told_so.await.is_err_and(|why| why.ends_with("the masquerade rule")));
+    kept = keep();
     until("the rule is back", works).await;
+    assert_eq!(leaves().await, Ok(()));
     assert_eq!(index(), before);
     assert!(tree.has(&format!("/sys/class/net/{BRIDGE}/brif/tap0")));
 
@@ -133,6 +180,7 @@ async fn inside() {
     // The machine is released: nobody has its address any more.
     cards.send_replace(Vec::new());
     run("ip", &["link", "set", "tap0", "master", BRIDGE, "up"]);
+    let _kept = kept;
     let refused = blocking(|| {
         let args = ["-i", "guest", "-n", "-q", "-f", "-t", "2", "-T", "1", "-s", "/bin/true"];
         StdCommand::new("udhcpc").args(args).status().expect("udhcpc runs").success()

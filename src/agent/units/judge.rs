@@ -96,6 +96,7 @@ impl Judge<'_> {
     fn refused(&self, group: u32) -> Verdict {
         let state = |refusal| match refusal {
             Refusal::Busy => (UnitState::InUse, format!("/dev/vfio/{group} is open somewhere else")),
+            Refusal::Given => (UnitState::InUse, "it is being given to a virtual machine".to_owned()),
             Refusal::NotViable => {
                 (UnitState::Conflict, "another driver than vfio-pci holds a function of the group".to_owned())
             }

@@ -20,6 +20,7 @@ mod take;
 pub use bind::{Bound, bind};
 pub(super) use holders::of as held;
 pub(super) use host::{function_of, functions_of_disk, needs as needed_functions};
+pub(super) use take::hold;
 pub use take::{Linux, Refusal, System};
 
 use super::facts::{self, Tree};

@@ -1,25 +1,36 @@
 //! The two things that no file tells: what the kernel answers when a group is taken, and what it does when sysfs is written to.
 
 use super::super::facts::Tree;
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use std::{
     fs::{self, File},
     io,
     path::Path,
     sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 
 /// Where the record and the lock are, and the name that no group has.
 pub const FOLDER: &str = "/run/mesh-vfio";
-/// A function by this name is in no group.
+/// A function by this name, with a group behind it, is in no group.
 const NOBODY: &str = "nobody";
+/// How long somebody may have a group for himself until it is given to a machine, not looked at.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two tries.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a container does not take a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Somebody has it.
     Busy,
+    /// It is being given to a machine.
+    Given,
     /// A function of it belongs to another driver.
     NotViable,
     /// Anything else.
@@ -51,10 +62,8 @@ impl System for Linux<'_> {
             return Err(Refusal::Failed("another root than / has no kernel of its own".to_owned()));
         }
         let failed = |error: io::Error| Refusal::Failed(format!("{FOLDER}: {error}"));
-        fs::create_dir_all(FOLDER).map_err(failed)?;
         // Doctor and agent may look at the same time, and each would take the other for a virtual machine.
-        let lock = File::create(Path::new(FOLDER).join("lock")).map_err(failed)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        let _held = lock(Path::new(FOLDER), group).map_err(failed)?.ok_or(Refusal::Given)?;
         take(group).map_err(failed)?
     }
 
@@ -63,10 +72,35 @@ impl System for Linux<'_> {
     }
 }
 
+/// Keeps groups from being looked at as long as these are there: whoever looks takes a group for a moment, and who is to have it would be
+/// told that it is busy. It blocks for a while.
+///
+/// # Errors
+/// When one cannot be held.
+pub fn hold(groups: &[u32]) -> io::Result<Vec<File>> {
+    groups.iter().map(|group| lock(Path::new(FOLDER), *group)?.ok_or(io::ErrorKind::WouldBlock.into())).collect()
+}
+
+/// The right to open a group; `None` where somebody else keeps it.
+#[expect(clippy::disallowed_methods, reason = "the kernel has no lock with a time limit")]
+fn lock(folder: &Path, group: u32) -> io::Result<Option<File>> {
+    fs::create_dir_all(folder)?;
+    let lock = File::create(folder.join(format!("lock-{group}")))?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(lock)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOOK),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Asks for a function that is in no group: by then the group is open, viable, in the container, and its IOMMU set, and no
 /// device was opened. Opening one resets it, which some GPUs do not survive, and a check must not do that.
 fn take(group: u32) -> io::Result<Result<(), Refusal>> {
-    let nobody = Path::new(FOLDER).join(NOBODY);
+    let nobody = Path::new(FOLDER).join(format!("{NOBODY}-{group}"));
     let link = nobody.join("iommu_group");
     fs::create_dir_all(&nobody)?;
     match fs::remove_file(&link) {
@@ -87,4 +121,19 @@ fn take(group: u32) -> io::Result<Result<(), Refusal>> {
         ))),
         Err(error) => Err(Refusal::Failed(error.to_string())),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_is_being_given_is_not_looked_at_and_another_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let given = lock(dir.path(), 7).expect("a file").expect("free");
+        assert!(lock(dir.path(), 7).expect("a file").is_none());
+        assert!(lock(dir.path(), 8).expect("a file").is_some());
+        drop(given);
+        assert!(lock(dir.path(), 7).expect("a file").is_some());
+    }
 }

@@ -7,6 +7,7 @@ use super::{
     folder::Files,
     host::Uefi,
     plan::{Accel, Plan, PlannedVolume},
+    qmp::VOLUME_NODE,
 };
 use crate::wire::vm::{CpuModel, MachineType, Nic, VmSpec};
 use std::{net::Ipv4Addr, path::Path};
@@ -37,7 +38,7 @@ pub fn swtpm(files: &Files) -> Vec<String> {
         "--tpmstate".to_owned(),
         format!("dir={}", files.tpm_state().display()),
         "--ctrl".to_owned(),
-        format!("type=unixio,path={}", files.tpm_socket().display()),
+        files.tpm_control(),
     ];
     args.into()
 }
@@ -49,6 +50,47 @@ pub fn layer(place: &Path, base: &Path, size: Option<u64>) -> Vec<String> {
     args.push(place.display().to_string());
     args.extend(size.map(|size| size.to_string()));
     args
+}
+
+/// What an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// As the guest sees it.
+    Raw,
+    /// With a map.
+    Qcow2,
+}
+
+impl ImageFormat {
+    fn word(self) -> &'static str {
+        match self {
+            ImageFormat::Raw => "raw",
+            ImageFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// The arguments of `qemu-img` that write an image onto a disk that is held: past the page cache, and nothing is created. Where the disk
+/// does not read as zero, zeros are written like everything else: who does not hold the disk alone may not ask the kernel for zeros.
+pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
+    let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
+    let mut args: Vec<String> = ["convert", "-p", "-n", "-f", format.word()].map(str::to_owned).into();
+    args.extend(zeros.iter().map(|word| (*word).to_owned()));
+    args.extend(["--target-image-opts".to_owned(), image.display().to_string(), held(target, None)]);
+    args
+}
+
+/// The arguments of `qemu-img` that compare an image with as many bytes of a disk that is held.
+pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
+    let image = format!("driver={},file.driver=file,file.filename={}", format.word(), escaped(image));
+    let mut args: Vec<String> = ["compare", "-p", "--image-opts"].map(str::to_owned).into();
+    args.extend([image, held(target, Some(bytes))]);
+    args
+}
+
+fn held(target: &str, bytes: Option<u64>) -> String {
+    let size = bytes.map_or_else(String::new, |bytes| format!("size={bytes},"));
+    format!("driver=raw,{size}cache.direct=on,file.driver=host_device,file.filename={target}")
 }
 
 /// The arguments of QEMU.
@@ -63,7 +105,9 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Vec<String> {
     line.add("-pidfile", files.pid().display().to_string());
     line.add("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", escaped(&files.qmp())));
     line.add("-mon", "chardev=qmp,mode=control");
-    line.add("-chardev", format!("socket,id=serial0,path={},server=on,wait=off", escaped(&files.serial())));
+    let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
+    // What the guest writes is kept by QEMU: agents come and go.
+    line.add("-chardev", format!("socket,id=serial0,path={serial},server=on,wait=off,logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
     memory(spec, plan, &mut line);
@@ -153,7 +197,7 @@ fn flash(uefi: &Uefi, files: &Files, line: &mut Line) {
 
 fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line: &mut Line) {
     let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
-    let (node, boot) = (format!("volume{index}"), index + 1);
+    let (node, boot) = (format!("{VOLUME_NODE}{index}"), index + 1);
     let cd = || format!("ide-cd,drive={node},bootindex={boot}");
     let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
     let (source, device) = match volume {

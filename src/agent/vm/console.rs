@@ -1,21 +1,32 @@
-//! What a guest writes to its serial port: kept, the newest of it, in two files that outlive the agent, and given to who listens;
-//! and what they type, given to the guest.
+//! What a guest writes to its serial port, and what is typed to it.
+//!
+//! QEMU itself appends every byte to a file, so nothing is lost while no agent lives, and a place in the file is a place in all that the
+//! machine ever wrote. The agent frees what is old by making a hole of it: nobody truncates, so there is no moment at which something
+//! could fall in between, and each listener reads at its own pace from its own place.
 
 use super::folder::Files;
-use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use rustix::{
+    fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    fs::{FallocateFlags, SeekFrom, fallocate, inotify, seek},
 };
-use tokio::sync::{broadcast, mpsc};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{mpsc, watch},
+};
 
-/// A file that has so much is put aside for the next, in bytes: so much at least is kept of what was written last, and both
-/// together never have more than four times as much.
-pub const HALF: u64 = 256 * 1024;
-/// Most pieces that a slow listener may be behind before it loses some.
-const BEHIND: usize = 256;
+/// So much at least is kept of what was written last, in bytes. It is freed when it is twice as much, while an agent lives.
+pub const KEPT: u64 = 256 * 1024;
+/// Holes are whole pages of a file, in bytes.
+const PAGE: u64 = 4096;
+/// Most that a listener is given at once, in bytes.
+const PIECE: u64 = 16 * 1024;
 /// Most pieces of typing that wait for the guest.
 const TYPED: usize = 64;
 
@@ -42,49 +53,81 @@ impl Typist {
 pub struct Listening {
     /// What was kept.
     pub before: Vec<u8>,
-    /// What comes. It lags for who is too slow.
-    pub new: broadcast::Receiver<Vec<u8>>,
+    /// What comes.
+    pub new: Live,
+}
+
+/// What a listener hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// What the guest wrote.
+    Bytes(Vec<u8>),
+    /// The listener was too slow: so many bytes are not kept any more.
+    Lost(u64),
+    /// The machine is released.
+    Over,
+}
+
+/// A place in what a guest writes. It does not keep the console from ending.
+#[derive(Debug)]
+pub struct Live {
+    log: Weak<Mutex<Log>>,
+    file: Option<Arc<File>>,
+    kept: watch::Receiver<Kept>,
+    at: u64,
+}
+
+/// What is kept: from one place to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    from: u64,
+    to: u64,
 }
 
 #[derive(Debug)]
 struct Log {
-    newer: PathBuf,
-    older: PathBuf,
-    file: Option<File>,
-    length: u64,
-    listeners: broadcast::Sender<Vec<u8>>,
+    path: PathBuf,
+    file: Option<Arc<File>>,
+    kept: watch::Sender<Kept>,
 }
 
 impl Console {
     /// Of one machine, and the other end of what is typed.
     pub fn new(files: &Files) -> (Self, mpsc::Receiver<Vec<u8>>) {
         let (typed, typing) = mpsc::channel(TYPED);
-        let log = Log {
-            newer: files.console(),
-            older: files.console_before(),
-            file: None,
-            length: 0,
-            listeners: broadcast::Sender::new(BEHIND),
-        };
+        let log = Log { path: files.console(), file: None, kept: watch::Sender::default() };
         (Console { log: Arc::new(Mutex::new(log)), typed }, typing)
     }
 
-    /// Keeps what the guest wrote, and tells it.
-    pub fn wrote(&self, bytes: &[u8]) {
+    /// Looks what is new, and tells it.
+    pub fn look(&self) {
         let mut log = self.lock();
-        if let Err(error) = log.keep(bytes) {
-            tracing::warn!(file = %log.newer.display(), %error, "a console is not kept");
+        if let Err(error) = log.look()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(file = %log.path.display(), %error, "a console is not kept");
         }
-        // Nobody may be listening.
-        let _ = log.listeners.send(bytes.to_vec());
+    }
+
+    /// Tells when there is something new.
+    ///
+    /// # Errors
+    /// When its file cannot be made or watched.
+    pub fn watch(&self) -> io::Result<Watch> {
+        Watch::of(&*self.lock().open()?)
     }
 
     /// Begins to listen.
     pub fn listen(&self) -> Listening {
+        self.look();
         let log = self.lock();
-        let mut before = read(&log.older);
-        before.extend(read(&log.newer));
-        Listening { before, new: log.listeners.subscribe() }
+        let mut new =
+            Live { log: Arc::downgrade(&self.log), file: log.file.clone(), kept: log.kept.subscribe(), at: 0 };
+        // As long as the lock is held, nothing is freed.
+        let kept = *new.kept.borrow_and_update();
+        new.at = kept.to;
+        let before = log.file.as_ref().map(|file| read(file, kept.from, kept.to)).unwrap_or_default();
+        Listening { before, new }
     }
 
     /// Types to the guest; `false` where too much waits already, or nobody is there.
@@ -98,91 +141,138 @@ impl Console {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        // What is kept is whole after each step.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.log)
     }
 }
 
+fn locked(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    // It is whole after each step.
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Log {
-    fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.length >= HALF {
-            self.file = None;
-            fs::rename(&self.newer, &self.older)?;
+    /// The file, which QEMU may or may not have made yet; the folder is there with the first start.
+    fn open(&mut self) -> io::Result<Arc<File>> {
+        if let Some(file) = &self.file {
+            return Ok(file.clone());
         }
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => {
-                let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.newer)?;
-                self.length = file.seek(SeekFrom::End(0))?;
-                self.file.insert(file)
-            }
+        let mut options = OpenOptions::new();
+        let file = Arc::new(options.create(true).read(true).append(true).mode(0o600).open(&self.path)?);
+        let from = match seek(&file, SeekFrom::Data(0)) {
+            Ok(from) => from,
+            // Nothing was written, or all of it is freed.
+            Err(rustix::io::Errno::NXIO) => file.metadata()?.len(),
+            Err(_) => 0,
         };
-        // One piece alone may not burst it.
-        let most = usize::try_from(HALF).unwrap_or(usize::MAX);
-        let piece = &bytes[bytes.len().saturating_sub(most)..];
-        file.write_all(piece)?;
-        self.length += piece.len() as u64;
+        self.kept.send_replace(Kept { from, to: from });
+        Ok(self.file.insert(file).clone())
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        let file = self.open()?;
+        let Kept { mut from, to: told } = *self.kept.borrow();
+        let to = file.metadata()?.len().max(told);
+        let is_full = to - from >= 2 * KEPT;
+        if is_full {
+            from = (to - KEPT) / PAGE * PAGE;
+        }
+        // First told, then freed: who has read it meanwhile looks again.
+        self.kept.send_if_modified(|kept| {
+            let now = Kept { from, to };
+            let is_new = *kept != now;
+            *kept = now;
+            is_new
+        });
+        if is_full {
+            fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, from)?;
+        }
         Ok(())
     }
 }
 
-fn read(path: &PathBuf) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        // Half a file is better than none.
-        let _ = file.take(2 * HALF).read_to_end(&mut bytes);
+/// Half a piece is better than none.
+fn read(file: &File, from: u64, to: u64) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).unwrap_or(0)];
+    let mut length = 0;
+    while let Ok(more @ 1..) = file.read_at(&mut bytes[length..], from + length as u64) {
+        length += more;
     }
+    bytes.truncate(length);
     bytes
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn console(dir: &std::path::Path) -> (Console, mpsc::Receiver<Vec<u8>>) {
-        let files = Files::new(dir, "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID"));
-        files.make().expect("made");
-        Console::new(&files)
-    }
-
-    #[test]
-    fn a_listener_gets_what_was_and_what_comes_once() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let (one, mut typing) = console(dir.path());
-        one.wrote(b"before ");
-        let mut listening = one.listen();
-        one.wrote(b"after");
-        assert_eq!(listening.before, b"before ");
-        assert_eq!(listening.new.try_recv(), Ok(b"after".to_vec()));
-        assert!(listening.new.try_recv().is_err());
-        assert!(one.write(b"ls\n".to_vec()));
-        assert_eq!(typing.try_recv(), Ok(b"ls\n".to_vec()));
-    }
-
-    #[test]
-    fn a_guest_that_talks_without_end_fills_nothing_and_its_last_words_are_kept() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let (one, _typing) = console(dir.path());
-        let piece = vec![b'x'; 60_000];
-        for _ in 0..50 {
-            one.wrote(&piece);
+impl Live {
+    /// Waits for the next that is new. Cancel-safe.
+    pub async fn next(&mut self) -> Heard {
+        loop {
+            let Kept { from, to } = *self.kept.borrow_and_update();
+            if let lost @ 1.. = from.saturating_sub(self.at) {
+                self.at = from;
+                return Heard::Lost(lost);
+            }
+            if self.at < to {
+                let file = self.file();
+                let bytes = file.map(|file| read(&file, self.at, to.min(self.at + PIECE))).unwrap_or_default();
+                if self.kept.borrow().from > self.at {
+                    // It was freed while it was read.
+                    continue;
+                }
+                if bytes.is_empty() {
+                    let lost = to - self.at;
+                    self.at = to;
+                    return Heard::Lost(lost);
+                }
+                self.at += bytes.len() as u64;
+                return Heard::Bytes(bytes);
+            }
+            if self.kept.changed().await.is_err() {
+                return Heard::Over;
+            }
         }
-        one.wrote(&vec![b'y'; 3 << 20]);
-        one.wrote(b"the end");
-        let before = one.listen().before;
-        assert!(before.len() as u64 >= HALF && before.len() as u64 <= 3 * HALF, "{}", before.len());
-        assert!(before.ends_with(b"the end"));
-        assert!(dir.path().read_dir().expect("a folder").count() == 1);
     }
 
-    #[test]
-    fn a_later_agent_finds_what_an_earlier_one_kept() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let (one, _typing) = console(dir.path());
-        one.wrote(b"first ");
-        drop(one);
-        let (two, _typing) = console(dir.path());
-        two.wrote(b"second");
-        assert_eq!(two.listen().before, b"first second");
+    fn file(&mut self) -> Option<Arc<File>> {
+        if self.file.is_none() {
+            self.file = self.log.upgrade().and_then(|log| locked(&log).file.clone());
+        }
+        self.file.clone()
     }
 }
+
+/// Tells of each change of a file.
+#[derive(Debug)]
+pub struct Watch(AsyncFd<OwnedFd>);
+
+impl Watch {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; what it asks for, an own descriptor that stays, holds here"
+    )]
+    fn of(file: &File) -> io::Result<Self> {
+        let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        // The file itself, whatever lies under its name.
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        inotify::add_watch(&fd, path, inotify::WatchFlags::MODIFY)?;
+        Ok(Watch(AsyncFd::new(fd)?))
+    }
+
+    /// Waits for the next. Cancel-safe.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn changed(&self) -> io::Result<()> {
+        let mut events = [0; 4096];
+        loop {
+            let mut ready = self.0.readable().await?;
+            match rustix::io::read(ready.get_inner(), &mut events) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/console.rs"]
+mod tests;

@@ -2,21 +2,30 @@
 //! of its own, so that nothing slow ever holds up the link; tells where all stand, again at each change, but not faster than somebody
 //! can read.
 
-use super::{Places, StartError, Vms, launch, sitting, volumes::Volumes};
+mod telling;
+mod writing;
+
+use self::writing::Writes;
+use super::{
+    Places, StartError, Vms,
+    given::{self, Given},
+    launch, marks, sitting,
+    volumes::Volumes,
+    waiting::{Run, Waiting},
+};
 use crate::{
     id::{Digest, SystemUuid},
     wire::{
         AgentConfig,
         vm::{
-            ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFetching, VmNews, VmOrder, VmRefusal, VmReport, VmSpec, VmState,
-            VmWant,
+            ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmNews, VmOrder, VmRefusal, VmReport, VmSpec,
+            VmState, VmWant,
         },
     },
 };
 use rustls::ClientConfig;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -30,6 +39,8 @@ use tokio::{
 const PAUSE: Duration = Duration::from_millis(500);
 /// How often the progress of a fetch is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often the store in memory is given its bound anew.
+const BOUND: Duration = Duration::from_secs(10);
 /// How often volumes that nobody names are looked for; a central node that was away has said its wishes by then.
 const PRUNE: Duration = Duration::from_secs(600);
 /// News that wait for the link.
@@ -54,6 +65,7 @@ pub struct Desk {
     reports: watch::Receiver<Vec<VmReport>>,
     news: mpsc::Receiver<VmNews>,
     cards: watch::Receiver<Vec<Nic>>,
+    given: watch::Sender<Given>,
     /// The reports have changed and are not told.
     is_due: bool,
     told_at: Option<Instant>,
@@ -67,30 +79,34 @@ enum Asked {
 }
 
 impl Desk {
-    /// Takes over every machine that has a folder below `folder`.
-    pub fn open(folder: &Path, places: Places) -> Self {
+    /// Takes over every machine that has a folder below [`Places::machines`].
+    pub fn open(places: Places) -> Self {
         let (asked, orders) = mpsc::unbounded_channel();
         let (tell, news) = mpsc::channel(NEWS);
         let way = watch::Sender::new(None);
-        let volumes = Volumes::new(&places.images, &places.root, way.subscribe());
+        let given = watch::Sender::new(Given::new());
+        let vms = Vms::open(places.clone());
+        let volumes = Volumes::new(places.clone(), vms.promised(), way.subscribe());
         let clerk = Clerk {
-            vms: Vms::open(folder, places),
+            vms,
             volumes,
+            writes: Writes::default(),
             way: way.subscribe(),
-            waiting: BTreeMap::new(),
+            waiting: Waiting::open(&places),
             faults: BTreeMap::new(),
             leaving: BTreeSet::new(),
             releases: JoinSet::new(),
             sittings: JoinSet::new(),
             told: watch::Sender::new(Vec::new()),
             cards: watch::Sender::new(Vec::new()),
+            given: given.subscribe(),
             tell,
         };
         clerk.publish();
         let (reports, cards) = (clerk.told.subscribe(), clerk.cards.subscribe());
         let mut task = JoinSet::new();
         task.spawn(clerk.run(orders));
-        Desk { asked, way, reports, news, cards, is_due: false, told_at: None, _clerk: task }
+        Desk { asked, way, reports, news, cards, given, is_due: false, told_at: None, _clerk: task }
     }
 
     /// The way to the central node, from now on.
@@ -112,6 +128,11 @@ impl Desk {
     /// Network cards of all machines that are here.
     pub fn cards(&self) -> watch::Receiver<Vec<Nic>> {
         self.cards.clone()
+    }
+
+    /// Where the private network says which addresses it gave to them.
+    pub fn given(&self) -> watch::Sender<Given> {
+        self.given.clone()
     }
 
     /// Where all stand.
@@ -146,20 +167,13 @@ fn is_work(state: VmState) -> bool {
     state.is_live() || state == VmState::Waiting
 }
 
-/// A machine that shall run, by which number, and how long a restart leaves its guest.
-#[derive(Clone, Debug)]
-struct Run {
-    spec: Box<VmSpec>,
-    start: u32,
-    grace: Duration,
-}
-
 struct Clerk {
     vms: Vms,
     volumes: Volumes,
+    writes: Writes,
     way: watch::Receiver<Option<Way>>,
     /// Those that wait for their volumes, or for their own release.
-    waiting: BTreeMap<SystemUuid, Run>,
+    waiting: Waiting,
     /// Why an order was not followed of a machine that is otherwise as it is.
     faults: BTreeMap<SystemUuid, VmFailure>,
     /// Those that are being released.
@@ -168,13 +182,18 @@ struct Clerk {
     sittings: JoinSet<()>,
     told: watch::Sender<Vec<VmReport>>,
     cards: watch::Sender<Vec<Nic>>,
+    given: watch::Receiver<Given>,
     tell: mpsc::Sender<VmNews>,
 }
 
 impl Clerk {
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Asked>) {
         let mut changes = self.vms.changes();
-        let (mut look, mut prune) = (interval(LOOK), interval(PRUNE));
+        // What an earlier agent has begun to fetch comes on; it is begun when it is ordered again.
+        let wanted: BTreeSet<Digest> = self.waiting.all().flat_map(|run| self.missing(&run.spec)).collect();
+        wanted.into_iter().for_each(|digest| self.volumes.fetch(digest));
+        let (mut look, mut prune, mut bound) = (interval(LOOK), interval(PRUNE), interval(BOUND));
+        bound.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         prune.set_missed_tick_behavior(MissedTickBehavior::Delay);
         prune.reset();
@@ -186,14 +205,20 @@ impl Clerk {
                     Some(Asked::Console(order)) => self.bring(order),
                 },
                 (digest, fetched) = self.volumes.next() => self.fetched(digest, fetched).await,
+                (uuid, ended) = self.writes.next() => self.written(uuid, ended).await,
                 Some(released) = self.releases.join_next() => match released {
                     Ok((uuid, released)) => self.released(uuid, released).await,
                     Err(error) => tracing::error!(%error, "a release failed"),
                 },
                 Some(_) = self.sittings.join_next() => continue,
                 Ok(()) = changes.changed() => {}
-                _ = look.tick(), if !self.waiting.is_empty() => {}
+                Ok(()) = self.given.changed() => {}
+                _ = look.tick(), if self.waiting.any() => {}
                 _ = prune.tick() => self.prune(),
+                _ = bound.tick() => {
+                    self.vms.bound_store().await;
+                    continue;
+                }
             }
             self.publish();
         }
@@ -201,25 +226,37 @@ impl Clerk {
 
     async fn follow(&mut self, VmOrder { uuid, want }: VmOrder) {
         match want {
-            VmWant::Run { spec, start, grace_s } if spec.uuid == uuid => {
-                self.start(Run { spec, start, grace: Duration::from_secs(grace_s.into()) }).await;
+            VmWant::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
+                self.vms.set_slots(slots);
+                if let Err(error) = marks::learn(&self.vms.files(uuid), &spec, &disks) {
+                    // What is not known to be written could be written again.
+                    return tracing::error!(vm = %spec.name, %error, "not begun: what became of its disks is not kept");
+                }
+                let grace = Duration::from_secs(grace_s.into());
+                self.start(Run { spec, start, grace, ordered: true }).await;
             }
             VmWant::Run { spec, .. } => tracing::error!(%uuid, named = %spec.uuid, "an order names two machines"),
             VmWant::Stop { grace_s } => {
                 self.faults.remove(&uuid);
-                self.waiting.remove(&uuid);
+                self.waiting.remove(uuid);
+                drop(self.writes.cancel(uuid));
                 self.prune();
                 let works = self.vms.watch(uuid).is_some_and(|report| is_work(report.borrow().state));
                 if works && !self.leaving.contains(&uuid) {
                     self.vms.stop(uuid, Duration::from_secs(grace_s.into())).await;
                 }
             }
-            VmWant::Release => {
+            VmWant::Release { disks } => {
                 self.faults.remove(&uuid);
-                self.waiting.remove(&uuid);
+                let run = self.waiting.get(uuid).cloned();
+                self.waiting.remove(uuid);
                 if self.leaving.insert(uuid) {
-                    let release = self.vms.releasing(uuid);
-                    self.releases.spawn(async move { (uuid, release.await.map_err(|error| error.reason)) });
+                    let spec = run.as_ref().map(|run| &*run.spec);
+                    let (written, release) = (self.writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
+                    self.releases.spawn(async move {
+                        written.await;
+                        (uuid, release.await.map_err(|error| error.reason))
+                    });
                 }
             }
         }
@@ -228,32 +265,35 @@ impl Clerk {
     async fn start(&mut self, run: Run) {
         let uuid = run.spec.uuid;
         if self.vms.started_by(uuid) == Some(run.start) && !self.leaving.contains(&uuid) {
-            self.waiting.remove(&uuid);
+            self.waiting.remove(uuid);
             return;
+        }
+        let known = |uuid| self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
+        let others = self.waiting.all().filter(|run| self.vms.watch(run.spec.uuid).is_none()).count();
+        if !known(uuid) && self.vms.specs().count() + others >= MAX_VMS {
+            // It cannot even be reported, and another one's report would be left out for it.
+            return tracing::error!(vm = %run.spec.name, "a node has at most {MAX_VMS} virtual machines");
         }
         let missing: Vec<Digest> = self.missing(&run.spec);
         if self.leaving.contains(&uuid) || !missing.is_empty() {
             missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
-            self.waiting.insert(uuid, run);
+            self.waiting.insert(run);
             return;
         }
-        self.waiting.remove(&uuid);
+        let Some(run) = self.write(run).await else { return };
+        self.waiting.remove(uuid);
         self.begin(run).await;
     }
 
-    fn missing(&self, spec: &VmSpec) -> Vec<Digest> {
-        spec.files().map(|(_, digest)| digest).filter(|digest| !self.volumes.has(digest)).collect()
-    }
-
-    async fn begin(&mut self, Run { spec, start, grace }: Run) {
+    async fn begin(&mut self, Run { spec, start, grace, .. }: Run) {
         let uuid = spec.uuid;
         self.faults.remove(&uuid);
+        let taken = given::taken(&spec, &self.given.borrow());
+        if !taken.is_empty() {
+            return self.refuse(&spec, start, &taken).await;
+        }
         let known = self.vms.watch(uuid).map(|report| report.borrow().state);
         let begun = match known {
-            None if self.vms.reports().len() >= MAX_VMS => {
-                // It cannot even be reported.
-                return tracing::error!(vm = %spec.name, "a node has at most {MAX_VMS} virtual machines");
-            }
             Some(state) if is_work(state) && self.vms.specs().any(|known| *known == *spec) => {
                 self.vms.restart(uuid, grace, start).await;
                 Ok(())
@@ -266,7 +306,7 @@ impl Clerk {
             // Said again, it is looked at again.
             Err(error) => {
                 tracing::warn!(vm = %spec.name, %error, "not started");
-                let failure = VmFailure { detail: error.to_string(), ..launch::refused(&[]) };
+                let failure = VmFailure { kind: VmFailureKind::Prepare, detail: error.to_string(), log: Vec::new() };
                 self.faults.insert(uuid, failure);
             }
         }
@@ -281,13 +321,13 @@ impl Clerk {
     }
 
     async fn fetched(&mut self, digest: Digest, fetched: Result<(), VmRefusal>) {
-        let wants = |run: &&Run| run.spec.files().any(|(_, file)| file == digest);
-        let runs: Vec<Run> = self.waiting.values().filter(wants).cloned().collect();
+        let wants = |run: &&Run| run.ordered && run.spec.files().any(|(_, file)| file == digest);
+        let runs: Vec<Run> = self.waiting.all().filter(wants).cloned().collect();
         for run in runs {
             match &fetched {
                 Ok(()) => self.start(run).await,
                 Err(refusal) => {
-                    self.waiting.remove(&run.spec.uuid);
+                    self.waiting.remove(run.spec.uuid);
                     let name = run.spec.files().find(|(_, file)| *file == digest).map_or("", |(name, _)| name.as_str());
                     let detail = format!("volume {name}: {}", refusal.detail);
                     self.refuse(&run.spec, run.start, &[VmRefusal { reason: refusal.reason, detail }]).await;
@@ -301,6 +341,7 @@ impl Clerk {
         let news = match released {
             Ok(()) => {
                 self.vms.forget(uuid);
+                self.vms.give_up(uuid);
                 VmNews::Released { uuid }
             }
             Err(reason) => VmNews::ReleaseBlocked { uuid, reason },
@@ -308,14 +349,15 @@ impl Clerk {
         self.prune();
         // A link that does not take it asks for it again when it is back.
         let _ = self.tell.try_send(news);
-        if let Some(run) = self.waiting.get(&uuid).cloned() {
+        if let Some(run) = self.waiting.get(uuid).cloned() {
             self.start(run).await;
         }
     }
 
     fn prune(&mut self) {
-        let specs = self.vms.specs().chain(self.waiting.values().map(|run| &*run.spec));
-        let named: BTreeSet<Digest> = specs.flat_map(|spec| spec.files().map(|(_, digest)| digest)).collect();
+        let specs = self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec));
+        let needed = |spec: &VmSpec| marks::needed(&self.vms.files(spec.uuid), spec);
+        let named: BTreeSet<Digest> = specs.flat_map(needed).collect();
         self.volumes.keep_only(&named);
     }
 
@@ -329,40 +371,4 @@ impl Clerk {
             _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_SITTINGS} consoles are brought at once"),
         }
     }
-
-    /// Tells where all stand, if that is new.
-    fn publish(&self) {
-        let cards: Vec<Nic> = self.vms.specs().flat_map(|spec| spec.nics.clone()).collect();
-        self.cards.send_if_modified(|told| {
-            *told != cards && {
-                *told = cards;
-                true
-            }
-        });
-        let mut all: BTreeMap<SystemUuid, VmReport> =
-            self.vms.reports().into_iter().map(|report| (report.uuid, report)).collect();
-        for (uuid, run) in &self.waiting {
-            let report = all.entry(*uuid).or_insert_with(|| fresh(&run.spec));
-            if !report.state.is_live() {
-                report.state = VmState::Starting;
-                report.fetching = Some(self.volumes.progress(run.spec.files().map(|(_, digest)| digest)));
-            }
-        }
-        for (uuid, fault) in &self.faults {
-            if let Some(report) = all.get_mut(uuid) {
-                report.failure = Some(fault.clone());
-            }
-        }
-        let all: Vec<VmReport> = all.into_values().take(MAX_VMS).collect();
-        self.told.send_if_modified(|told| {
-            let is_new = *told != all;
-            *told = all;
-            is_new
-        });
-    }
-}
-
-fn fresh(spec: &VmSpec) -> VmReport {
-    let (uuid, name) = (spec.uuid, spec.name.clone());
-    VmReport { uuid, name, state: VmState::Starting, failure: None, restarts: 0, fetching: Some(VmFetching::default()) }
 }

@@ -1,7 +1,10 @@
-//! Why a machine ended that nobody asked to end, in words. Pure.
+//! Why a machine ended that nobody asked to end, or is held, in words. Pure.
 
-use super::machine::Leaving;
-use crate::wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind};
+use super::{
+    machine::{Event, Leaving},
+    qmp::{DiskError, Pause},
+};
+use crate::wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};
 
 /// From what QEMU said, if it did, and how its process ended.
 pub fn crash(leaving: Option<Leaving>, how: &str, log: Vec<String>) -> VmFailure {
@@ -11,6 +14,21 @@ pub fn crash(leaving: Option<Leaving>, how: &str, log: Vec<String>) -> VmFailure
         Some(Leaving::Guest) | None => (VmFailureKind::Crashed, format!("QEMU {how} while the guest ran")),
     };
     VmFailure { kind, detail: cut(detail), log }
+}
+
+/// The guest is held: why.
+pub fn paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> Event {
+    Event::Paused { why: why_paused(spec, pause, error), resumable: pause.resumable }
+}
+
+fn why_paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> String {
+    let next = if pause.resumable { "`meshd vm start` goes on with it" } else { "`meshd vm start` starts it anew" };
+    let Some(DiskError { volume, operation, reason }) = error else {
+        return format!("QEMU holds the guest ({}); {next}", pause.word);
+    };
+    let volume = volume.and_then(|index| spec.volumes.get(index));
+    let disk = volume.map_or_else(|| "a disk".to_owned(), |volume| format!("volume {}", volume.name));
+    format!("QEMU holds the guest ({}): {operation} of {disk}: {reason}; {next}", pause.word)
 }
 
 /// A text within its bounds.

@@ -1,11 +1,12 @@
 //! The run folder of one machine: everything that it has on this node lies there, so removing it removes the machine.
 
 use std::{
-    fs::{self, DirBuilder, File},
-    io::{self, Read as _, Seek as _, SeekFrom},
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
+use tokio::task::spawn_blocking;
 
 use crate::{id::SystemUuid, wire::vm::MAX_FAILURE_LINES};
 
@@ -13,6 +14,8 @@ use crate::{id::SystemUuid, wire::vm::MAX_FAILURE_LINES};
 const MAX_SOCKET_PATH: usize = 107;
 /// How much of a log's end is looked at, in bytes.
 const LOG_TAIL: u64 = 8 * 1024;
+/// A log that is longer is cut to its end, in bytes.
+const MAX_LOG: u64 = 1 << 20;
 /// Longest line of a log that is told, in bytes.
 const MAX_LOG_LINE: usize = 400;
 
@@ -38,6 +41,11 @@ impl Files {
         self.folder.join("vm.json")
     }
 
+    /// What became of the disks that it has.
+    pub fn marks(&self) -> PathBuf {
+        self.folder.join("disks.json")
+    }
+
     /// QEMU's control socket.
     pub fn qmp(&self) -> PathBuf {
         self.folder.join("qmp.sock")
@@ -58,14 +66,9 @@ impl Files {
         self.folder.join("qemu.log")
     }
 
-    /// What the guest wrote to its console, the newer half.
+    /// What the guest wrote to its console, written by QEMU.
     pub fn console(&self) -> PathBuf {
         self.folder.join("console.log")
-    }
-
-    /// What the guest wrote to its console, the older half.
-    pub fn console_before(&self) -> PathBuf {
-        self.folder.join("console.old.log")
     }
 
     /// UEFI variables.
@@ -83,9 +86,21 @@ impl Files {
         self.folder.join(format!("volume{index}.qcow2"))
     }
 
+    /// Those layers that are there.
+    pub fn layers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_layer = |path: &PathBuf| path.extension().is_some_and(|end| end == "qcow2");
+        entries.map(|entry| entry.path()).filter(is_layer).collect()
+    }
+
     /// State of the TPM.
     pub fn tpm_state(&self) -> PathBuf {
         self.folder.join("tpm")
+    }
+
+    /// How the TPM is known among all processes: the option with its control socket.
+    pub fn tpm_control(&self) -> String {
+        format!("type=unixio,path={}", self.tpm_socket().display())
     }
 
     /// Control socket of the TPM.
@@ -110,24 +125,55 @@ impl Files {
     ///
     /// # Errors
     /// When something stays.
-    pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.folder) {
+    pub async fn remove(&self) -> io::Result<()> {
+        let folder = self.folder.clone();
+        // Large files take their time, and the agent has one thread.
+        let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other)?;
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
+    /// The same, and what stays in words.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub async fn release(&self) -> Result<(), String> {
+        self.remove().await.map_err(|error| format!("{} cannot be removed: {error}", self.folder.display()))
+    }
+
+    /// Keeps the newest of QEMU's own words where there are too many: a guest can make it say the same for ever. QEMU appends, so it goes on
+    /// behind what is kept.
+    pub fn trim_log(&self) {
+        let trim = || -> io::Result<()> {
+            if fs::metadata(self.log())?.len() <= MAX_LOG {
+                return Ok(());
+            }
+            let tail = self.log_tail()?;
+            let mut file = OpenOptions::new().append(true).open(self.log())?;
+            file.set_len(0)?;
+            file.write_all(&tail)
+        };
+        if let Err(error) = trim()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(%error, "QEMU's words are not trimmed");
+        }
+    }
+
+    fn log_tail(&self) -> io::Result<Vec<u8>> {
+        let mut file = File::open(self.log())?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     /// The last lines of QEMU's own words, without blanks at the end and control characters.
     pub fn last_words(&self) -> Vec<String> {
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.log())?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
-            let mut bytes = Vec::new();
-            file.take(LOG_TAIL).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+        let text = String::from_utf8_lossy(&self.log_tail().unwrap_or_default()).into_owned();
         let clean = |line: &str| {
             let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             let mut end = line.len().min(MAX_LOG_LINE);
@@ -157,18 +203,35 @@ mod tests {
         "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
     }
 
-    #[test]
-    fn a_folder_is_made_found_and_removed_twice() {
+    #[tokio::test]
+    async fn a_folder_is_made_found_and_removed_twice() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = Files::new(dir.path(), uuid());
         files.make().expect("made");
         files.make().expect("it may be there");
         fs::write(dir.path().join("other"), "").expect("written");
         assert_eq!(all(dir.path()), [uuid()]);
-        files.remove().expect("removed");
-        files.remove().expect("nothing to remove");
+        files.remove().await.expect("removed");
+        files.remove().await.expect("nothing to remove");
         assert_eq!(all(dir.path()), []);
         assert!(Files::new(&dir.path().join("x".repeat(100)), uuid()).make().is_err(), "too long for a socket");
+    }
+
+    #[test]
+    fn a_log_that_grows_without_end_keeps_its_newest_words() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = Files::new(dir.path(), uuid());
+        files.trim_log();
+        files.make().expect("made");
+        let mut qemu = OpenOptions::new().create(true).append(true).open(files.log()).expect("opened");
+        let line = format!("{}\n", "x".repeat(99));
+        qemu.write_all(line.repeat(20_000).as_bytes()).expect("written");
+        files.trim_log();
+        let length = || fs::metadata(files.log()).expect("there").len();
+        assert_eq!(length(), LOG_TAIL);
+        qemu.write_all(b"the last\n").expect("written");
+        files.trim_log();
+        assert_eq!((length(), files.last_words().pop().as_deref()), (LOG_TAIL + 9, Some("the last")));
     }
 
     #[test]

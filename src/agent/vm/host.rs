@@ -1,30 +1,46 @@
 //! What of this node matters to a virtual machine: its types, and how they are read. The reading is total; what cannot be
 //! read is not there.
 
-use super::super::{
-    disks,
-    facts::{self, Tree},
-    units,
+use super::{
+    super::{
+        disks,
+        facts::{self, Tree},
+        nat::{self, Subnet},
+        units,
+    },
+    memory::{self, Memory},
+    models::Models,
+    room,
 };
 use crate::{
     id::{Digest, VfioSelector},
     wire::{
-        UnitFacts,
-        vm::{VmSpec, qcow2},
+        Check, StoreKind, UnitFacts,
+        vm::{SlotDisk, VmSpec, qcow2},
     },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     fs::{File, OpenOptions},
     io::Read as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-/// Where programs of packages and of bundles lie, the first that is there is taken.
-const PROGRAM_FOLDERS: [&str; 6] = ["/opt/qemu/bin", "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
-/// UEFI as distributions and the bundle install it: code, variables, whether it is built for Secure Boot.
-const UEFI: [(&str, &str, bool); 7] = [
-    ("/opt/qemu/share/qemu/OVMF_CODE_4M.fd", "/opt/qemu/share/qemu/OVMF_VARS_4M.fd", false),
+/// Where a file of the bundle `qemu` lies on a node.
+macro_rules! bundled {
+    ($path:literal) => {
+        concat!("/opt/bundles/qemu/", $path)
+    };
+}
+
+/// Where programs of packages and of the bundle lie, the first that is there is taken.
+const PROGRAM_FOLDERS: [&str; 6] = [bundled!("bin"), "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+/// UEFI as the bundle, Debian, Alpine and Arch install it: code, variables, whether it is built for Secure Boot, with keys enrolled.
+const UEFI: [(&str, &str, bool); 8] = [
+    (bundled!("share/qemu/OVMF_CODE_4M.fd"), bundled!("share/qemu/OVMF_VARS_4M.fd"), false),
+    (bundled!("share/qemu/OVMF_CODE_4M.ms.fd"), bundled!("share/qemu/OVMF_VARS_4M.ms.fd"), true),
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false),
     ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false),
     ("/usr/share/edk2/x64/OVMF_CODE.fd", "/usr/share/edk2/x64/OVMF_VARS.fd", false),
@@ -40,14 +56,16 @@ const MAX_CPUS: usize = 4096;
 pub struct Host {
     /// Programs that are there.
     pub programs: Programs,
+    /// Models of processors that QEMU knows; `None` where it does not say.
+    pub models: Option<Arc<BTreeSet<String>>>,
     /// `/dev/kvm` opens.
     pub kvm: bool,
     /// Hardware threads.
     pub threads: u32,
-    /// `MemTotal`, bytes.
-    pub memory_total: u64,
-    /// `MemAvailable`, bytes.
-    pub memory_available: u64,
+    /// Its memory.
+    pub memory: Memory,
+    /// Layers lie in that memory.
+    pub layers_in_memory: bool,
     /// Huge pages, by NUMA node and size.
     pub hugepages: Vec<HugePool>,
     /// NUMA nodes.
@@ -56,8 +74,12 @@ pub struct Host {
     pub units: Vec<UnitFacts>,
     /// Whole disks.
     pub disks: Vec<HostDisk>,
+    /// Those that belong to slots, as the central node last said.
+    pub slots: Vec<SlotDisk>,
     /// Bridges.
     pub bridges: BTreeSet<String>,
+    /// The subnet of the private network, where there is one.
+    pub private: Option<Subnet>,
     /// UEFI firmware that is installed.
     pub uefi: Vec<Uefi>,
     /// The files that the specification names by digest, as far as they are there.
@@ -102,6 +124,8 @@ pub struct NumaNode {
 pub struct HostDisk {
     /// Its name of this boot.
     pub name: String,
+    /// Its device of this boot.
+    pub device: PathBuf,
     /// What it calls itself.
     pub wwid: Option<String>,
     /// What it calls itself.
@@ -135,25 +159,53 @@ pub struct Image {
 pub struct Places {
     /// Root of the file system.
     pub root: PathBuf,
+    /// Folder of machines; each has one of its own in it.
+    pub machines: PathBuf,
     /// Folder of volumes; each file is named by its digest.
     pub images: PathBuf,
     /// What the profile gives to virtual machines.
     pub vfio: Vec<VfioSelector>,
     /// Disks that the profile marks as data, by what they call themselves.
     pub data_disks: Vec<String>,
+    /// What QEMU said of itself.
+    pub models: Models,
+    /// Asked before a disk is written.
+    pub doctor: Doctor,
+}
+
+/// Runs the node's checks. Blocks.
+#[derive(Clone)]
+pub struct Doctor(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
+
+impl Doctor {
+    /// One that runs these checks each time.
+    pub fn new(run: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
+        Doctor(Arc::new(run))
+    }
+
+    /// What the checks say now.
+    pub fn checks(&self) -> Vec<Check> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Doctor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Doctor")
+    }
 }
 
 /// Reads it all, for one specification.
 pub fn survey(places: &Places, spec: &VmSpec) -> Host {
     let tree = Tree::new(&places.root);
-    let memory = facts::memory(&tree);
-    let (total, available) = (memory.total_kib.saturating_mul(1024), memory.available_kib.saturating_mul(1024));
+    let programs = programs(places);
     Host {
-        programs: programs(places),
+        models: programs.qemu.as_ref().and_then(|qemu| places.models.of(qemu)),
+        programs,
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
         threads: facts::cpu(&tree).threads,
-        memory_total: total,
-        memory_available: available,
+        memory: memory::read(&tree, &places.machines),
+        layers_in_memory: room::space(&places.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
         hugepages: hugepages(&tree),
         numa: numa(&tree),
         units: if spec.units.is_empty() {
@@ -162,7 +214,9 @@ pub fn survey(places: &Places, spec: &VmSpec) -> Host {
             units::survey(&tree, &places.vfio, &units::Linux(&tree))
         },
         disks: host_disks(&tree, &places.data_disks),
+        slots: Vec::new(),
         bridges: bridges(&tree),
+        private: nat::settings(&tree).and_then(|settings| nat::choose(&tree, &settings)),
         uefi: uefi(&tree),
         images: images(&places.images, spec),
     }
@@ -193,14 +247,14 @@ fn hugepages(tree: &Tree) -> Vec<HugePool> {
     if by_node.is_empty() { pools("/sys/kernel/mm/hugepages".to_owned(), None) } else { by_node }
 }
 
-fn node_numbers(tree: &Tree) -> Vec<u32> {
+pub(super) fn node_numbers(tree: &Tree) -> Vec<u32> {
     let names = tree.list("/sys/devices/system/node");
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
 }
 
-fn numa(tree: &Tree) -> Vec<NumaNode> {
+pub(super) fn numa(tree: &Tree) -> Vec<NumaNode> {
     let cpus = |id: u32| tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default();
     node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: cpu_list(&cpus(id)) }).collect()
 }
@@ -219,6 +273,7 @@ fn cpu_list(text: &str) -> Vec<u32> {
 
 fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
     let disk = |disk: crate::wire::DiskFacts| HostDisk {
+        device: tree.path(&format!("/dev/{}", disk.name)),
         name: disk.name,
         wwid: disk.wwid,
         serial: disk.serial,
@@ -227,12 +282,12 @@ fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
     disks::survey(tree, data).into_iter().map(disk).collect()
 }
 
-fn bridges(tree: &Tree) -> BTreeSet<String> {
+pub(super) fn bridges(tree: &Tree) -> BTreeSet<String> {
     let names = tree.list("/sys/class/net").into_iter();
     names.filter(|name| tree.has(&format!("/sys/class/net/{name}/bridge"))).collect()
 }
 
-fn uefi(tree: &Tree) -> Vec<Uefi> {
+pub(super) fn uefi(tree: &Tree) -> Vec<Uefi> {
     let there = |(code, vars, secure): &(&str, &str, bool)| {
         let (code, vars) = (tree.path(code), tree.path(vars));
         (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: *secure })
@@ -262,6 +317,42 @@ mod tests {
         assert_eq!(cpu_list("0-4294967295").len(), MAX_CPUS);
     }
 
+    /// The recipe of the bundle, and what mounts it.
+    #[test]
+    fn the_bundle_brings_every_program_and_firmware_to_where_it_is_looked_for() {
+        let recipe = include_str!("../../../images/bundles/qemu/bundle.toml");
+        let mounts = include_str!("../../../overlays/agent/rootfs/sbin/mesh-init");
+        assert!(mounts.contains("/opt/bundles/"), "bundles are mounted somewhere else");
+        let dir = tempfile::tempdir().expect("a folder");
+        for line in recipe.lines() {
+            let (target, key) = match (line.strip_prefix("to = "), line.strip_prefix("path = ")) {
+                (Some(to), None) => (to.trim_matches('"').to_owned(), "file"),
+                (None, Some(path)) => {
+                    (format!("bin/{}", path.trim_matches('"').rsplit('/').next().expect("a name")), "program")
+                }
+                _ => continue,
+            };
+            let place = dir.path().join("opt/bundles/qemu").join(&target);
+            std::fs::create_dir_all(place.parent().expect("a folder")).expect("made");
+            std::fs::write(place, key).expect("written");
+        }
+        let tree = Tree::new(dir.path());
+        let found: Vec<bool> = uefi(&tree).iter().map(|uefi| uefi.secure).collect();
+        assert_eq!(found, [false, true], "plain, and for Secure Boot");
+        let (machines, images) = (dir.path().to_owned(), dir.path().to_owned());
+        let places = Places {
+            root: dir.path().to_owned(),
+            machines,
+            images,
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            models: Models::default(),
+            doctor: Doctor::new(Vec::new),
+        };
+        let programs = programs(&places);
+        assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
+    }
+
     #[test]
     fn a_tree_that_shows_bridges_huge_pages_and_nodes_is_seen() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -274,16 +365,19 @@ mod tests {
         write("sys/class/net/eth0/mtu", "1500");
         write("sys/devices/system/node/node1/cpulist", "4-7\n");
         write("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
-        write("opt/qemu/bin/qemu-img", "");
+        write("opt/bundles/qemu/bin/qemu-img", "");
         let tree = Tree::new(dir.path());
         assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
         assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
         let places = Places {
             root: dir.path().to_owned(),
+            machines: dir.path().to_owned(),
             images: dir.path().to_owned(),
             vfio: Vec::new(),
             data_disks: Vec::new(),
+            models: Models::default(),
+            doctor: Doctor::new(Vec::new),
         };
         let programs = programs(&places);
         assert!(programs.qemu.is_none() && programs.qemu_img.is_some());

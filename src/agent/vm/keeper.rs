@@ -4,21 +4,23 @@
 use super::{
     argv,
     console::Console,
+    ending,
     folder::Files,
     host::{self, Places},
+    kept::{Order, Stored, report},
     launch::{self, Launched},
-    machine::{Action, Event, Kept, Machine},
+    machine::{Action, Event, Machine},
+    memory,
     process::{self, Process},
     promised::Promised,
     session::{Session, Terms, Told},
 };
 use crate::{
-    agent::files,
+    agent::facts::{self, Tree},
     wire::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState},
 };
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
-use std::{collections::VecDeque, future::pending, io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until, timeout},
@@ -26,41 +28,18 @@ use tokio::{
 
 /// How long the sockets of a QEMU that has gone may take to say so.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How often QEMU's words are kept from growing.
+const LOG_LOOK: Duration = Duration::from_secs(5);
 /// How long is waited before sockets that broke are connected again.
 const REOPEN: Duration = Duration::from_secs(1);
-
-/// What is ordered of a keeper.
-#[derive(Debug)]
-pub enum Order {
-    /// Run it, by this number.
-    Start(u32),
-    /// The node could not run it by this number.
-    Refuse(u32, VmFailure),
-    /// Stop it; the guest has so long.
-    Stop(Duration),
-    /// Stop it and run it again, by this number.
-    Restart(Duration, u32),
-    /// End it at once, and remove everything.
-    Release(oneshot::Sender<Result<(), String>>),
-}
-
-/// What stands in [`Files::kept`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stored {
-    /// What it shall be.
-    pub spec: VmSpec,
-    /// The number of the order by which it was started last.
-    #[serde(default)]
-    pub start: u32,
-    /// What outlives the agent.
-    #[serde(default)]
-    pub kept: Kept,
-}
 
 /// Keeps one virtual machine.
 pub struct Keeper {
     spec: VmSpec,
     start: u32,
+    /// The boot of the node that it is of, and this one.
+    boot: (String, String),
+    ran: bool,
     files: Files,
     places: Arc<Places>,
     promised: Promised,
@@ -70,9 +49,15 @@ pub struct Keeper {
     session: Option<Session>,
     /// When sockets that broke are connected again.
     reopen: Option<Instant>,
+    /// When QEMU's words are looked at next.
+    look_at: Instant,
+    /// Processes that the kernel had ended for want of memory when this QEMU was run.
+    ended_before: u64,
     console: Console,
     typing: Arc<tokio::sync::Mutex<mpsc::Receiver<Vec<u8>>>>,
     ip: Option<std::path::PathBuf>,
+    /// Held until QEMU has its units, so that no check takes one for a moment in between.
+    groups: Vec<std::fs::File>,
     stored: Option<Stored>,
     report: watch::Sender<VmReport>,
     changed: watch::Sender<u64>,
@@ -88,12 +73,15 @@ impl Keeper {
         promised: Promised,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let Stored { spec, start, kept } = stored;
+        let Stored { spec, start, kept, boot, ran } = stored;
+        let tree = Tree::new(&places.root);
         let (console, typing) = Console::new(&files);
         let machine = Machine::new(spec.restart, spec.memory.bytes(), kept);
-        let first = report(&spec, &machine);
+        let first = report(&spec, start, &machine);
         Keeper {
             start,
+            boot: (boot, facts::kernel_boot_id(&tree)),
+            ran,
             files,
             places,
             promised,
@@ -102,9 +90,12 @@ impl Keeper {
             process: None,
             session: None,
             reopen: None,
+            look_at: Instant::now(),
+            ended_before: memory::ended_for_want(&tree),
             console,
             typing: Arc::new(tokio::sync::Mutex::new(typing)),
             ip: None,
+            groups: Vec::new(),
             stored: None,
             report: watch::Sender::new(first),
             changed,
@@ -116,11 +107,18 @@ impl Keeper {
     /// Takes over what an earlier agent left of it.
     pub fn adopt(&mut self) -> Vec<Action> {
         self.process = process::find(&self.files.pid());
-        let actions = self.machine.adopt(Duration::ZERO, self.process.is_some());
+        let actions = if self.process.is_none() && self.boot.0 != self.boot.1 {
+            self.machine.left_over();
+            self.ran = false;
+            Vec::new()
+        } else {
+            self.machine.adopt(Duration::ZERO, self.process.is_some())
+        };
         if self.process.is_some() || self.machine.kept().wanted {
             self.promised.insert(&self.spec);
         }
         if let Some(process) = &self.process {
+            self.ran = true;
             tracing::info!(vm = %self.spec.name, pid = process.id(), "a running virtual machine is taken over");
             self.ip = host::programs(&self.places).ip;
             self.open_session();
@@ -164,7 +162,7 @@ impl Keeper {
                 self.promised.remove(self.spec.uuid);
             }
             self.tell();
-            if self.released() {
+            if self.released().await {
                 return;
             }
         }
@@ -180,14 +178,22 @@ impl Keeper {
                     // What QEMU said comes before its end.
                     self.machine.on(self.started.elapsed(), leaving);
                 }
-                Next::Event(Event::Ended { how, log: self.files.last_words() })
+                launch::end_tpm(&self.spec, &self.files).await;
+                Next::Event(Event::Ended { how: how + self.memory_word(), log: self.files.last_words() })
             }
             told = told(&mut self.session) => match told {
-                Some(Told::Answered) => Next::Event(Event::Answered),
+                Some(Told::Answered) => {
+                    self.groups.clear();
+                    Next::Event(Event::Answered)
+                }
                 Some(Told::CannotGo(detail)) => {
                     Next::Event(Event::CannotGo(VmFailure { kind: VmFailureKind::NotStarted, detail, log: Vec::new() }))
                 }
                 Some(Told::Leaving(leaving)) => Next::Event(Event::Leaving(leaving)),
+                Some(Told::Paused { pause, error }) => {
+                    Next::Event(ending::paused(&self.spec, &pause, error.as_ref()))
+                }
+                Some(Told::Resumed) => Next::Event(Event::Resumed),
                 None => {
                     self.session = None;
                     self.reopen = Some(Instant::now() + REOPEN);
@@ -203,7 +209,21 @@ impl Keeper {
                 self.open_session();
                 Next::Nothing
             }
+            () = until(self.process.as_ref().map(|_| self.look_at)) => {
+                self.look_at = Instant::now() + LOG_LOOK;
+                self.files.trim_log();
+                Next::Nothing
+            }
             () = until(deadline) => Next::Event(Event::Tick),
+        }
+    }
+
+    /// Said of an end that the kernel may have brought.
+    fn memory_word(&self) -> &'static str {
+        if memory::ended_for_want(&Tree::new(&self.places.root)) > self.ended_before {
+            "; the kernel ended processes for want of memory meanwhile"
+        } else {
+            ""
         }
     }
 
@@ -232,6 +252,7 @@ impl Keeper {
     /// The process has gone: takes what its sockets still hold.
     async fn gone(&mut self) -> Option<Event> {
         (self.process, self.reopen) = (None, None);
+        self.groups.clear();
         let mut session = self.session.take()?;
         session.is_gone();
         let mut last = None;
@@ -257,17 +278,19 @@ impl Keeper {
                 }
                 (Action::Launch, None) => {
                     self.tell();
+                    self.ended_before = memory::ended_for_want(&Tree::new(&self.places.root));
                     match launch::launch(&self.spec, &self.files, &self.places, &self.promised).await {
-                        Ok(Launched { process, ip }) => {
-                            (self.process, self.ip) = (Some(process), ip);
+                        Ok(Launched { process, ip, groups }) => {
+                            (self.process, self.ip, self.ran, self.groups) = (Some(process), ip, true, groups);
+                            self.store();
                             self.open_session();
                         }
                         Err(failure) => events.push_back(Event::LaunchFailed(failure)),
                     }
                 }
-                (Action::PowerDown, _) => {
+                (Action::PowerDown | Action::Resume, _) => {
                     if let Some(session) = &self.session {
-                        session.power_down();
+                        if action == Action::Resume { session.resume() } else { session.power_down() }
                     }
                 }
                 (Action::Terminate, Some(process)) => process.signal(Signal::TERM),
@@ -295,18 +318,21 @@ impl Keeper {
 
     /// Writes what outlives this agent, before anything is done by it.
     fn store(&mut self) {
-        let stored = Stored { spec: self.spec.clone(), start: self.start, kept: self.machine.kept().clone() };
-        if self.stored.as_ref() == Some(&stored) || self.release.is_some() {
+        let (spec, kept, boot) = (self.spec.clone(), self.machine.kept().clone(), self.boot.1.clone());
+        let stored = Stored { spec, start: self.start, kept, boot, ran: self.ran };
+        // One that is to be released makes no folder any more, and is not brought back by an agent that comes in between.
+        let is_going = self.release.is_some() && !self.files.kept().exists();
+        if self.stored.as_ref() == Some(&stored) || is_going {
             return;
         }
-        match write(&self.files, &stored) {
+        match stored.write(&self.files) {
             Ok(()) => self.stored = Some(stored),
             Err(error) => tracing::error!(vm = %self.spec.name, %error, "a virtual machine would not be taken over"),
         }
     }
 
     fn tell(&self) {
-        let now = report(&self.spec, &self.machine);
+        let now = report(&self.spec, self.start, &self.machine);
         let is_new = self.report.send_if_modified(|last| {
             let is_new = *last != now;
             *last = now;
@@ -318,14 +344,19 @@ impl Keeper {
     }
 
     /// True when everything of it is gone.
-    fn released(&mut self) -> bool {
+    async fn released(&mut self) -> bool {
         if self.release.is_none() || self.machine.state().is_live() {
             return false;
         }
         let removed = if self.process.is_some() {
             Err("QEMU was killed and does not end; look at the node's kernel log".to_owned())
         } else {
-            self.files.remove().map_err(|error| format!("{} cannot be removed: {error}", self.files.folder().display()))
+            launch::end_tpm(&self.spec, &self.files).await;
+            // What it never had it need not give back.
+            match if self.ran { launch::given_back(&self.places, &self.spec).await } else { Ok(()) } {
+                Ok(()) => self.files.release().await,
+                unclean => unclean,
+            }
         };
         let is_gone = removed.is_ok();
         if is_gone {
@@ -343,18 +374,6 @@ enum Next {
     Event(Event),
     Nothing,
     Gone,
-}
-
-fn report(spec: &VmSpec, machine: &Machine) -> VmReport {
-    let Kept { restarts, failure, .. } = machine.kept().clone();
-    VmReport { uuid: spec.uuid, name: spec.name.clone(), state: machine.state(), failure, restarts, fetching: None }
-}
-
-/// Writes what outlives the agent; makes the folder.
-pub fn write(files: &Files, stored: &Stored) -> io::Result<()> {
-    files.make()?;
-    let text = serde_json::to_string(stored).map_err(io::Error::other)?;
-    files::replace(&files.kept(), &text).map_err(io::Error::other)
 }
 
 async fn ended(process: &Option<Process>) -> String {

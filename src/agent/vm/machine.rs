@@ -6,11 +6,14 @@
 //!    ▲                    ▲  │ ended            │ ended
 //!    │ switched itself    │  ▼                  ▼
 //!    │ off, no policy   waiting ◀────── policy allows ──────▶ failed, with the reason
+//! running ◀──▶ paused: QEMU holds the guest (the store is full, a disk fails); an order goes on with it, or the policy, in measure.
+//!    A guest that cannot go on ends as if it had crashed, where the policy starts it again.
 //! ```
+
+pub use super::event::{Action, Event, Kept, Leaving};
 
 use super::ending::{crash, cut};
 use crate::wire::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How long QEMU may take until the guest runs, and how much longer for each GiB of memory: devices and huge pages need it all
@@ -22,88 +25,12 @@ pub const TERM_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the kernel may take to end it after SIGKILL; giving back devices and memory takes seconds.
 pub const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// It shall run.
-    Start,
-    /// It shall end: the guest is asked, and killed when `grace` is over.
-    Stop {
-        /// How long the guest may take.
-        grace: Duration,
-    },
-    /// It shall end, and run again.
-    Restart {
-        /// How long the guest may take.
-        grace: Duration,
-    },
-    /// It shall be gone, whatever the guest thinks.
-    Discard,
-    /// The node could not begin to run it.
-    Refused(VmFailure),
-    /// QEMU could not even be run.
-    LaunchFailed(VmFailure),
-    /// QEMU has answered, but its guest cannot be let run.
-    CannotGo(VmFailure),
-    /// QEMU has answered, and the guest runs.
-    Answered,
-    /// QEMU says why it is about to end.
-    Leaving(Leaving),
-    /// The process has gone.
-    Ended {
-        /// How, in words.
-        how: String,
-        /// The last of its words.
-        log: Vec<String>,
-    },
-    /// Time has passed.
-    Tick,
-}
-
-/// What QEMU says before it ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// The guest switched itself off.
-    Guest,
-    /// The guest's kernel gave up.
-    Panic,
-    /// Somebody outside ended it.
-    Outside {
-        /// QEMU's word for it.
-        reason: String,
-    },
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Look whether the node can run it, make its files, run QEMU.
-    Launch,
-    /// Press the power button.
-    PowerDown,
-    /// SIGTERM.
-    Terminate,
-    /// SIGKILL.
-    Kill,
-}
-
-/// What outlives the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Kept {
-    /// It shall run.
-    pub wanted: bool,
-    /// New starts in a row.
-    pub restarts: u32,
-    /// Why it failed, or was started again last.
-    pub failure: Option<VmFailure>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Off,
     Starting { deadline: Duration },
     Running { since: Duration },
+    Paused { resumable: bool, until: Option<Duration> },
     Stopping { step: Step, deadline: Duration, then: Then },
     Waiting { until: Duration },
 }
@@ -141,6 +68,14 @@ impl Machine {
         Machine { state: State::Off, policy, patience, kept, leaving: None }
     }
 
+    /// One that an earlier boot of the node left: it may run on another node by now, so it waits for an order, whatever its policy says.
+    pub fn left_over(&mut self) {
+        if std::mem::take(&mut self.kept.wanted) {
+            let detail = "the node booted anew; it waits for an order".to_owned();
+            self.kept.failure = Some(VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
+        }
+    }
+
     /// Takes over what an earlier agent left: a process of it lives, or not.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<Action> {
         match (self.kept.wanted, is_alive) {
@@ -162,6 +97,7 @@ impl Machine {
             State::Off => VmState::Stopped,
             State::Starting { .. } => VmState::Starting,
             State::Running { .. } => VmState::Running,
+            State::Paused { .. } => VmState::Paused,
             State::Stopping { .. } => VmState::Stopping,
             State::Waiting { .. } => VmState::Waiting,
         }
@@ -177,6 +113,7 @@ impl Machine {
         match &self.state {
             State::Starting { deadline } | State::Stopping { deadline, .. } => Some(*deadline),
             State::Waiting { until } => Some(*until),
+            State::Paused { until, .. } => *until,
             State::Off | State::Running { .. } => None,
         }
     }
@@ -186,7 +123,7 @@ impl Machine {
         match event {
             Event::Start => self.start(now),
             Event::Stop { grace } => self.ordered_stop(now, grace, Then::Rest),
-            Event::Restart { .. } if self.state == State::Off => self.start(now),
+            Event::Restart { .. } if matches!(self.state, State::Off | State::Paused { .. }) => self.start(now),
             Event::Restart { grace } => self.ordered_stop(now, grace, Then::Start),
             Event::Discard => self.discard(now),
             Event::Refused(failure) => {
@@ -207,6 +144,13 @@ impl Machine {
             },
             Event::Answered => {
                 if matches!(self.state, State::Starting { .. }) {
+                    self.state = State::Running { since: now };
+                }
+                Vec::new()
+            }
+            Event::Paused { why, resumable } => self.paused(now, why, resumable),
+            Event::Resumed => {
+                if matches!(self.state, State::Paused { .. }) {
                     self.state = State::Running { since: now };
                 }
                 Vec::new()
@@ -235,8 +179,48 @@ impl Machine {
                 *then = Then::Start;
                 Vec::new()
             }
+            State::Paused { resumable: true, until } => {
+                *until = None;
+                self.kept = Kept { wanted: true, ..Kept::default() };
+                vec![Action::Resume]
+            }
+            State::Paused { .. } => {
+                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.stop(now, Step::Term, TERM_PATIENCE, Then::Start)
+            }
             State::Starting { .. } | State::Running { .. } => Vec::new(),
         }
+    }
+
+    /// QEMU holds the guest. The policy lets it go on after a while, as it starts one again that ended; one that cannot go on is ended.
+    fn paused(&mut self, now: Duration, why: String, resumable: bool) -> Vec<Action> {
+        let since = match self.state {
+            State::Running { since } => Some(since),
+            State::Paused { until: None, .. } => None,
+            _ => return Vec::new(),
+        };
+        if since.is_some_and(|since| self.is_stable(now, since)) {
+            self.kept.restarts = 0;
+        }
+        let failure = VmFailure { kind: VmFailureKind::Paused, detail: cut(why), log: Vec::new() };
+        let again = self.may_again();
+        if again && !resumable {
+            return self.stop(now, Step::Term, TERM_PATIENCE, Then::Fail(failure));
+        }
+        let until = again.then(|| now + delay(&self.policy, self.kept.restarts));
+        self.kept.restarts += u32::from(again);
+        self.kept.failure = Some(failure);
+        self.state = State::Paused { resumable, until };
+        Vec::new()
+    }
+
+    /// The row of new starts ends with a long run.
+    fn is_stable(&self, now: Duration, since: Duration) -> bool {
+        now.saturating_sub(since) >= Duration::from_secs(self.policy.stable_after_s.into())
+    }
+
+    fn may_again(&self) -> bool {
+        self.policy.when != RestartWhen::Never && self.kept.wanted && self.kept.restarts < self.policy.attempts
     }
 
     fn launch(&mut self, now: Duration) -> Vec<Action> {
@@ -255,8 +239,8 @@ impl Machine {
                 self.kept.failure = None;
                 Vec::new()
             }
-            // The guest has not run: there is nobody to ask.
-            State::Starting { .. } => self.stop(now, Step::Term, TERM_PATIENCE, after),
+            // The guest does not run: there is nobody to ask.
+            State::Starting { .. } | State::Paused { .. } => self.stop(now, Step::Term, TERM_PATIENCE, after),
             State::Running { .. } => self.stop(now, Step::Acpi, grace, after),
             State::Stopping { then, deadline, step } => {
                 *then = after;
@@ -301,6 +285,10 @@ impl Machine {
                 self.stop(now, Step::Kill, KILL_PATIENCE, Then::Fail(failure))
             }
             State::Waiting { .. } => self.launch(now),
+            State::Paused { resumable, .. } => {
+                self.state = State::Paused { resumable: *resumable, until: None };
+                vec![Action::Resume]
+            }
             State::Stopping { step: Step::Acpi, then, .. } => {
                 let then = then.clone();
                 self.stop(now, Step::Term, TERM_PATIENCE, then)
@@ -328,7 +316,7 @@ impl Machine {
                 self.failed(now, VmFailure { kind: VmFailureKind::NotStarted, detail: cut(detail), log });
             }
             State::Running { since } => {
-                if now.saturating_sub(since) >= Duration::from_secs(self.policy.stable_after_s.into()) {
+                if self.is_stable(now, since) {
                     self.kept.restarts = 0;
                 }
                 match (leaving, self.policy.when) {
@@ -345,6 +333,7 @@ impl Machine {
                 Then::Start => return self.launch(now),
                 Then::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
+            State::Paused { .. } => self.failed(now, crash(leaving, how, log)),
             State::Off | State::Waiting { .. } => {}
         }
         Vec::new()
@@ -358,7 +347,7 @@ impl Machine {
     /// It ended and should not have: again after a while, or never.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
         let again = self.policy.when != RestartWhen::Never && self.kept.wanted;
-        if again && self.kept.restarts < self.policy.attempts {
+        if self.may_again() {
             let delay = delay(&self.policy, self.kept.restarts);
             self.kept.restarts += 1;
             self.state = State::Waiting { until: now + delay };

@@ -1,30 +1,42 @@
 //! Virtual machines: what the node does with a specification.
 //!
 //! ```text
-//! host     what of this node matters          promised  what of it is given away
+//! host     what of this node matters          promised  what of it is given away     hosting  what of it the central node is told
 //! plan     specification and node ─▶ everything that stands against it, or what it is made of        pure
 //! argv     ─▶ QEMU's command line                                                                    pure
 //! seed     ─▶ cloud-init's disk                                                                     pure
 //! machine  starting, running, stopping, waiting, stopped, failed: what follows what, and when        pure
-//! ending   why one ended, in words                                                                  pure
+//! event    its words             ending   why one ended or is held                                   pure
 //! folder   run folder of one machine: all that it has on this node
-//! process  QEMU as a process that outlives the agent     session  its control and console sockets (qmp: pure)
-//! console  what the guest wrote, the newest of it
+//! process  QEMU as a process that outlives the agent     session  what is said to it (qmp: pure)
+//! console  what the guest wrote, the newest of it, kept by QEMU itself
 //! launch   node ─▶ plan ─▶ files ─▶ process       keeper  one machine, kept; takes over what runs
-//! volumes  files by their digests, fetched from the central node     room  how much fits
-//! desk     what the central node wishes ─▶ orders, in time; reports, in measure     sitting  a console, brought to it
+//! write    image ─▶ disk of the node, before the first start      marks   what became of its disks     block   a disk, held alone
+//! leave    the disks that one had are idle, and wiped
+//! volumes  files by their digests, fetched from the central node     room  how much fits     memory  how much of it is left
+//! desk     what the central node wishes ─▶ orders, in time; reports, in measure     waiting  those that wait     sitting  a console
 //! ```
 //! QEMU is run directly, by argument vector and control socket; no daemon stands in between. Agents come and go, machines stay.
 
 mod argv;
+mod block;
+mod clean;
 mod console;
 mod desk;
 mod ending;
+mod event;
 mod folder;
+mod given;
 mod host;
+mod hosting;
 mod keeper;
+mod kept;
 mod launch;
+mod leave;
 mod machine;
+mod marks;
+mod memory;
+mod models;
 mod plan;
 mod process;
 mod promised;
@@ -34,20 +46,27 @@ mod seed;
 mod session;
 mod sitting;
 mod volumes;
+mod waiting;
+mod write;
 
-pub use console::{Console, Listening, Typist};
+pub use console::{Console, Heard, KEPT as CONSOLE_KEPT, Listening, Live, Typist};
 pub use desk::{Desk, Way};
-pub use host::Places;
+pub use host::{Doctor, Places};
+pub use hosting::hosting;
+pub(super) use memory::{resident, taken};
+pub use models::Models;
+pub(super) use room::{Space, space, store};
 
 use self::{
     folder::Files,
-    keeper::{Keeper, Order, Stored},
+    keeper::Keeper,
+    kept::{Order, Stored},
     promised::Promised,
 };
-use super::files;
+use super::{facts::Tree, files};
 use crate::{
     id::SystemUuid,
-    wire::vm::{VmFailure, VmRefusal, VmReport, VmSpec},
+    wire::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec},
 };
 use rustix::process::Signal;
 use std::{
@@ -64,6 +83,11 @@ use tokio::{
 
 /// Where virtual machines and their volumes lie on a node.
 pub const FOLDER: &str = "/var/lib/machines";
+/// The folder of files by digest, below that of all machines.
+pub fn volumes(machines: &Path) -> PathBuf {
+    machines.join("volumes")
+}
+
 /// Orders of one machine that wait.
 const ORDERS: usize = 16;
 
@@ -86,8 +110,8 @@ pub enum StartError {
         /// Which.
         uuid: SystemUuid,
     },
-    /// Its keeper has just gone.
-    #[error("{0} is being released; try again")]
+    /// Its keeper has just gone, or has much to do.
+    #[error("{0} is being released, or follows earlier orders; try again")]
     Gone(SystemUuid),
 }
 
@@ -122,18 +146,23 @@ struct Kept {
 }
 
 impl Vms {
-    /// Takes over every machine that has a folder below `folder`, which need not exist.
-    pub fn open(folder: &Path, places: Places) -> Self {
+    /// Takes over every machine that has a folder below [`Places::machines`], which need not exist.
+    pub fn open(places: Places) -> Self {
+        let folder = places.machines.clone();
         let mut vms = Vms {
-            folder: folder.to_owned(),
+            folder: folder.clone(),
             places: Arc::new(places),
             promised: Promised::default(),
             machines: BTreeMap::new(),
             changed: watch::Sender::new(0),
             keepers: JoinSet::new(),
         };
-        for uuid in folder::all(folder) {
-            let files = Files::new(folder, uuid);
+        for uuid in folder::all(&folder) {
+            let files = Files::new(&folder, uuid);
+            if files.marks().exists() && !files.kept().exists() {
+                // Its disks were being written: nothing of it runs, and it is begun anew when it is ordered again.
+                continue;
+            }
             let stored = files::read(&files.kept()).map_err(|error| error.to_string()).and_then(|text| {
                 // Its own text would repeat parts of the file, which may hold secrets.
                 serde_json::from_str::<Stored>(&text).map_err(|error| format!("it is damaged at line {}", error.line()))
@@ -169,6 +198,7 @@ impl Vms {
             self.promised
                 .take(spec, &host)
                 .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })?;
+            self.bound_store().await;
         }
         self.give(spec, start, Order::Start(start)).await
     }
@@ -180,6 +210,39 @@ impl Vms {
     pub async fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
         self.same(spec)?;
         self.give(spec, start, Order::Refuse(start, failure)).await
+    }
+
+    /// Holds for a machine what it needs of the node, before there is one.
+    ///
+    /// # Errors
+    /// Everything that stands against it; nothing is held then.
+    pub async fn reserve(&self, spec: &VmSpec) -> Result<(), StartError> {
+        self.same(spec)?;
+        let host = launch::survey(&self.places, spec).await;
+        let taken = self.promised.take(spec, &host);
+        taken.map(drop).map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
+    }
+
+    /// What was held for one that does not come, unless there is one already.
+    pub fn give_up(&self, uuid: SystemUuid) {
+        if !self.is_live(uuid) {
+            self.promised.remove(uuid);
+        }
+    }
+
+    /// Files of one, whether there is one or not.
+    pub fn files(&self, uuid: SystemUuid) -> Files {
+        Files::new(&self.folder, uuid)
+    }
+
+    /// This node.
+    pub fn places(&self) -> Arc<Places> {
+        self.places.clone()
+    }
+
+    /// Disks of this node that belong to slots, from now on.
+    pub fn set_slots(&self, slots: Vec<SlotDisk>) {
+        self.promised.set_slots(slots);
     }
 
     fn same(&self, spec: &VmSpec) -> Result<(), StartError> {
@@ -198,7 +261,8 @@ impl Vms {
     /// Orders it of a machine, which is kept from now on.
     async fn give(&mut self, spec: &VmSpec, start: u32, order: Order) -> Result<(), StartError> {
         if !self.machines.contains_key(&spec.uuid) {
-            let stored = Stored { spec: spec.clone(), start, kept: machine::Kept::default() };
+            let (kept, boot, ran) = (machine::Kept::default(), String::new(), false);
+            let stored = Stored { spec: spec.clone(), start, kept, boot, ran };
             self.keep(stored, Files::new(&self.folder, spec.uuid));
         }
         if let Some(kept) = self.machines.get_mut(&spec.uuid) {
@@ -234,22 +298,35 @@ impl Vms {
     /// # Errors
     /// When something of it stays.
     pub async fn release(&mut self, uuid: SystemUuid) -> Result<(), ReleaseError> {
-        self.releasing(uuid).await?;
+        self.releasing(uuid, None, Vec::new()).await?;
         self.forget(uuid);
         Ok(())
     }
 
-    /// The same, for who does not wait here: when it is done, [`Vms::forget`] it.
-    pub fn releasing(&self, uuid: SystemUuid) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
-        let orders = self.machines.get(&uuid).map(|kept| kept.orders.clone());
+    /// The same, for who does not wait here: when it is done, [`Vms::forget`] it. `waits` is what it would have been, `said` are disks of
+    /// it that are known elsewhere.
+    pub fn releasing(
+        &self,
+        uuid: SystemUuid,
+        waits: Option<&VmSpec>,
+        said: Vec<LeftDisk>,
+    ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
+        let kept = self.machines.get(&uuid);
         let files = Files::new(&self.folder, uuid);
+        let left = leave::disks_of(&files, kept.map(|kept| &kept.spec).or(waits), said);
+        let orders = kept.map(|kept| kept.orders.clone());
+        let (places, promised) = (self.places.clone(), self.promised.clone());
         async move {
             let (done, is_done) = oneshot::channel();
             let removed = match orders {
                 Some(orders) if orders.send(Order::Release(done)).await.is_ok() => is_done.await.unwrap_or(Ok(())),
                 _ => remove(files).await,
             };
-            removed.map_err(|reason| ReleaseError { uuid, reason })
+            let gone = match removed {
+                Ok(()) => leave::leave(places, promised, uuid, left).await,
+                Err(reason) => Err(reason),
+            };
+            gone.map_err(|reason| ReleaseError { uuid, reason })
         }
     }
 
@@ -262,7 +339,8 @@ impl Vms {
 
     async fn order(&self, uuid: SystemUuid, order: Order) -> bool {
         match self.machines.get(&uuid) {
-            Some(kept) => kept.orders.send(order).await.is_ok(),
+            // One that is slow holds up nobody else; what it does not take is said again.
+            Some(kept) => kept.orders.try_send(order).is_ok(),
             None => false,
         }
     }
@@ -275,6 +353,24 @@ impl Vms {
     /// Where one stands, now and from now on.
     pub fn watch(&self, uuid: SystemUuid) -> Option<watch::Receiver<VmReport>> {
         self.machines.get(&uuid).map(|kept| kept.reports.clone())
+    }
+
+    /// Bounds the store by what is left of the node's memory now, where it lies in memory.
+    async fn bound_store(&self) {
+        let (places, promised) = (self.places.clone(), self.promised.clone());
+        let bounding = tokio::task::spawn_blocking(move || {
+            let (tree, machines) = (Tree::new(&places.root), &places.machines);
+            let used = room::space(machines)?.used;
+            room::bound(machines, &tree, promised.store(memory::read(&tree, machines), used))
+        });
+        if let Err(error) = bounding.await.map_err(std::io::Error::other).and_then(|bounded| bounded) {
+            tracing::debug!(%error, "the store is not bounded");
+        }
+    }
+
+    /// What of this node is given away.
+    fn promised(&self) -> Promised {
+        self.promised.clone()
     }
 
     /// Changes with every report of any machine.
@@ -295,5 +391,6 @@ async fn remove(files: Files) -> Result<(), String> {
         let ended = timeout(machine::KILL_PATIENCE, process.ended()).await;
         ended.map_err(|_| format!("process {} was killed and does not end", process.id()))?;
     }
-    files.remove().map_err(|error| format!("{} cannot be removed: {error}", files.folder().display()))
+    launch::end_any_tpm(&files).await;
+    files.release().await
 }

@@ -1,17 +1,20 @@
 //! A specification and a node: what it lacks, all of it, or what the machine will be made of. Pure.
 
-use super::host::{Host, HostDisk, Uefi};
+mod disks;
+
+use super::{
+    given,
+    host::{Host, Uefi},
+};
 use crate::{
     id::PciAddress,
     wire::{
         UnitFacts, UnitState,
-        vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, qcow2},
+        vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, layer_growth, qcow2},
     },
 };
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Memory that the node keeps for itself, in bytes: kernel, agent, QEMU's own.
-const RESERVE: u64 = 256 << 20;
 /// Functions that find room behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
@@ -35,6 +38,8 @@ pub struct Plan {
     pub volumes: Vec<PlannedVolume>,
     /// Functions that it gets, unit by unit.
     pub functions: Vec<PciAddress>,
+    /// IOMMU groups of those.
+    pub groups: Vec<u32>,
     /// UEFI.
     pub uefi: Option<Uefi>,
     /// Bytes of a huge page.
@@ -47,6 +52,8 @@ pub struct Plan {
     pub swtpm: Option<PathBuf>,
     /// `ip`, where cards are to be plugged into bridges.
     pub ip: Option<PathBuf>,
+    /// Bytes of the node's memory that its layers are expected to take beyond what they hold.
+    pub growth: u64,
 }
 
 /// Where a volume lies.
@@ -77,26 +84,37 @@ pub enum PlannedVolume {
 /// Everything that stands against it.
 pub fn plan(spec: &VmSpec, host: &Host, others: &[&VmSpec]) -> Result<Plan, Vec<VmRefusal>> {
     use VmRefusalReason as Reason;
-    let mut judge = Judge { spec, host, others, refusals: Vec::new() };
+    let mut judge = Judge { spec, host, others, refusals: Vec::new(), sizes: Vec::new() };
     for fault in spec.faults() {
         judge.refuse(Reason::SpecInvalid, format!("{}: {}", fault.key, fault.message));
     }
     judge.unique();
     let qemu = judge.program(&host.programs.qemu, Reason::QemuMissing, "qemu-system-x86_64", true);
-    let layered = spec.volumes.iter().any(|volume| matches!(volume.source, VolumeSource::Qcow2 { .. }));
+    let layered = spec.volumes.iter().any(|volume| match &volume.source {
+        VolumeSource::Qcow2 { .. } => true,
+        VolumeSource::Raw { digest, .. } => digest.is_some(),
+        VolumeSource::Iso { .. } => false,
+    });
     let qemu_img = judge.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", layered);
     let swtpm = judge.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
     let bridged = spec.nics.iter().any(|nic| nic.bridge.is_some());
     let ip = judge.program(&host.programs.ip, Reason::BridgeMissing, "ip", bridged);
     let accel = judge.accel();
+    judge.model();
     let cpus = judge.processors();
-    let hugepage = judge.memory();
+    let hugepage = judge.hugepages();
     judge.bridges();
+    judge.addresses();
     let uefi = judge.uefi();
     let volumes = judge.volumes();
+    let growth = judge.memory();
     let functions = judge.units();
+    let given = |unit: &&UnitFacts| {
+        functions.iter().any(|function| unit.members.iter().any(|it| it.address == function.as_str()))
+    };
+    let groups = host.units.iter().filter(given).filter_map(|unit| unit.group).collect();
     if let (true, Some(qemu)) = (judge.refusals.is_empty(), qemu) {
-        return Ok(Plan { qemu, accel, volumes, functions, uefi, hugepage, cpus, qemu_img, swtpm, ip });
+        return Ok(Plan { qemu, accel, volumes, functions, groups, uefi, hugepage, cpus, qemu_img, swtpm, ip, growth });
     }
     Err(judge.refusals)
 }
@@ -106,6 +124,8 @@ struct Judge<'a> {
     host: &'a Host,
     others: &'a [&'a VmSpec],
     refusals: Vec<VmRefusal>,
+    /// Sizes of its layers' disks.
+    sizes: Vec<u64>,
 }
 
 impl Judge<'_> {
@@ -153,6 +173,15 @@ impl Judge<'_> {
         Accel::Tcg
     }
 
+    fn model(&mut self) {
+        let (Some(models), model) = (&self.host.models, self.spec.cpu.as_str()) else { return };
+        if !models.contains(model) {
+            let detail =
+                format!("QEMU of this node knows no `{model}`; `qemu-system-x86_64 -cpu help` lists what it knows");
+            self.refuse(VmRefusalReason::CpuUnknown, detail);
+        }
+    }
+
     fn processors(&mut self) -> Option<Vec<u32>> {
         let (asked, there) = (self.spec.vcpus, self.host.threads);
         if asked > there {
@@ -171,25 +200,34 @@ impl Judge<'_> {
         Some(node.cpus.clone())
     }
 
-    /// Bytes of a huge page if it gets any.
-    fn memory(&mut self) -> Option<u64> {
-        let asked = self.spec.memory.bytes();
-        if self.spec.hugepages {
-            return self.hugepages(asked);
-        }
-        // A machine's memory is taken when the guest touches it: what others may touch still is not free.
-        let promised = self.others.iter().filter(|other| !other.hugepages).map(|other| other.memory.bytes());
-        let promised = promised.fold(RESERVE, u64::saturating_add);
-        let free = self.host.memory_available.min(self.host.memory_total.saturating_sub(promised));
-        if asked > free {
-            let (total, free) = (ByteSize::from_bytes(self.host.memory_total).mib(), ByteSize::from_bytes(free).mib());
-            let detail = format!("{} of memory, and {free} MiB of {total} MiB are left", self.spec.memory);
+    /// Bytes of memory that its layers will take. A machine's memory is taken when the guest touches it, and a layer grows: what others may
+    /// take still is not free.
+    fn memory(&mut self) -> u64 {
+        let host = self.host;
+        let planned = || self.sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add);
+        let growth = match host.memory.growth.get(&self.spec.uuid) {
+            _ if !host.layers_in_memory => 0,
+            Some(growth) => *growth,
+            None => planned(),
+        };
+        let (own, left) = (self.spec.node_memory(), host.memory.left(self.others.iter().copied()));
+        if own.saturating_add(growth) > left {
+            let mib = |bytes| ByteSize::from_bytes(bytes).mib();
+            let (total, left, own) = (mib(host.memory.total), mib(left), mib(own));
+            let layers =
+                if growth > 0 { format!(" and {} MiB for what it writes", mib(growth)) } else { String::new() };
+            let detail = format!("{own} MiB with QEMU's own{layers}, and {left} MiB of {total} MiB are left");
             self.refuse(VmRefusalReason::MemoryExceeded, detail);
         }
-        None
+        growth
     }
 
-    fn hugepages(&mut self, asked: u64) -> Option<u64> {
+    /// Bytes of a huge page if it gets any.
+    fn hugepages(&mut self) -> Option<u64> {
+        if !self.spec.hugepages {
+            return None;
+        }
+        let asked = self.spec.memory.bytes();
         let here = |node: Option<u32>| self.spec.numa_node.is_none() || node == self.spec.numa_node;
         let pools = || self.host.hugepages.iter().filter(|pool| here(pool.node));
         let mut sizes: Vec<u64> = pools().map(|pool| pool.page).collect();
@@ -229,6 +267,25 @@ impl Judge<'_> {
         }
     }
 
+    /// In the private network an address is the node's to give, and one machine's.
+    fn addresses(&mut self) {
+        for (index, address) in given::named(&self.spec.nics) {
+            let has = |other: &&&VmSpec| given::named(&other.nics).any(|(_, theirs)| theirs == address);
+            if let Some(other) = self.others.iter().find(has) {
+                let detail = format!("nic[{index}].address: {address} is that of {}", other.name);
+                self.refuse(VmRefusalReason::AddressTaken, detail);
+            }
+            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_free(address)) {
+                let (first, last) = subnet.machines();
+                let detail = format!(
+                    "nic[{index}].address: {address} is not among {first} to {last}, which {} on this node has; leave it out",
+                    crate::wire::vm::PRIVATE_BRIDGE
+                );
+                self.refuse(VmRefusalReason::AddressUnfit, detail);
+            }
+        }
+    }
+
     fn uefi(&mut self) -> Option<Uefi> {
         if self.spec.firmware == Firmware::Bios {
             return None;
@@ -258,6 +315,7 @@ impl Judge<'_> {
                         }
                         Ok(own) => {
                             let size = size.filter(|size| size.bytes() > own);
+                            self.sizes.push(size.map_or(own, ByteSize::bytes));
                             planned.push(PlannedVolume::Layer { base: image.path.clone(), size });
                         }
                     },
@@ -266,8 +324,8 @@ impl Judge<'_> {
                     None => self.refuse(VmRefusalReason::VolumeMissing, missing(digest)),
                     Some(image) => planned.push(PlannedVolume::Cd { file: image.path.clone() }),
                 },
-                VolumeSource::Raw { disk } => match self.disk(disk.as_str()) {
-                    Ok(name) => planned.push(PlannedVolume::Disk { device: PathBuf::from(format!("/dev/{name}")) }),
+                VolumeSource::Raw { disk, .. } => match self.disk(disk) {
+                    Ok(device) => planned.push(PlannedVolume::Disk { device }),
                     Err((reason, why)) => self.refuse(reason, format!("volume {}: {why}", volume.name)),
                 },
             }
@@ -275,35 +333,8 @@ impl Judge<'_> {
         planned
     }
 
-    /// The kernel's name of the one disk of that identity.
-    fn disk(&self, identity: &str) -> Result<String, (VmRefusalReason, String)> {
-        let is = |text: &Option<String>| text.as_deref() == Some(identity);
-        let found: Vec<&HostDisk> = self.host.disks.iter().filter(|disk| is(&disk.wwid) || is(&disk.serial)).collect();
-        let [disk] = found.as_slice() else {
-            let count = if found.is_empty() { "no disk is".to_owned() } else { format!("{} disks are", found.len()) };
-            return Err((VmRefusalReason::DiskMissing, format!("{count} called `{identity}`")));
-        };
-        let aliases: Vec<&str> = [&disk.wwid, &disk.serial].into_iter().flatten().map(String::as_str).collect();
-        let has = |other: &&&VmSpec| {
-            other.volumes.iter().any(|volume| match &volume.source {
-                VolumeSource::Raw { disk } => aliases.contains(&disk.as_str()),
-                _ => false,
-            })
-        };
-        if let Some(other) = self.others.iter().find(has) {
-            return Err((VmRefusalReason::DiskInUse, format!("`{identity}` belongs to {}", other.name)));
-        }
-        if let Some(why) = &disk.in_use {
-            return Err((VmRefusalReason::DiskInUse, format!("`{identity}`: {why}")));
-        }
-        Ok(disk.name.clone())
-    }
-
     fn units(&mut self) -> Vec<PciAddress> {
         let (spec, host) = (self.spec, self.host);
-        let holds = |unit: &UnitFacts, address: &PciAddress| {
-            unit.members.iter().any(|member| member.address == address.as_str())
-        };
         let mut given: Vec<PciAddress> = Vec::new();
         for address in &spec.units {
             let Some(unit) = host.units.iter().find(|unit| holds(unit, address)) else {
@@ -332,6 +363,10 @@ impl Judge<'_> {
         }
         given
     }
+}
+
+fn holds(unit: &UnitFacts, address: &PciAddress) -> bool {
+    unit.members.iter().any(|member| member.address == address.as_str())
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use tokio::io::unix::AsyncFd;
 
 /// Longest command line that is read, in bytes.
 const MAX_COMMAND_LINE: usize = 256 * 1024;
+/// The kernel ends a machine before the agent when memory runs out.
+const OOM_SCORE: &str = "500";
 /// How long a program that makes a file may take.
 const TOOL_PATIENCE: Duration = Duration::from_secs(60);
 /// Most of a program's words that are repeated, in characters.
@@ -35,20 +37,30 @@ pub struct Process {
 /// # Errors
 /// When it cannot be run.
 pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) -> io::Result<Process> {
-    let words = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
+    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
+    // Appended to, so that who keeps it short does not leave a hole.
+    let words = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words).process_group(0);
     // A new process runs where the thread that makes it runs: before it has threads of its own.
     let before = cpus.map(pin).transpose()?;
     let spawned = command.spawn();
-    if let Some(before) = before {
-        sched_setaffinity(None, &before)?;
+    let before = before.map(|before| sched_setaffinity(None, &before).map_err(io::Error::from));
+    let mut child = spawned?;
+    let watched = before.transpose().and_then(|_| {
+        if let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE) {
+            tracing::warn!(%error, pid = child.id(), "the kernel may end others before this machine");
+        }
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        Process::watch(pid)
+    });
+    if watched.is_err() {
+        // One that nobody knows of would keep its units.
+        child.kill()?;
+        child.wait()?;
     }
-    let child = spawned?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-    // Not waited for by its handle: `Process::ended` does, for this one as for one that an earlier agent ran.
-    drop(child);
-    Process::watch(pid)
+    // Else not waited for by its handle: `Process::ended` does, for this one as for one that an earlier agent ran.
+    watched
 }
 
 /// Binds this thread to processors, and gives back where it ran before.
@@ -64,19 +76,24 @@ fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
 
 /// The QEMU that was told to write its ID to this file; `None` where none runs.
 pub fn find(pidfile: &Path) -> Option<Process> {
+    find_by("-pidfile", pidfile.as_os_str().as_encoded_bytes())
+}
+
+/// The process that has this option with this value on its command line.
+pub fn find_by(option: &str, value: &[u8]) -> Option<Process> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-    let ours = |pid: Pid| is_ours(pid, pidfile);
+    let ours = |pid: Pid| has_option(pid, option, value);
     // Looked at again once it is held: the ID may have changed hands in between.
     pids.filter(|pid| ours(*pid)).filter_map(|pid| Process::watch(pid).ok()).find(|process| ours(process.pid))
 }
 
 /// A zombie has no command line any more, so it is nobody's.
-fn is_ours(pid: Pid, pidfile: &Path) -> bool {
+fn has_option(pid: Pid, option: &str, value: &[u8]) -> bool {
     let Ok(line) = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
     let line = &line[..line.len().min(MAX_COMMAND_LINE)];
     let args: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-    args.windows(2).any(|pair| pair == [b"-pidfile".as_slice(), pidfile.as_os_str().as_encoded_bytes()])
+    args.windows(2).any(|pair| pair == [option.as_bytes(), value])
 }
 
 impl Process {
@@ -167,6 +184,8 @@ mod tests {
         let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
         // A process that was just made has no command line for a moment: the kernel writes it after it has let go of who made it.
         let found = until("it is found", || find(&pidfile)).await;
+        let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", process.id())).expect("Linux has it");
+        assert_eq!(score.trim(), OOM_SCORE, "it goes before the agent");
         assert_eq!(found.id(), process.id());
         assert!(find(&dir.path().join("qemu")).is_none(), "another file is another machine");
         // The shell alone is signalled; its own group goes with it.

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 /// Longest line that is read, in bytes. What is asked here is answered in a few KiB.
 pub const MAX_LINE: usize = 256 * 1024;
+/// What nodes of volumes are called before their number, in QEMU's graph of disks.
+pub const VOLUME_NODE: &str = "volume";
 /// Longest text of QEMU that is repeated, in characters.
 const MAX_TEXT: usize = 300;
 
@@ -27,10 +29,36 @@ pub enum Line {
         /// Why.
         reason: String,
     },
+    /// The guest is held; `query-status` says more.
+    Stopped,
+    /// The guest goes on.
+    Resumed,
+    /// A request of the guest to a disk has failed, and that holds it.
+    DiskError(DiskError),
     /// It says why it is about to end.
     Leaving(Leaving),
     /// Anything else: an event that means nothing here, or no message at all.
     Other,
+}
+
+/// A request of the guest that a disk did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskError {
+    /// Which volume, by its place in the specification; `None` where it is another disk.
+    pub volume: Option<usize>,
+    /// QEMU's word for what was asked.
+    pub operation: String,
+    /// The system's words.
+    pub reason: String,
+}
+
+/// A guest that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// QEMU's word for it.
+    pub word: String,
+    /// It can go on.
+    pub resumable: bool,
 }
 
 /// Reads one line.
@@ -49,6 +77,16 @@ pub fn read(line: &[u8]) -> Line {
     let data = message.get("data");
     match message.get("event").and_then(Value::as_str) {
         Some("SHUTDOWN") => Line::Leaving(leaving(text(data.and_then(|data| data.get("reason"))))),
+        Some("STOP") => Line::Stopped,
+        Some("RESUME") => Line::Resumed,
+        Some("BLOCK_IO_ERROR") => {
+            let field = |name: &str| text(data.and_then(|data| data.get(name)));
+            if field("action") != "stop" {
+                return Line::Other;
+            }
+            let volume = field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
+            Line::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
+        }
         Some("GUEST_PANICKED") => Line::Leaving(Leaving::Panic),
         None if message.contains_key("QMP") => Line::Greeting,
         _ => Line::Other,
@@ -74,12 +112,15 @@ pub fn is_before_start(status: &Value) -> bool {
     status.get("status").and_then(Value::as_str) == Some("prelaunch")
 }
 
-/// Of the answer to `query-chardev`: somebody listens to this character device.
-pub fn is_listened_to(chardevs: &Value, label: &str) -> bool {
-    let all = chardevs.as_array().map(Vec::as_slice).unwrap_or_default();
-    let ours = all.iter().find(|one| one.get("label").and_then(Value::as_str) == Some(label));
-    let name = ours.and_then(|one| one.get("filename")).and_then(Value::as_str);
-    name.is_some_and(|name| !name.starts_with("disconnected"))
+/// Of the answer to `query-status`: the guest is held, by the words of `RunState` in QEMU's qapi/run-state.json.
+pub fn pause(status: &Value) -> Option<Pause> {
+    let word = status.get("status").and_then(Value::as_str)?;
+    let resumable = match word {
+        "io-error" | "paused" => true,
+        "internal-error" | "guest-panicked" | "shutdown" | "watchdog" => false,
+        _ => return None,
+    };
+    Some(Pause { word: word.to_owned(), resumable })
 }
 
 #[cfg(test)]
@@ -104,16 +145,26 @@ mod tests {
         assert_eq!(left("host-signal"), Line::Leaving(Leaving::Outside { reason: "host-signal".into() }));
         assert_eq!(one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#), Line::Leaving(Leaving::Panic));
         assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), Line::Other);
+        assert_eq!((one(r#"{"event": "STOP"}"#), one(r#"{"event": "RESUME"}"#)), (Line::Stopped, Line::Resumed));
+        let fault = |action: &str| {
+            let data = format!(
+                r#"{{"device": "", "node-name": "volume1", "reason": "No space left on device", "nospace": true,
+                "operation": "write", "action": "{action}"}}"#
+            );
+            one(&format!(r#"{{"event": "BLOCK_IO_ERROR", "data": {data}}}"#))
+        };
+        let reason = "No space left on device".to_owned();
+        let told = DiskError { volume: Some(1), operation: "write".into(), reason };
+        assert_eq!((fault("stop"), fault("report")), (Line::DiskError(told), Line::Other));
     }
 
     #[test]
     fn answers_are_looked_through() {
         assert!(is_before_start(&json!({"status": "prelaunch", "running": false})));
         assert!(!is_before_start(&json!({"status": "running"})));
-        let chardevs =
-            json!([{"label": "qmp", "filename": "unix:/a"}, {"label": "serial0", "filename": "disconnected:unix:/b"}]);
-        assert!(is_listened_to(&chardevs, "qmp") && !is_listened_to(&chardevs, "serial0"));
-        assert!(!is_listened_to(&json!(null), "qmp") && !is_listened_to(&chardevs, "none"));
+        let held = |word: &str| pause(&json!({"status": word, "running": false})).map(|pause| pause.resumable);
+        assert_eq!((held("io-error"), held("internal-error"), held("running")), (Some(true), Some(false), None));
+        assert_eq!((held("suspended"), pause(&json!(7))), (None, None), "a guest that sleeps is not held");
         assert_eq!(command(4, "cont"), "{\"execute\":\"cont\",\"id\":4}\n");
     }
 

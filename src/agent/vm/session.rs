@@ -1,12 +1,13 @@
-//! The two sockets of a running QEMU: control and serial console. Sees to it that both are held and the cards are plugged in
-//! before the guest's first instruction, then carries what is said and typed until both have ended.
+//! A running QEMU: its control socket, the file that it writes the console to, and the socket that takes what is typed. Sees to it that
+//! the cards are plugged in before the guest's first instruction, then carries until QEMU has ended.
 
 use super::{
-    console::Console,
+    console::{Console, Watch},
     machine::Leaving,
     process,
-    qmp::{self, Line},
+    qmp::{self, DiskError, Line, Pause},
 };
+use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 use std::{
     io,
@@ -15,23 +16,21 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Mutex, mpsc},
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at something that QEMU does in its own time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often it is looked whether QEMU has taken the console's connection.
-const LOOKS: u32 = 500;
-/// Largest piece of the console that is read at once, in bytes.
-const PIECE: usize = 4096;
+/// How long QEMU may take to listen to what is typed.
+const TYPING: Duration = Duration::from_secs(1);
 /// Messages that wait.
 const WAITING: usize = 32;
 
@@ -42,6 +41,15 @@ pub enum Told {
     Answered,
     /// The guest cannot be let run.
     CannotGo(String),
+    /// The guest is held.
+    Paused {
+        /// As QEMU says.
+        pause: Pause,
+        /// What a disk did not do before that.
+        error: Option<DiskError>,
+    },
+    /// The guest goes on.
+    Resumed,
     /// It is about to end.
     Leaving(Leaving),
 }
@@ -50,9 +58,9 @@ pub enum Told {
 pub struct Terms {
     /// Control socket.
     pub qmp: PathBuf,
-    /// Console socket.
+    /// The socket that takes what is typed.
     pub serial: PathBuf,
-    /// Where what the guest writes goes.
+    /// What the guest writes.
     pub console: Console,
     /// What is typed to it.
     pub typing: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
@@ -62,7 +70,7 @@ pub struct Terms {
     pub ip: Option<PathBuf>,
 }
 
-/// A session that runs; dropped, it lets go of both sockets.
+/// A session that runs; dropped, it lets go of QEMU.
 #[derive(Debug)]
 pub struct Session {
     told: mpsc::Receiver<Told>,
@@ -97,15 +105,24 @@ impl Session {
         self.gone.cancel();
     }
 
-    /// The next that is told; `None` when both sockets have ended.
+    /// The next that is told; `None` when QEMU's socket has ended.
     pub async fn next(&mut self) -> Option<Told> {
         self.told.recv().await
     }
 
     /// Presses the power button.
     pub fn power_down(&self) {
-        if let Err(error) = self.say.try_send("system_powerdown") {
-            tracing::warn!(%error, "the power button was not pressed");
+        self.say("system_powerdown");
+    }
+
+    /// Lets the guest go on.
+    pub fn resume(&self) {
+        self.say("cont");
+    }
+
+    fn say(&self, command: &'static str) {
+        if let Err(error) = self.say.try_send(command) {
+            tracing::warn!(%error, command, "QEMU was not told");
         }
     }
 }
@@ -117,22 +134,16 @@ async fn run(
     gone: &CancellationToken,
 ) -> io::Result<()> {
     let mut control = Control::open(&terms.qmp, tell, gone).await?;
-    let serial = connect(&terms.serial, gone).await?;
-    // Before QEMU has taken the connection, what the guest writes is lost.
-    let mut looks = 0;
-    while !qmp::is_listened_to(&control.ask("query-chardev").await?, "serial0") {
-        looks += 1;
-        if looks > LOOKS {
-            return Err(io::Error::other("QEMU does not take the console's connection"));
-        }
-        sleep(PAUSE).await;
-    }
+    let written = terms.console.watch()?;
+    terms.console.look();
     if qmp::is_before_start(&control.ask("query-status").await?) {
         plug(&terms).await.map_err(io::Error::other)?;
         control.ask("cont").await?;
     }
     let _ = tell.send(Told::Answered).await;
-    carry(control, serial, &terms, heard).await
+    // It may have been held while nobody looked.
+    control.is_held = true;
+    carry(control, &written, &terms, heard).await
 }
 
 /// Plugs each port, which QEMU has made, into its bridge.
@@ -149,36 +160,65 @@ async fn plug(terms: &Terms) -> Result<(), String> {
 
 async fn carry(
     mut control: Control<'_>,
-    serial: UnixStream,
+    written: &Watch,
     terms: &Terms,
     mut heard: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
-    let (mut serial, mut keyboard) = serial.into_split();
     let mut typing = terms.typing.lock().await;
-    let mut piece = [0; PIECE];
-    let (mut is_controlled, mut is_heard) = (true, true);
-    while is_controlled || is_heard {
+    let mut keyboard = Keyboard { place: &terms.serial, socket: None };
+    loop {
+        if std::mem::take(&mut control.is_held) {
+            control.tell_pause().await?;
+        }
         tokio::select! {
-            line = control.lines.next(), if is_controlled => match line {
+            line = control.lines.next() => match line {
                 Ok(Some(line)) => control.note(&line).await,
-                Ok(None) | Err(_) => is_controlled = false,
+                Ok(None) | Err(_) => break,
             },
-            length = serial.read(&mut piece), if is_heard => match length {
-                Ok(0) | Err(_) => is_heard = false,
-                Ok(length) => terms.console.wrote(&piece[..length]),
-            },
-            Some(typed) = typing.recv(), if is_heard => {
-                // A guest that does not read loses what was typed, not its console.
-                let _ = keyboard.try_write(&typed);
+            new = written.changed() => {
+                new?;
+                terms.console.look();
             }
-            Some(command) = heard.recv(), if is_controlled => {
+            Some(typed) = typing.recv() => {
+                // A guest that does not read loses what was typed, not its console.
+                if let Err(error) = keyboard.types(&typed).await {
+                    tracing::debug!(%error, "what was typed is lost");
+                }
+            }
+            Some(command) = heard.recv() => {
                 control.say(command).await?;
             }
         }
     }
-    // Kept until here: half a socket that is dropped is shut down.
-    let _ = keyboard.shutdown().await;
+    // QEMU has written all that it ever will.
+    terms.console.look();
     Ok(())
+}
+
+/// Takes what is typed to QEMU. It never reads: whatever QEMU cannot give away at once it would write to its file again later.
+struct Keyboard<'a> {
+    place: &'a Path,
+    socket: Option<UnixStream>,
+}
+
+impl Keyboard<'_> {
+    async fn types(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(socket) = &self.socket {
+            match socket.try_write(bytes) {
+                // QEMU hung up: it does so when the guest does not read.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.socket = None,
+                written => return written.map(drop),
+            }
+        }
+        let opened = async {
+            let socket = UnixStream::connect(self.place).await?;
+            shutdown(&socket, Shutdown::Read)?;
+            socket.writable().await?;
+            Ok::<_, io::Error>(socket)
+        };
+        let socket = timeout(TYPING, opened).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        self.socket.insert(socket).try_write(bytes).map(drop)
+    }
 }
 
 /// The control socket after its greeting.
@@ -187,12 +227,16 @@ struct Control<'a> {
     write: OwnedWriteHalf,
     last: u64,
     tell: &'a mpsc::Sender<Told>,
+    /// The guest is held, or may be: it is asked why.
+    is_held: bool,
+    /// What a disk did not do.
+    error: Option<DiskError>,
 }
 
 impl<'a> Control<'a> {
     async fn open(path: &Path, tell: &'a mpsc::Sender<Told>, gone: &CancellationToken) -> io::Result<Self> {
         let (read, write) = connect(path, gone).await?.into_split();
-        let mut control = Control { lines: Lines::new(read), write, last: 0, tell };
+        let mut control = Control { lines: Lines::new(read), write, last: 0, tell, is_held: false, error: None };
         while qmp::read(&control.line().await?) != Line::Greeting {}
         control.ask("qmp_capabilities").await?;
         Ok(control)
@@ -223,8 +267,20 @@ impl<'a> Control<'a> {
         }
     }
 
-    async fn note(&self, line: &[u8]) {
+    async fn tell_pause(&mut self) -> io::Result<()> {
+        let Some(pause) = qmp::pause(&self.ask("query-status").await?) else { return Ok(()) };
+        let _ = self.tell.send(Told::Paused { pause, error: self.error.clone() }).await;
+        Ok(())
+    }
+
+    async fn note(&mut self, line: &[u8]) {
         match qmp::read(line) {
+            Line::Stopped => self.is_held = true,
+            Line::DiskError(error) => self.error = Some(error),
+            Line::Resumed => {
+                self.error = None;
+                drop(self.tell.send(Told::Resumed).await);
+            }
             Line::Leaving(leaving) => drop(self.tell.send(Told::Leaving(leaving)).await),
             Line::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
             _ => {}

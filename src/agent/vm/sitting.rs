@@ -1,7 +1,7 @@
 //! A console, brought to the central node by a connection of its own: what is kept, what comes, and what somebody types.
 
 use super::{
-    console::{Console, Listening},
+    console::{Console, Heard, Listening, Live},
     desk::Way,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use std::time::Duration;
-use tokio::{sync::broadcast::error::RecvError, time::timeout};
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{self, Message};
 
 /// Silence after which nobody is there any more; the central node pings several times in it.
@@ -73,20 +73,20 @@ async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Erro
 /// What comes. A reader that is slow holds up nothing but this: what it misses is told.
 async fn tell(
     out: &mut Out,
-    mut new: tokio::sync::broadcast::Receiver<Vec<u8>>,
+    mut new: Live,
     mut unheard: tokio::sync::watch::Receiver<()>,
 ) -> Result<(), tungstenite::Error> {
     loop {
         tokio::select! {
             Ok(()) = unheard.changed() => note(out, &ConsoleNote::Unheard).await?,
-            piece = new.recv() => match piece {
-                Ok(bytes) => {
+            heard = new.next() => match heard {
+                Heard::Bytes(bytes) => {
                     for piece in bytes.chunks(MAX_PIECE) {
                         out.send(Message::Binary(piece.to_vec().into())).await?;
                     }
                 }
-                Err(RecvError::Lagged(pieces)) => note(out, &ConsoleNote::Lost { pieces }).await?,
-                Err(RecvError::Closed) => return end(out, "the virtual machine was released".to_owned()).await,
+                Heard::Lost(bytes) => note(out, &ConsoleNote::Lost { bytes }).await?,
+                Heard::Over => return end(out, "the virtual machine was released".to_owned()).await,
             },
         }
     }

@@ -2,9 +2,12 @@
 //! machine names them. A transfer that breaks off goes on where it was, also by a later agent; each file is fetched once at a time,
 //! whoever wants it. Under its digest lies only what has it.
 
-use super::{desk::Way, room::room};
+use super::{desk::Way, host::Places, memory, promised::Promised, room::room};
 use crate::{
-    agent::call::{self, Piece},
+    agent::{
+        call::{self, Piece},
+        facts::Tree,
+    },
     id::Digest,
     wire::{
         VOLUMES_PATH,
@@ -17,9 +20,9 @@ use std::{
     fs,
     io::{self, ErrorKind, Read as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -37,6 +40,8 @@ const PIECE: u64 = 16 << 20;
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Files that are fetched at once.
 const AT_ONCE: usize = 4;
+/// Longest word on what does not come, in characters.
+const MAX_TROUBLE: usize = 200;
 /// Part of a file: the end of its name.
 const PART: &str = "part";
 /// Bytes that are read at once of a part that an earlier agent left.
@@ -54,10 +59,9 @@ pub struct Volumes {
 
 #[derive(Debug)]
 struct Folders {
-    /// Where files lie.
-    volumes: PathBuf,
-    /// Root of the file system: memory is looked at there.
-    root: PathBuf,
+    places: Places,
+    /// What of the node's memory is given away.
+    promised: Promised,
 }
 
 #[derive(Debug)]
@@ -70,13 +74,15 @@ struct Fetch {
 struct Progress {
     bytes: AtomicU64,
     of: AtomicU64,
+    /// Why the last piece did not come.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Volumes {
     /// Those of a folder, which need not exist; the way to the central node may come later, and another one.
-    pub fn new(folder: &Path, root: &Path, way: watch::Receiver<Option<Way>>) -> Self {
+    pub fn new(places: Places, promised: Promised, way: watch::Receiver<Option<Way>>) -> Self {
         Volumes {
-            places: Arc::new(Folders { volumes: folder.to_owned(), root: root.to_owned() }),
+            places: Arc::new(Folders { places, promised }),
             way,
             under_way: BTreeMap::new(),
             seats: Arc::new(tokio::sync::Semaphore::new(AT_ONCE)),
@@ -112,6 +118,8 @@ impl Volumes {
             if let Some(Fetch { progress, .. }) = self.under_way.get(&digest) {
                 sum.bytes = sum.bytes.saturating_add(progress.bytes.load(Ordering::Relaxed));
                 sum.of = sum.of.saturating_add(progress.of.load(Ordering::Relaxed));
+                let trouble = progress.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                sum.trouble = sum.trouble.or(trouble);
             }
         }
         sum
@@ -149,7 +157,7 @@ impl Volumes {
             }
             is_named
         });
-        for entry in fs::read_dir(&self.places.volumes).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.places.places.images).into_iter().flatten().flatten() {
             let path = entry.path();
             let digest = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
             if digest.is_some_and(|digest| !named.contains(&digest)) {
@@ -164,7 +172,13 @@ impl Volumes {
 
 impl Folders {
     fn whole(&self, digest: &Digest) -> PathBuf {
-        self.volumes.join(digest.to_string())
+        self.places.images.join(digest.to_string())
+    }
+
+    /// Bytes that may still be fetched: in memory, what machines were promised is not free, whether they have touched it or not.
+    fn room(&self) -> io::Result<u64> {
+        let Places { root, machines, images, .. } = &self.places;
+        room(images, self.promised.left(memory::read(&Tree::new(root), machines)))
     }
 
     fn part(&self, digest: &Digest) -> PathBuf {
@@ -230,10 +244,14 @@ impl Job {
         while part.of != Some(part.bytes) {
             let before = part.bytes;
             match self.piece(&mut part).await {
-                Ok(()) => pause = RETRY.0,
+                Ok(()) => {
+                    pause = RETRY.0;
+                    self.trouble(None);
+                }
                 Err(Fault::Final(refusal)) => return Err(refusal),
                 Err(Fault::Again(reason)) => {
                     tracing::warn!(volume = %self.digest.short(), bytes = part.bytes, reason, "a volume does not come");
+                    self.trouble(Some(reason));
                     pause = if part.bytes > before { RETRY.0 } else { (pause * 2).min(RETRY.1) };
                     sleep(pause).await;
                 }
@@ -300,8 +318,14 @@ impl Job {
         part.file.flush().await.map_err(|error| Fault::Final(self.disk(&error)))
     }
 
+    /// Why nothing comes, for whoever waits for it.
+    fn trouble(&self, why: Option<String>) {
+        let why = why.map(|why| format!("{}: {why}", self.digest.short()).chars().take(MAX_TROUBLE).collect());
+        *self.progress.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
     fn has_room(&self, wanted: u64) -> Result<(), VmRefusal> {
-        let free = room(&self.places.volumes, &self.places.root).map_err(|error| self.disk(&error))?;
+        let free = self.places.room().map_err(|error| self.disk(&error))?;
         if wanted <= free {
             return Ok(());
         }
@@ -310,7 +334,7 @@ impl Job {
     }
 
     fn full(&self, why: String) -> VmRefusal {
-        let folder = self.places.volumes.display();
+        let folder = self.places.places.images.display();
         refusal(VmRefusalReason::StoreFull, format!("{} does not fit into {folder}: {why}", self.digest.short()))
     }
 

@@ -2,7 +2,9 @@
 
 mod enroll;
 mod profiles;
+mod rules;
 mod segments;
+mod vms;
 
 use super::*;
 use proptest::prelude::*;
@@ -92,7 +94,7 @@ fn the_sample_is_valid_with_every_optional_key_taken_into_use_and_its_examples_a
     let full = read(&text.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
     let plain = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((full.ssh_keys.len(), full.profiles.len()), (1, 3));
-    assert_eq!(full.profiles[&"vfio-host".parse().expect("a name")].vfio.len(), 4);
+    assert_eq!(full.profiles[&"vm-host".parse().expect("a name")].vfio.len(), 4);
     assert_eq!((full.boot, full.blobs_dir), (plain.boot, plain.blobs_dir));
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     id::{PciAddress, VfioSelector, serde_as_text},
-    wire::vm::VmSpec,
+    wire::vm::{RawDisk, SpecFault, VmSpec},
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -28,6 +28,9 @@ pub struct VmAsk {
     /// Seconds that the guest has to end by itself when it is stopped.
     #[serde(default = "default_grace")]
     pub grace_s: u32,
+    /// It is not bound to the NUMA node of its units.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub numa_anywhere: bool,
 }
 
 fn default_grace() -> u32 {
@@ -39,13 +42,41 @@ impl VmAsk {
     pub fn new(spec: VmSpec) -> Self {
         let each = spec.units.iter().cloned().map(UnitWish::named).collect();
         let units = UnitsAsk { whole: false, each };
-        VmAsk { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S }
+        VmAsk { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
+    }
+
+    /// Everything that is wrong with it, whatever node it runs on.
+    pub fn faults(&self) -> Vec<SpecFault> {
+        let volumes = self.spec.volumes.iter().map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
+        let cards = self.spec.nics.iter().map(|nic| nic.slot);
+        let mut faults = self.spec.faults();
+        faults
+            .extend(self.beyond_its_slots(volumes, |index| (format!("volume[{index}].disk"), "is the disk", "volume")));
+        faults
+            .extend(self.beyond_its_slots(cards, |index| (format!("nic[{index}].slot"), "has the addresses", "card")));
+        faults
+    }
+
+    /// Of volumes or cards, those that are a part of a slot where no unit is left that it could be the slot of; `of_slot` says which
+    /// are, `words` gives key, what it is of the slot, and what it is called.
+    fn beyond_its_slots(
+        &self,
+        of_slot: impl Iterator<Item = bool>,
+        words: impl Fn(usize) -> (String, &'static str, &'static str),
+    ) -> impl Iterator<Item = SpecFault> {
+        let slots = if self.units.whole { usize::MAX } else { self.units.each.len() };
+        let beyond = of_slot.enumerate().filter(|(_, is)| *is).skip(slots);
+        beyond.map(move |(index, _)| {
+            let (key, part, what) = words(index);
+            let message = format!("{part} of a slot, and no unit is left whose slot that could be");
+            SpecFault { key, message, hint: format!("ask for one unit for each such {what}: units = [\"any\"]") }
+        })
     }
 
     /// True if it stands on what only one node has: units, or a disk of it.
     pub fn is_bound(&self) -> bool {
-        let raw = |volume: &crate::wire::vm::Volume| matches!(volume.source, crate::wire::vm::VolumeSource::Raw { .. });
-        self.units.whole || !self.units.each.is_empty() || self.spec.volumes.iter().any(raw)
+        let raw = self.spec.volumes.iter().any(|volume| volume.source.disk().is_some());
+        self.units.whole || !self.units.each.is_empty() || raw
     }
 }
 

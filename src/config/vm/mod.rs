@@ -12,24 +12,36 @@
 //! name = "root"
 //! format = "qcow2"
 //! digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-//! [[nic]]                           # a private network; on a bridge with bridge = "br0"
+//! [[volume]]
+//! name = "scratch"
+//! format = "raw"                    # a whole disk of the node, by its wwid or serial number
+//! disk = "slot"                     # or that of its slot: the n-th such volume, of the n-th unit
+//! digest = "9f86d0..."              # an image that is written onto it first; it has to be empty, or overwrite = true
+//! on_release = "wipe"               # or "keep"; a slot's is wiped, one that is named is not
+//! [[nic]]                           # a private network; on a bridge with bridge = "br0"; slot = true: with the addresses of its slot
 //! [cloud_init]
 //! user_data = "#cloud-config\n"
 //! ```
 //! Bounds, and what holds between fields, are the wire's ([`VmSpec::faults`]): the node asks the same. Here they get their lines.
 
 mod ask;
+mod mac;
+mod template;
 
 pub use ask::{DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitWishError, UnitWish, UnitsAsk, VmAsk};
+pub use mac::derived_mac;
+pub(super) use template::template;
+pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};
 
 use super::{
-    Faults,
+    Faults, MacPrefix,
     reader::{self, Document, Table, write_duration},
+    suggest,
 };
 use crate::{
-    id::{Digest, MacAddr, Secret, SystemUuid, VmName},
+    id::{Digest, Secret, SystemUuid, TemplateName, VmName},
     wire::vm::{
-        ByteSize, CloudInit, Firmware, InterfaceName, MachineType, Nic, RestartPolicy, RestartWhen, SpecFault, VmSpec,
+        ByteSize, CloudInit, InterfaceName, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec,
         Volume, VolumeSource,
     },
 };
@@ -41,27 +53,43 @@ const ANY_DURATION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_s
 const PLACEHOLDER_NAME: &str = "vm";
 const PLACEHOLDER_MIB: u64 = 1024;
 
-/// Reads the text of a `vm.toml`. `file` is what faults name; `fresh` is the UUID that the machine gets if the text has none.
+/// Reads the text of a `vm.toml` that stands for itself. `file` is what faults name; `fresh` is the UUID that the machine gets if the
+/// text has none.
 ///
 /// # Errors
 /// All faults at once, in the order of their lines.
 pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
+    parse_with(text, file, fresh, Some(&VmTemplates::new()))
+}
+
+/// The same with the templates of a site. `None` says that they are not known: what one may say is then not missing.
+///
+/// # Errors
+/// All faults at once, in the order of their lines.
+pub fn parse_with(
+    text: &str,
+    file: &Path,
+    fresh: SystemUuid,
+    templates: Option<&VmTemplates>,
+) -> Result<VmAsk, Faults> {
     let document = reader::parse(text, file)?;
-    let ask = read(&document, fresh);
+    let ask = read(&document, fresh, templates);
     document.finish(Some(ask))
 }
 
-/// Reads a file that holds one.
+/// The text of a file that holds one.
 ///
 /// # Errors
-/// All faults at once; one when the file cannot be read.
-pub fn load(file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
-    parse(&reader::read_text(file, "name the file of the virtual machine with -f FILE")?, file, fresh)
+/// One fault when it cannot be read.
+pub fn read_file(file: &Path) -> Result<String, Faults> {
+    reader::read_text(file, "name the file of the virtual machine with -f FILE")
 }
 
 /// The tables of the file, kept until all faults have their lines.
 struct Written<'d> {
     root: Table<'d>,
+    /// The template that says what the file does not.
+    template: Option<&'d TemplateName>,
     restart: Option<Table<'d>>,
     cloud_init: Option<Table<'d>>,
     /// Those that became a volume or a card: the n-th here is the n-th of the specification.
@@ -69,19 +97,18 @@ struct Written<'d> {
     nics: Vec<Table<'d>>,
 }
 
-fn read(document: &Document, fresh: SystemUuid) -> VmAsk {
+fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmAsk {
     let root = document.root();
-    let mut spec = head(&root, fresh);
+    let (template, given) = template_of(&root, templates).unzip();
+    let given = VmTemplate::read(&root).or(given.unwrap_or(&VmTemplate::default()));
+    let (mut spec, numa_anywhere) = head(&root, fresh, &given, templates);
     let units = units(&root);
     spec.units = units.each.iter().filter_map(UnitWish::address).collect();
     let only_wished = spec.units.is_empty() && (units.whole || !units.each.is_empty());
     if only_wished && spec.machine == MachineType::Pc {
         root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
     }
-    let policies = [("wait", OnNodeLoss::Wait), ("restart", OnNodeLoss::Restart)];
-    let on_node_loss = root.choice("on_node_loss", &policies).map(|policy| policy.value).unwrap_or_default();
-    let grace = root.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
-    let grace_s = grace.map_or(DEFAULT_GRACE_S, |grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
+    let (on_node_loss, grace_s) = (given.on_node_loss.unwrap_or_default(), given.grace_s.unwrap_or(DEFAULT_GRACE_S));
     let restart = root.table("restart");
     if let Some(table) = &restart {
         spec.restart = restart_policy(table);
@@ -99,11 +126,12 @@ fn read(document: &Document, fresh: SystemUuid) -> VmAsk {
         spec.nics.push(nic(&table, spec.uuid, spec.nics.len()));
         nics.push(table);
     }
-    let written = Written { root, restart, cloud_init, volumes, nics };
-    for fault in spec.faults() {
+    let written = Written { root, template, restart, cloud_init, volumes, nics };
+    let ask = VmAsk { spec, units, on_node_loss, grace_s, numa_anywhere };
+    for fault in ask.faults() {
         written.report(fault);
     }
-    VmAsk { spec, units, on_node_loss, grace_s }
+    ask
 }
 
 /// A number of them, `"all"`, or a list with one entry for each.
@@ -148,42 +176,48 @@ impl Written<'_> {
             .unwrap_or_else(|| {
                 // `units[1]`: the list has the line.
                 let list = key.split('[').next().unwrap_or(&key);
-                self.root.fault(list, message, hint);
+                match self.template.filter(|_| !self.root.has(list)) {
+                    Some(template) => self.root.fault(list, format!("{message} (template `{template}`)"), hint),
+                    None => self.root.fault(list, message, hint),
+                }
             });
     }
 }
 
-fn head(root: &Table<'_>, fresh: SystemUuid) -> VmSpec {
-    let number = |key: &str| {
-        // Its bounds are the wire's; here only what fits.
-        let number = root.integer(key, 0..=i64::from(u32::MAX));
-        number.map(|number| u32::try_from(number.value).unwrap_or(u32::MAX))
+/// The template that a file names, else the one for all; a fault where there is none of that name.
+fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Option<(&'d TemplateName, &'d VmTemplate)> {
+    let (name, templates) = (root.parsed::<TemplateName>("template"), templates?);
+    let Some(name) = name else {
+        return templates.iter().find(|(name, _)| !root.has("template") && name.as_str() == DEFAULT_TEMPLATE);
     };
-    let flag = |key: &str| root.bool(key).is_some_and(|flag| flag.value);
-    let name = root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
-    let vcpus = root.required("vcpus", number("vcpus"), "say how many processors it has: vcpus = 8");
-    let memory = root.required("memory", root.parsed("memory"), "say how much memory it has: memory = \"64G\"");
-    let machines = [("q35", MachineType::Q35), ("pc", MachineType::Pc)];
-    let firmwares = [("bios", Firmware::Bios), ("uefi", Firmware::Uefi)];
-    VmSpec {
-        name: name.map_or_else(placeholder, |name| name.value),
-        uuid: root.parsed("uuid").map_or(fresh, |uuid| uuid.value),
-        vcpus: vcpus.unwrap_or(1),
-        memory: memory.map_or(ByteSize::from_mib(PLACEHOLDER_MIB), |memory| memory.value),
-        machine: root.choice("machine", &machines).map(|machine| machine.value).unwrap_or_default(),
-        cpu: root.parsed("cpu").map(|cpu| cpu.value).unwrap_or_default(),
-        firmware: root.choice("firmware", &firmwares).map(|firmware| firmware.value).unwrap_or_default(),
-        secure_boot: flag("secure_boot"),
-        vtpm: flag("vtpm"),
-        hugepages: flag("hugepages"),
-        numa_node: number("numa_node"),
-        volumes: Vec::new(),
-        cloud_init: None,
-        nics: Vec::new(),
-        units: Vec::new(),
-        restart: RestartPolicy::default(),
-        allow_tcg: flag("allow_tcg"),
+    let found = templates.get_key_value(&name.value);
+    if found.is_none() {
+        let hint = suggest(name.as_str(), templates.keys().map(TemplateName::as_str));
+        root.fault_at(&name, format!("the site has no template `{}`", name.value), hint);
     }
+    found
+}
+
+/// What the file says of the machine itself, and of the rest what its template gave; and whether it may lie on any NUMA node.
+fn head(root: &Table<'_>, fresh: SystemUuid, given: &VmTemplate, templates: Option<&VmTemplates>) -> (VmSpec, bool) {
+    let name = root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
+    if let Some(templates) = templates {
+        let names: Vec<&str> = templates.keys().map(TemplateName::as_str).collect();
+        let known =
+            if names.is_empty() { String::new() } else { format!(", or name a template: {}", names.join(", ")) };
+        root.required("vcpus", given.vcpus, format!("say how many processors it has: vcpus = 8{known}"));
+        root.required("memory", given.memory, format!("say how much memory it has: memory = \"64G\"{known}"));
+    }
+    let anywhere = root.kind("numa_node") == Some("string") && root.choice("numa_node", &[("any", ())]).is_some();
+    let numa_node = || root.integer("numa_node", 0..=i64::from(u32::MAX));
+    let numa_node = if root.kind("numa_node") == Some("string") { None } else { numa_node() };
+    let name = name.map_or_else(placeholder, |name| name.value);
+    let uuid = root.parsed("uuid").map_or(fresh, |uuid| uuid.value);
+    let spec = VmSpec {
+        numa_node: numa_node.map(|node| u32::try_from(node.value).unwrap_or(u32::MAX)),
+        ..given.spec(name, uuid, 1, ByteSize::from_mib(PLACEHOLDER_MIB))
+    };
+    (spec, anywhere)
 }
 
 fn placeholder() -> VmName {
@@ -238,45 +272,57 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
     let digest = table.parsed::<Digest>("digest").map(|digest| digest.value);
     let size = table.parsed::<ByteSize>("size").map(|size| size.value);
     let disk = table.parsed("disk").map(|disk| disk.value);
+    let overwrite = table.bool("overwrite").is_some_and(|overwrite| overwrite.value);
+    let words = [("keep", OnRelease::Keep), ("wipe", OnRelease::Wipe)];
+    let on_release = table.choice("on_release", &words).map(|word| word.value);
     let beside = |key: &str, word: &str| {
         if table.has(key) {
             table.fault(key, format!("stands beside format = \"{word}\""), "remove it");
         }
     };
+    let of_disk = ["disk", "overwrite", "on_release"];
     let needs_digest =
         |digest| table.required("digest", digest, "name its file by its SHA-256: digest = \"9f86d0...\"");
     let source = match format?.value {
         Format::Qcow2 => {
-            beside("disk", "qcow2");
+            of_disk.iter().for_each(|key| beside(key, "qcow2"));
             VolumeSource::Qcow2 { digest: needs_digest(digest)?, size }
         }
         Format::Iso => {
-            beside("disk", "iso");
+            of_disk.iter().for_each(|key| beside(key, "iso"));
             beside("size", "iso");
             VolumeSource::Iso { digest: needs_digest(digest)? }
         }
         Format::Raw => {
-            beside("digest", "raw");
             beside("size", "raw");
-            let hint = "name a disk of the node by its wwid or serial number, as `meshd node show` lists them";
-            VolumeSource::Raw { disk: table.required("disk", disk, hint)? }
+            if (overwrite || table.has("overwrite")) && digest.is_none() && !table.has("digest") {
+                table.fault(
+                    "overwrite",
+                    "nothing is written onto the disk",
+                    "name an image by its digest, or remove it",
+                );
+            }
+            let hint = "write \"slot\" for the disk of its slot, or the wwid or serial number of one that `meshd node show` lists";
+            VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, on_release }
         }
     };
     Some(Volume { name: name?.value, source })
 }
 
 fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
+    let slot = table.bool("slot").is_some_and(|slot| slot.value);
+    for key in ["mac", "address"] {
+        if slot && table.has(key) {
+            table.fault(key, "is that of its slot, as `slot = true` says", "leave one of the two out");
+        }
+    }
     Nic {
-        mac: table.parsed("mac").map_or_else(|| derived_mac(uuid, index), |mac| mac.value),
+        slot,
+        // The central node makes another one of it where the site says how they begin, or where somebody has it.
+        mac: table.parsed("mac").map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
         address: table.ipv4("address").map(|address| address.value),
         bridge: table.parsed::<InterfaceName>("bridge").map(|bridge| bridge.value),
     }
-}
-
-/// The same machine has the same cards wherever it runs. 52:54:00 is what QEMU's machines are known by.
-fn derived_mac(uuid: SystemUuid, index: usize) -> MacAddr {
-    let Digest(digest) = Digest::of_fields([b"mesh-vm-mac/1".as_slice(), &uuid.0, &index.to_be_bytes()]);
-    MacAddr([0x52, 0x54, 0x00, digest[0], digest[1], digest[2]])
 }
 
 #[cfg(test)]

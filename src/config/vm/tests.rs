@@ -48,7 +48,9 @@ fn the_annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
         _ => line.to_owned(),
     };
     let whole: Vec<String> = sample.lines().map(uncomment).collect();
-    let spec = read(&whole.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
+    let templates = VmTemplates::from([("small".parse().expect("a name"), VmTemplate::default())]);
+    let spec = parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates)).map(|ask| ask.spec);
+    let spec = spec.unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(spec.volumes.len(), 3);
     assert!(spec.cloud_init.is_some() && spec.nics[0].address.is_some());
 }

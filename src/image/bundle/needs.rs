@@ -4,6 +4,7 @@ use super::BundleFault;
 use crate::image::command::Run;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -37,12 +38,28 @@ impl Libraries {
 
     /// What the programs and plug-ins need.
     pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<Found, BundleFault> {
+        let found = self.list(programs, &BTreeSet::new())?;
+        // A package may have a folder of its own for its libraries, which its programs name by RUNPATH.
+        let private =
+            found.1.iter().filter_map(|absent| self.private(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
+        if private.is_empty() { Ok(found) } else { self.list(programs, &private) }
+    }
+
+    /// The one folder below those of all that has a library.
+    fn private(&self, library: &str) -> Option<PathBuf> {
+        let below = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+        let mut found = below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<Found, BundleFault> {
         let (mut there, mut absent) = Found::default();
         let Some(loader) = self.loader_path() else {
             absent.insert(format!("{} (which every program needs)", self.loader));
             return Ok((there, absent));
         };
-        let path = self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        let path =
+            self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
         for program in programs {
             let run = Run::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
             // Libraries of this machine are no libraries of the bundle.
@@ -71,6 +88,19 @@ fn parse(line: &str) -> Option<(&str, Option<&Path>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_in_a_folder_of_its_package_is_found_where_there_is_one() {
+        let tree = tempfile::tempdir().unwrap();
+        let libraries = Libraries::of(tree.path()).unwrap();
+        let folder = libraries.folders[1].clone();
+        for place in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
+            fs::create_dir_all(folder.join(place).parent().unwrap()).unwrap();
+            fs::write(folder.join(place), "").unwrap();
+        }
+        assert_eq!(libraries.private("libswtpm.so.0"), Some(folder.join("swtpm")));
+        assert_eq!((libraries.private("libtwice.so"), libraries.private("libnone.so")), (None, None));
+    }
 
     #[test]
     fn a_library_is_found_missing_or_the_kernels() {

@@ -58,6 +58,9 @@ pub struct Drain {
     /// What becomes of what runs: `wait` until it ends, or `stop` it.
     #[schema(value_type = String)]
     pub workloads: Workloads,
+    /// With `stop`: seconds that guests have to end by themselves, in place of what each has by its own; an hour at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_s: Option<u32>,
 }
 
 /// Body of `replace`.

@@ -177,9 +177,11 @@ async fn logs(
             match frame {
                 ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
-                ConsoleFrame::Note(ConsoleNote::Lost { .. }) => {
-                    let told = "\r\n[meshd: some of what it wrote is missing here: this reader was too slow]\r\n";
-                    return Some((Ok(Bytes::from_static(told.as_bytes())), tail));
+                ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
+                    let told = format!(
+                        "\r\n[meshd: {bytes} bytes of what it wrote are missing here: this reader was too slow]\r\n"
+                    );
+                    return Some((Ok(told.into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}
             }

@@ -8,9 +8,9 @@ use super::{
     table::{Nothing, One, Routes},
     view::{DoctorView, Drain, NodeView, Replace, Replaced},
 };
-use crate::config::Whom;
+use crate::config::{Whom, vm::MAX_GRACE_S};
 use crate::fleet::{By, Verb};
-use crate::serve::central::Shared;
+use crate::serve::central::{Shared, Workloads};
 use axum::{
     Json,
     extract::{Path, State},
@@ -77,9 +77,13 @@ async fn drain(
     by: By,
     order: Body<Option<Drain>>,
 ) -> Answer<NodeView> {
-    let Drain { workloads } = body(order)?.unwrap_or_default();
+    let Drain { workloads, grace_s } = body(order)?.unwrap_or_default();
+    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == Workloads::Wait) {
+        let told = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
+        return Err(Refused::bad_request(told));
+    }
     let id = central.resolve(&node)?;
-    central.drain_with(id, workloads, &by).await?;
+    central.drain_with(id, workloads, grace_s, &by).await?;
     shown(&central, id)
 }
 

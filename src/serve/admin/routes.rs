@@ -22,7 +22,7 @@ use super::{
 use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
-    central::{Rendered, Shared},
+    central::{Rendered, Shared, work_on},
     metrics,
 };
 use crate::trust::Role;
@@ -300,7 +300,7 @@ pub(super) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        Some(NodeDetail::new(node, model.boot_of(node), &central.site(), &link))
+        Some(NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id)))
     });
     detail.map(Json).ok_or_else(|| gone(id))
 }
@@ -386,7 +386,8 @@ async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Profil
 pub(super) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
-        Some(NodeView::new(node, model.boot_of(node), &central.site(), &central.link_state(id)))
+        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.link_state(id));
+        Some(view.working(work_on(model, id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }

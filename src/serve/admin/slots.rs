@@ -8,29 +8,39 @@ use super::{
     table::{Many, Nothing, One, Routes},
 };
 use crate::fleet::{By, Verb};
+use crate::id::MacAddr;
 use crate::serve::central::{Shared, SlotParts};
 use crate::trust::Role;
 use crate::wire::vm::DiskIdentity;
-use crate::work::{Slot, SlotId, SlotState};
+use crate::work::{Near, Pick, Slot, SlotCard, SlotId, SlotState};
 use axum::{
     Json,
     extract::{Path, State},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 use utoipa::ToSchema;
 
 /// Body of an approval: what belongs to the slot beside its unit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApproveSlot {
-    /// A disk of the node, by its wwid or serial number.
+    /// A disk of the node, by its wwid or serial number; or `nearest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    pub disk: Option<DiskIdentity>,
-    /// A fabric device of the node. Of slots that share one, one is given at a time.
+    pub disk: Option<Pick<DiskIdentity>>,
+    /// A fabric device of the node, or `nearest`. Of slots that share one, one is given at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fabric: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub fabric: Option<Pick<String>>,
+    /// The MAC address of the card of whoever has it, where that machine's file says `slot = true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub mac: Option<MacAddr>,
+    /// Its IPv4 address in a network of the site. It needs `mac`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub address: Option<Ipv4Addr>,
 }
 
 /// A slot.
@@ -54,16 +64,49 @@ pub struct SlotView {
     pub disk: Option<DiskIdentity>,
     /// The fabric device that belongs to it.
     pub fabric: Option<String>,
+    /// The addresses that belong to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub mac: Option<MacAddr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    /// Its IPv4 address.
+    pub address: Option<Ipv4Addr>,
+    /// The disk that is nearest to its unit, as its node tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_disk: Option<String>,
+    /// The fabric device that is nearest to its unit, as its node tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_fabric: Option<String>,
+    /// What of it is on another NUMA node than its unit: of what belongs to it, or of what is nearest while nobody approved it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mismatch: String,
     /// Somebody approved it.
     pub approved: bool,
 }
 
 impl From<Slot> for SlotView {
     fn from(slot: Slot) -> Self {
-        let Slot { id, state, reason, numa, functions, approved } = slot;
+        let Slot { id, state, reason, numa, functions, approved, near, mismatch } = slot;
         let is_approved = approved.is_some();
+        let card = approved.as_ref().and_then(|approved| approved.card);
         let (disk, fabric) = approved.map_or((None, None), |approved| (approved.disk, approved.fabric));
-        SlotView { id, state, reason, functions, numa, disk, fabric, approved: is_approved }
+        let Near { disk: near_disk, fabric: near_fabric } = near;
+        SlotView {
+            id,
+            state,
+            reason,
+            functions,
+            numa,
+            disk,
+            fabric,
+            mac: card.map(|card| card.mac),
+            address: card.and_then(|card| card.address),
+            near_disk,
+            near_fabric,
+            mismatch,
+            approved: is_approved,
+        }
     }
 }
 
@@ -118,9 +161,12 @@ async fn approve(
     by: By,
     order: Body<Option<ApproveSlot>>,
 ) -> Answer<SlotView> {
-    let ApproveSlot { disk, fabric } = body(order)?.unwrap_or_default();
-    let id = named(&central, id)?;
-    Ok(Json(central.approve_slot(id, SlotParts { disk, fabric }, &by).await?.into()))
+    let ApproveSlot { disk, fabric, mac, address } = body(order)?.unwrap_or_default();
+    if mac.is_none() && address.is_some() {
+        return Err(Refused::bad_request("an address without a MAC address is no card's"));
+    }
+    let (id, card) = (named(&central, id)?, mac.map(|mac| SlotCard { mac, address }));
+    Ok(Json(central.approve_slot(id, SlotParts { disk, fabric, card }, &by).await?.into()))
 }
 
 async fn disable(

@@ -44,7 +44,8 @@ pub struct TaskView {
     /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
     #[schema(value_type = String)]
     pub state: JobState,
-    /// What ended it: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, or a fault of a node.
+    /// What ended it: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, `proxy_failed`, or a
+    /// fault of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// In words.

@@ -10,7 +10,7 @@ pub use super::slots::{ApproveSlot, SlotView};
 pub use super::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
 pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
-pub use super::vms::{CreateVm, DeleteVm, VmView};
+pub use super::vms::{CreateVm, DeleteVm, TemplateView, VmView};
 pub use super::volumes::VolumeView;
 use crate::config::Site;
 use crate::fleet::{
@@ -123,6 +123,9 @@ pub struct NodeView {
     pub last_seen: Timestamp,
     /// Its newest boot.
     pub boot: Option<BootView>,
+    /// What works on it, or is ordered to: what a drain waits for. Told of one node only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<String>,
 }
 
 /// How far a boot came.
@@ -268,7 +271,13 @@ impl NodeView {
             pinned: node.pinned,
             last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
             boot: boot.map(BootView::new),
+            work: Vec::new(),
         }
+    }
+
+    /// The same with what works on it.
+    pub fn working(self, work: Vec<String>) -> Self {
+        NodeView { work, ..self }
     }
 }
 
@@ -312,6 +321,12 @@ impl NodeDetail {
             checks_count: node.valid_checks().is_some(),
             facts: node.facts.clone(),
         }
+    }
+
+    /// The same with what works on it.
+    pub fn working(mut self, work: Vec<String>) -> Self {
+        self.node.work = work;
+        self
     }
 }
 

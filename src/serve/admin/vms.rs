@@ -7,9 +7,9 @@ use super::{
     routes::Answer,
     table::{Many, Nothing, One, Routes},
 };
-use crate::config::vm::{OnNodeLoss, VmAsk};
+use crate::config::vm::{OnNodeLoss, VmAsk, VmTemplate};
 use crate::fleet::{By, Verb};
-use crate::id::{NodeId, SystemUuid, Timestamp, VmName};
+use crate::id::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use crate::serve::central::{Shared, VmVerb};
 use crate::store::Model;
 use crate::trust::Role;
@@ -67,6 +67,9 @@ pub struct VmView {
     /// Since when the node tells that state.
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
+    /// True once its node has told that it is as it was ordered last, or cannot be.
+    #[serde(default)]
+    pub settled: bool,
     /// How often its node started it again in a row.
     pub restarts: u32,
     /// Why it failed, or was started again last.
@@ -89,10 +92,16 @@ pub struct VmView {
     pub units: Vec<String>,
     /// The units that it wants.
     pub wants: Vec<String>,
+    /// The NUMA node that it is bound to: as its file says, or because its units are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Its units are not all on one NUMA node, or not on the one that its file names.
+    #[serde(default)]
+    pub numa_mismatch: bool,
     /// Its disks.
     #[schema(value_type = Vec<Object>)]
     pub volumes: Vec<Volume>,
-    /// Its network cards.
+    /// Its network cards, each with the address that it has as far as that is known.
     #[schema(value_type = Vec<Object>)]
     pub nics: Vec<Nic>,
     /// What becomes of it when its node is lost.
@@ -103,6 +112,17 @@ pub struct VmView {
     /// When it was ordered.
     #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
+}
+
+/// What a vm.toml need not say if it names this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateView {
+    /// Its name in the site file.
+    #[schema(value_type = String)]
+    pub name: TemplateName,
+    /// What it says, by the keys of a specification.
+    #[schema(value_type = Object)]
+    pub template: VmTemplate,
 }
 
 impl VmView {
@@ -116,6 +136,7 @@ impl VmView {
             wish: Some(vm.wish),
             node: vm.node(),
             since: seen.map(|seen| seen.since),
+            settled: vm.is_settled(),
             restarts: seen.map_or(0, |seen| seen.restarts),
             failure: seen.and_then(|seen| seen.failure.clone()),
             fetching: None,
@@ -124,6 +145,8 @@ impl VmView {
             memory: spec.memory,
             units: if vm.place.is_some() { spec.units.iter().map(ToString::to_string).collect() } else { Vec::new() },
             wants: vm.ask.units.each.iter().map(ToString::to_string).chain(whole).collect(),
+            numa_node: spec.numa_node,
+            numa_mismatch: vm.locality.mismatch,
             volumes: spec.volumes.clone(),
             nics: spec.nics.clone(),
             on_node_loss: vm.ask.on_node_loss,
@@ -154,6 +177,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<VmView>, _, _>("/vms", &[], Role::Viewer, "all virtual machines", list)
         .see::<One<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "one virtual machine", show)
+        .see::<Many<TemplateView>, _, _>("/vm-templates", &[], Role::Viewer, "what vm.tomls need not say", templates)
         .order::<One<CreateVm>, One<VmView>, _, _>(
             "/vms",
             Verb::VmCreate,
@@ -179,9 +203,21 @@ pub(super) fn routes(routes: Routes) -> Routes {
 async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<VmView>> {
     let mut all: Vec<VmView> =
         central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(&central, vm))).collect());
+    for vm in &mut all {
+        central.show_addresses(vm.uuid, vm.node, &mut vm.nics);
+    }
     all.extend(central.strangers().into_iter().map(|(node, report)| VmView::stranger(node, report)));
     all.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
     Json(all)
+}
+
+async fn templates(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TemplateView>> {
+    let site = central.site();
+    let view = |(name, template): (&TemplateName, &VmTemplate)| TemplateView {
+        name: name.clone(),
+        template: template.clone(),
+    };
+    Json(site.vms.rules.templates.iter().map(view).collect())
 }
 
 fn is_linked(central: &Shared, vm: &Vm) -> bool {
@@ -201,7 +237,9 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>
 
 fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
     let fetching = vm.node().and_then(|node| central.fetching(node, vm.uuid()));
-    Json(VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) })
+    let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
+    central.show_addresses(view.uuid, view.node, &mut view.nics);
+    Json(view)
 }
 
 async fn create(State(Plane { central, .. }): State<Plane>, by: By, order: Body<CreateVm>) -> Answer<VmView> {

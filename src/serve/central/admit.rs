@@ -4,7 +4,7 @@
 //! refused and kept as its rival, so that an operator sees both. A UUID that two machines have is for the site to list; then both have
 //! other IDs, and the first one keeps what it was under the old one.
 
-use super::{Central, Live, alarm::report, script::internal, script::phase_event, stalls};
+use super::{Central, Live, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
 use crate::boot::Refusal;
 use crate::fleet::{
     Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Rival,
@@ -92,6 +92,7 @@ impl Central {
             let detail = format!("{} is {new} now: {}", old.id, sighting.basis);
             retire(tx, old.id, Actor::Central, now);
             tx.put_node(node);
+            move_work(tx, old.id, new, now);
             tx.event(Event::new(now, Actor::Central, EventKind::Replaced, detail).of_node(new));
             Ok::<_, StoreError>(true)
         });

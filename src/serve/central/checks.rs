@@ -48,6 +48,16 @@ impl Central {
         report.filter(|_| answered).ok_or(late)
     }
 
+    /// Has a node tell soon what it has to give now. Nobody waits for it; a node without a link tells when it is back.
+    pub(super) fn ask_checks(&self, node: NodeId) {
+        let mut links = lock(&self.links.0);
+        links.asked += 1;
+        let asked = links.asked;
+        if let Some(live) = links.live.get(&node) {
+            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
+        }
+    }
+
     /// A node tells its checks. Those of another boot than it is in count for nothing.
     pub(super) async fn checked(
         &self,
@@ -64,10 +74,12 @@ impl Central {
             .filter(|check| check.status == CheckStatus::Fail)
             .map(|check| format!("{}: {}", check.name, check.detail))
             .collect();
+        let (passes, mut passed) = (failures.is_empty(), false);
         let taken = self.store.commit(|tx| {
             let mut change = None;
             let (mut raised, mut taken) = (false, false);
             tx.edit_node(id, |node| {
+                passed = node.passes();
                 taken = node.take_checks(report, session, now);
                 if !taken {
                     return;
@@ -98,6 +110,10 @@ impl Central {
         if !taken.await? {
             tracing::debug!(node = %id, "checks of another boot");
             return Ok(());
+        }
+        if !passed && passes {
+            // What it is to run was held back until now.
+            self.notify_node(id, None);
         }
         if let Some(asked) = asked {
             let mut links = lock(&self.links.0);

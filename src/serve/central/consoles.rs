@@ -134,14 +134,12 @@ impl Central {
     }
 
     fn whose_console(&self, uuid: SystemUuid) -> Result<NodeId, ConsoleError> {
-        let record = self.store.read(|model| model.vm(uuid).map(|vm| vm.node()));
-        let stranger = || self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
-        match record {
-            Some(node) => node.or_else(stranger).ok_or(ConsoleError::Unplaced(uuid)),
-            None => {
-                Ok(stranger().ok_or_else(|| super::vms::VmError::None(uuid.to_string())).map_err(OperateError::from)?)
-            }
+        if let Some(node) = self.store.read(|model| model.vm(uuid).map(|vm| vm.node())) {
+            // Another node that says that it has it is not given what an operator types for this one.
+            return node.ok_or(ConsoleError::Unplaced(uuid));
         }
+        let stranger = self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        Ok(stranger.ok_or_else(|| super::vms::VmError::None(uuid.to_string())).map_err(OperateError::from)?)
     }
 
     async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &By) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use crate::id::{Digest, NodeId};
 use crate::overlay::{GroupContext, MemberContext, NodeContext};
 use crate::store::Model;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
@@ -60,7 +60,10 @@ impl<'a> Contexts<'a> {
 }
 
 fn members(live: &Live, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
-    let members: Arc<[MemberContext]> = ids.iter().map(|id| member(live, model, *id)).collect();
+    // A group may name a node by two IDs: its own, and that of hardware that it replaced.
+    let mut seen = BTreeSet::new();
+    let members = ids.iter().map(|id| member(live, model, *id)).filter(|member| seen.insert(member.id));
+    let members: Arc<[MemberContext]> = members.collect();
     let fields: Vec<String> =
         members.iter().map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address)).collect();
     let digest = Digest::of_fields(fields.iter().map(String::as_bytes));
@@ -117,7 +120,8 @@ mod tests {
         let site = site(&groups);
         one.vars.insert("d".parse().expect("a name"), VarValue::Integer(4));
         one.address = "10.77.0.101".parse().ok();
-        let lease = |address: [u8; 4], mac| Lease { mac, address: address.into(), expires_at: Timestamp::EPOCH };
+        let lease =
+            |address: [u8; 4], mac| Lease { mac, address: address.into(), expires_at: Timestamp::EPOCH, vm: None };
         let put = store.commit(|tx| {
             for node in [&one, &two, &three] {
                 tx.put_node(node.clone());
@@ -152,5 +156,13 @@ mod tests {
         assert_ne!(of(&one).digest, before, "what a member is called is part of what the others boot");
         one.vars.clear();
         assert_ne!(of(&one).digest, before);
+        let replaced = store.commit(|tx| {
+            tx.edit_node(two.id, |node| node.former = vec![one.id]);
+            Ok::<_, StoreError>(())
+        });
+        replaced.await.expect("stored");
+        let context = of(&two);
+        let members: Vec<NodeId> = context.node.groups[0].members.iter().map(|member| member.id).collect();
+        assert_eq!(members, [two.id, "zzzzzzzz".parse().expect("an ID")], "both IDs of the group mean one node");
     }
 }

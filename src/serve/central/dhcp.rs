@@ -37,6 +37,8 @@ pub struct LeaseChange {
 pub enum DhcpStep {
     /// An exchange, with its lease.
     Seen(DhcpSeen),
+    /// A lease of a virtual machine's card, which opens no boot session.
+    Leased(Lease),
     /// A lease that ends, or goes.
     Lease(LeaseChange),
 }
@@ -54,6 +56,9 @@ impl Central {
                 for step in steps {
                     match step {
                         DhcpStep::Seen(seen) => self.seen(tx, seen, &mut opened, now),
+                        // The machine may have been deleted since its card asked.
+                        DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                        DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
                         DhcpStep::Lease(change) => change_lease(tx, change),
                     }
                 }

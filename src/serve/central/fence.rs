@@ -3,10 +3,11 @@
 
 use super::{
     Central, JobError, OperateError,
+    jobs::{edit_job, lose_node},
     revoke::disown,
     script::phase_event,
     slots::forget_slots,
-    vms::{VmError, settle, story},
+    vms::{VmError, story},
 };
 use crate::fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange};
 use crate::id::{NodeId, SystemUuid, Timestamp};
@@ -30,59 +31,33 @@ pub enum Workloads {
 impl Central {
     /// Refuses what would end or lose the work of a node, unless it was drained, or whoever orders it says that it may be lost.
     pub(super) fn spare(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
-        if by.forced {
-            return Ok(());
-        }
-        self.spare_task(id)?;
-        let held = self.store.read(|model| {
-            let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
-            let all: Vec<String> =
-                model.vms_of(id).filter(|vm| !drained || vm.is_running()).map(|vm| vm.name().to_string()).collect();
-            all
-        });
-        if held.is_empty() {
-            return Ok(());
-        }
-        let more = held.len().saturating_sub(MAX_TOLD);
-        let mut names = held.into_iter().take(MAX_TOLD).collect::<Vec<_>>().join(", ");
-        if more > 0 {
-            names += &format!(" and {more} more");
-        }
-        Err(VmError::Holds { node: id, names }.into())
+        self.store.read(|model| spare(model, id, by))
     }
 
-    /// The same where nothing of a node is left afterwards: being drained is not enough.
-    pub(super) fn spare_all(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
-        let names: Vec<String> =
-            self.store.read(|model| model.vms_of(id).map(|vm| vm.name().to_string()).take(MAX_TOLD).collect());
-        if by.forced {
-            return Ok(());
-        }
-        self.spare_task(id)?;
-        if names.is_empty() { Ok(()) } else { Err(VmError::Holds { node: id, names: names.join(", ") }.into()) }
-    }
-
-    /// A task that is over may hold a node that was lost; nothing of it is left to lose.
-    fn spare_task(&self, id: NodeId) -> Result<(), JobError> {
-        let runs = |model: &Model| model.job_on(id).filter(|job| !job.state.is_final()).map(|job| job.id);
-        self.store.read(runs).map_or(Ok(()), |job| Err(JobError::Holds { node: id, id: job }))
-    }
-
-    /// A node that drains stops what runs on it.
-    pub(super) async fn stop_vms_of(&self, id: NodeId, by: &By) -> Result<(), StoreError> {
+    /// A node that drains stops what runs on it. With a patience of the operator's, also what is being stopped has that one, if it is shorter.
+    pub(super) async fn stop_vms_of(&self, id: NodeId, grace_s: Option<u32>, by: &By) -> Result<(), StoreError> {
         let now = self.now();
+        let within = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
+        let detail = format!("shall be off{within}: its node is drained");
+        let hurries = |vm: &Vm| vm.wish == VmWish::Stop && vm.is_running() && grace_s.is_some();
         self.store
             .commit(|tx| {
-                let own: Vec<Vm> = tx.before().vms_of(id).filter(|vm| vm.wish == VmWish::Run).cloned().collect();
+                let own: Vec<Vm> =
+                    tx.before().vms_of(id).filter(|vm| vm.wish == VmWish::Run || hurries(vm)).cloned().collect();
                 for mut vm in own {
-                    vm.wish = VmWish::Stop;
-                    tx.event(story(&vm, id, EventKind::VmOrdered, by, "shall be off: its node is drained", now));
+                    vm.stop(grace_s);
+                    tx.event(story(&vm, id, EventKind::VmOrdered, by, detail.clone(), now));
                     tx.put_vm(vm);
                 }
-                Ok(())
+                let task = tx.job_on(id).filter(|job| job.end.is_none()).map(|job| job.id);
+                edit_job(tx, task, now, |job| {
+                    job.cancel("its node is drained".to_owned(), now);
+                });
+                Ok::<_, StoreError>(())
             })
             .await?;
         self.notify_unsettled(id);
+        self.tell_job_of(id);
         Ok(())
     }
 
@@ -90,12 +65,14 @@ impl Central {
     /// virtual machine, and those that may be moved are started elsewhere.
     pub async fn fence(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
         let (now, why) = (self.now(), "an operator fenced this node");
+        let silent = self.link_number(id);
         if self.probe(id).await {
             return Err(OperateError::StillLinked { node: id });
         }
         let node = self
             .store
             .commit(|tx| {
+                self.no_newer_link(id, silent)?;
                 let node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
                 disown(tx, id, by, why, now);
                 // Whatever it was, nothing is placed there until it links again.
@@ -103,38 +80,97 @@ impl Central {
                 phase_event(tx, id, node.boot, change, by, now);
                 tx.event(Event::new(now, by, EventKind::NodeFenced, why).of_node(id));
                 free(tx, id, by, "its node was fenced", now);
+                lose_node(tx, id, why, now);
                 Ok::<_, OperateError>(node)
             })
             .await?;
         self.cut_off(id, why);
+        self.forget_strange(id);
+        // Nodes of a task that it had are free before anybody else asks for one.
+        self.remind_of_jobs();
         self.place_waiting().await;
         Ok(self.store.read(|model| model.node(id).cloned()).unwrap_or(node))
     }
 
-    /// Gives a node to those that lost theirs and may be moved. What does not fit now is tried again at the next look.
+    /// Gives a node to those that lost theirs and may be moved, or were refused by theirs. What does not fit now is tried again at the
+    /// next look.
     pub(super) async fn place_waiting(&self) {
         let waiting: Vec<SystemUuid> =
-            self.store.read(|model| model.unplaced_vms().filter(|vm| vm.may_move()).map(Vm::uuid).collect());
+            self.store.read(|model| model.unplaced_vms().filter(|vm| vm.waits_for_node()).map(Vm::uuid).collect());
         for uuid in waiting {
-            let (site, now) = (self.site(), self.now());
-            let placed = self.store.commit(|tx| {
-                let Some(mut vm) = tx.vm(uuid).filter(|vm| vm.place.is_none() && vm.may_move()).cloned() else {
-                    return Ok(None);
-                };
-                vm.run();
-                let node = settle(tx, &mut vm, &site, now)?;
-                let detail = format!("is started on {node}");
-                tx.event(story(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));
-                tx.put_vm(vm.clone());
-                Ok::<_, OperateError>(Some(vm))
-            });
-            match placed.await {
-                Ok(Some(vm)) => self.notify(&vm),
-                Ok(None) => {}
-                Err(error) => tracing::debug!(%uuid, %error, "a virtual machine that lost its node finds no other yet"),
-            }
+            self.place_again(uuid).await;
         }
     }
+
+    /// The same for one.
+    pub(super) async fn place_again(&self, uuid: SystemUuid) {
+        let (site, now) = (self.site(), self.now());
+        let placed = self.store.commit(|tx| {
+            let Some(before) = tx.vm(uuid).filter(|vm| vm.waits_for_node()).cloned() else { return Ok(None) };
+            self.not_elsewhere(uuid)?;
+            let mut vm = before.clone();
+            vm.run();
+            match self.settle(tx, &mut vm, &site, now) {
+                Ok(node) => {
+                    let detail = format!("is started on {node}");
+                    tx.event(story(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));
+                    tx.put_vm(vm.clone());
+                    Ok(Some(vm))
+                }
+                Err(error) if !before.may_move() => {
+                    vm = before;
+                    vm.no_node(&error.to_string());
+                    let detail = format!("it has no node: {error}");
+                    tx.event(story(&vm, None, EventKind::VmFailed, Actor::Central, detail, now));
+                    tx.put_vm(vm);
+                    Ok(None)
+                }
+                Err(error) => Err(OperateError::from(error)),
+            }
+        });
+        match placed.await {
+            Ok(Some(vm)) => self.notify(&vm),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%uuid, %error, "a virtual machine finds no other node yet"),
+        }
+    }
+}
+
+/// What works on a node, or is ordered to, in words: what a drain waits for.
+pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
+    let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("virtual machine {}", vm.name()));
+    machines.chain(model.job_on(id).map(|job| format!("task {}", job.id))).collect()
+}
+
+/// See [`Central::spare`].
+pub(super) fn spare(model: &Model, id: NodeId, by: &By) -> Result<(), OperateError> {
+    let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
+    refuse_loss(model, id, by, |vm| !drained || vm.is_running())
+}
+
+/// The same where nothing of a node is left afterwards: being drained is not enough.
+pub(super) fn spare_all(model: &Model, id: NodeId, by: &By) -> Result<(), OperateError> {
+    refuse_loss(model, id, by, |_| true)
+}
+
+fn refuse_loss(model: &Model, id: NodeId, by: &By, counts: impl Fn(&Vm) -> bool) -> Result<(), OperateError> {
+    spare_task(model, id, by)?;
+    let held: Vec<String> = model.vms_of(id).filter(|vm| counts(vm)).map(|vm| vm.name().to_string()).collect();
+    if held.is_empty() || by.forced {
+        return Ok(());
+    }
+    let more = held.len().saturating_sub(MAX_TOLD);
+    let mut names = held.into_iter().take(MAX_TOLD).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        names += &format!(" and {more} more");
+    }
+    Err(VmError::Holds { node: id, names }.into())
+}
+
+/// A task that is over may hold a node that was lost; nothing of it is left to lose.
+pub(super) fn spare_task(model: &Model, id: NodeId, by: &By) -> Result<(), JobError> {
+    let runs = model.job_on(id).filter(|job| !job.state.is_final() && !by.forced);
+    runs.map_or(Ok(()), |job| Err(JobError::Holds { node: id, id: job.id }))
 }
 
 /// Nothing of a node holds a virtual machine any more. Those that were being deleted are gone.
@@ -142,19 +178,22 @@ pub(super) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
     let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     let strays: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.strays.contains(&id)).cloned().collect();
     for mut vm in own {
-        vm.strays.remove(&id);
+        vm.left(id);
+        vm.leave_unclean();
         if vm.wish == VmWish::Release && vm.strays.is_empty() {
             tx.event(story(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
             tx.remove_vm(vm.uuid());
         } else {
             tx.event(story(&vm, id, EventKind::VmLost, cause.clone(), why, now));
-            vm.unplace(why.to_owned());
+            let unclean =
+                if vm.owes.contains_key(&id) { "; its disks there are wiped when that node is back" } else { "" };
+            vm.unplace(format!("{why}{unclean}"));
             tx.put_vm(vm);
         }
     }
-    for vm in strays {
+    for vm in strays.into_iter().filter(|vm| !vm.owes.contains_key(&id)) {
         let Some(mut vm) = tx.vm(vm.uuid()).cloned() else { continue };
-        vm.strays.remove(&id);
+        vm.left(id);
         if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
             tx.remove_vm(vm.uuid());
         } else {
@@ -165,12 +204,24 @@ pub(super) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
 
 /// A node is forgotten: what it held is free, and nothing starts elsewhere by itself, for the machine may still run.
 pub(super) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &By, now: Timestamp) {
-    let own: Vec<SystemUuid> = tx.before().vms_of(id).map(Vm::uuid).collect();
+    let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     forget_slots(tx, id);
+    lose_node(tx, id, "an operator removed the node", now);
     free(tx, id, by, "its node was removed; it may run there until that machine is switched off", now);
-    for uuid in own {
-        if let Some(mut vm) = tx.vm(uuid).cloned() {
+    for before in own {
+        if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.wish != VmWish::Release).cloned() {
             vm.wish = VmWish::Stop;
+            // Its guest may use the addresses of the slot still: they are nobody else's before it has other ones, or is deleted.
+            vm.ask.spec.nics = before.ask.spec.nics;
+            tx.put_vm(vm);
+        }
+    }
+    // Nobody is left to wipe its disks, nor to give them to anybody.
+    for mut vm in tx.all_vms().filter(|vm| vm.owes.contains_key(&id)).cloned().collect::<Vec<_>>() {
+        vm.left(id);
+        if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
+            tx.remove_vm(vm.uuid());
+        } else {
             tx.put_vm(vm);
         }
     }

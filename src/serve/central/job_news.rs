@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Jobs that nodes tell of and nobody has on record: after a restore, most likely. They are never killed by themselves.
+/// Jobs that nodes tell of and nobody has on record: after a restore, most likely. What runs is never killed by itself.
 #[derive(Default)]
 pub(super) struct Strangers(Mutex<BTreeMap<NodeId, BTreeSet<JobId>>>);
 
@@ -24,7 +24,7 @@ impl Strangers {
     }
 
     /// What a node has now; true if there is one that it had not.
-    fn are(&self, node: NodeId, jobs: BTreeSet<JobId>) -> bool {
+    pub(super) fn are(&self, node: NodeId, jobs: BTreeSet<JobId>) -> bool {
         let mut all = lock(&self.0);
         if jobs.is_empty() {
             all.remove(&node);
@@ -77,8 +77,13 @@ impl Central {
         for job in over {
             self.order_gone(node, job);
         }
+        // Nobody can ask for what has ended: the node need not keep it.
+        let ended = jobs.iter().filter(|report| report.state.has_ended() && strange.contains(&report.job));
+        ended.for_each(|report| self.order_gone(node, report.job));
         let names: Vec<String> = strange.iter().map(JobId::to_string).collect();
-        if self.strange_jobs.are(node, strange.into_iter().collect()) {
+        let is_news = self.strange_jobs.are(node, strange.into_iter().collect());
+        // A node that invents them drives out nobody's events.
+        if is_news && self.alarms.allow(self.clock.monotonic(), &format!("strange tasks of {node}")) {
             let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
             self.record(Event::new(now, Actor::Node, EventKind::Job, detail).of_node(node)).await;
         }
@@ -110,14 +115,11 @@ impl Central {
         }
     }
 
-    /// Keeps a piece of output if the job is on record and this node is of it. One that cannot be kept is not answered: it comes again.
+    /// Keeps a piece of output if the job has the node. One that cannot be kept is not answered: it comes again.
     async fn keep_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
         let (job, stream, when) = (output.job, output.stream, self.now());
-        let known = self
-            .store
-            .read(|model| model.job(job).is_some_and(|job| job.members.iter().any(|member| member.node == node)));
-        if !known {
-            // Of a job that nobody will ever ask for: taken and thrown away, so that it does not wait for ever.
+        if !self.store.read(|model| model.job(job).is_some_and(|job| job.holds(node))) {
+            // Of a job that nobody will ever ask for, or that is over there: taken and thrown away, so that it does not wait for ever.
             return Some(FromCentral::JobKept(OutputKept { job, stream, upto: u64::MAX }));
         }
         let outputs = Arc::clone(&self.outputs);

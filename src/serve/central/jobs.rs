@@ -6,7 +6,7 @@
 use super::{Central, LinkCommand, OperateError, Shared, lock};
 use crate::fleet::{Actor, By, Cause, Event, EventKind, Phase};
 use crate::id::{GroupName, JobId, NodeId, Timestamp};
-use crate::store::{Chunk, StoreError, Tx};
+use crate::store::{Chunk, Model, StoreError, Tx};
 use crate::wire::{FromCentral, job::JobUser};
 use crate::work::job::{Job, JobSpec, JobState, Launcher, Member, Seen};
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
@@ -89,19 +89,18 @@ impl Central {
         let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
         let group = named.ok_or_else(|| JobError::NoGroup { group: ask.group.clone(), known: known() })?;
         let RunJob { ranks_per_node, user, timeout_s, argv, .. } = ask;
-        let nodes = ask.nodes.unwrap_or(group.nodes.len());
+        let nodes = ask.nodes.unwrap_or_else(|| self.store.read(|model| count(model, &group.nodes)));
         let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
         let spec = JobSpec { group: group.name.clone(), argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(JobError::Spec)?;
         let (id, now) = (JobId(self.random()), self.now());
-        let strangers = self.strange_jobs.nodes();
         let job = self
             .store
             .commit(|tx| {
                 if tx.job(id).is_some() {
                     return Err(JobError::Spec("the new task's ID is taken; ask again".to_owned()).into());
                 }
-                let members = claim(tx, &spec, &group.nodes, &strangers)?;
+                let members = claim(tx, &spec, &group.nodes, &self.odd_nodes())?;
                 let job = Job::claim(id, spec, by.who.to_string(), members, now);
                 tx.event(Event::new(now, by, EventKind::Job, begun(&job)));
                 tx.put_job(job.clone());
@@ -182,17 +181,8 @@ impl Central {
         let changed = self
             .store
             .commit(|tx| {
-                let mut changed = Vec::new();
-                for id in ids {
-                    let Some(before) = tx.job(*id).cloned() else { continue };
-                    let Some(after) = edited(&before) else { continue };
-                    for event in told(&before, &after, now) {
-                        tx.event(event);
-                    }
-                    tx.put_job(after.clone());
-                    changed.push(after);
-                }
-                Ok::<_, StoreError>(changed)
+                let changed = ids.iter().filter_map(|id| edit_job(tx, Some(*id), now, &edit));
+                Ok::<_, StoreError>(changed.collect::<Vec<_>>())
             })
             .await?;
         for job in &changed {
@@ -206,15 +196,22 @@ impl Central {
         job.members.iter().for_each(|member| self.tell_of_work(member.node));
     }
 
+    /// Says to every node of the job that holds this one what is wanted of it now.
+    pub(super) fn tell_job_of(&self, node: NodeId) {
+        if let Some(job) = self.store.read(|model| model.job_on(node).cloned()) {
+            self.tell_of_job(&job);
+        }
+    }
+
     /// Says to a node what is wanted of the job that holds it. What is said last is what the store says last: the record is read while
-    /// nobody else can send.
+    /// nobody else can say anything of a job. The lock of the links is not held for that: transactions take it.
     pub(super) fn tell_of_work(&self, node: NodeId) {
-        let links = lock(&self.links.0);
-        let Some(live) = links.live.get(&node) else { return };
+        let _turn = lock(&self.job_turn);
+        let Some(commands) = lock(&self.links.0).live.get(&node).map(|live| live.commands.clone()) else { return };
         let order = self.store.read(|model| model.job_on(node).and_then(|job| job.order_for(node)));
         if let Some(order) = order {
             // A full queue is no loss: it is said again.
-            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Job(order)));
+            let _ = commands.try_send(LinkCommand::Send(FromCentral::Job(order)));
         }
     }
 
@@ -247,13 +244,41 @@ impl Central {
     }
 }
 
+/// Edits a job, and writes down what has changed; `None` where nothing has.
+pub(super) fn edit_job(tx: &mut Tx<'_>, id: Option<JobId>, now: Timestamp, edit: impl FnOnce(&mut Job)) -> Option<Job> {
+    let before = tx.job(id?).cloned()?;
+    let mut after = before.clone();
+    edit(&mut after);
+    if after == before {
+        return None;
+    }
+    for event in told(&before, &after, now) {
+        tx.event(event);
+    }
+    tx.put_job(after.clone());
+    Some(after)
+}
+
 /// What a node's phase says of the job that it runs.
 fn seen(phase: Option<Phase>) -> Seen {
     match phase {
-        None | Some(Phase::Removed) => Seen::Removed,
+        None | Some(Phase::Removed) => Seen::Gone("an operator removed the node".to_owned()),
         Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => Seen::There,
         Some(phase) => Seen::Lost(format!("the node is {phase}")),
     }
+}
+
+/// What a node has of a task counts as gone, in the same transaction as the reason; its other nodes are told at the next reminder, if
+/// not before.
+pub(super) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
+    let job = tx.job_on(node).map(|job| job.id);
+    edit_job(tx, job, now, |job| job.seen(node, Seen::Gone(why.to_owned()), now));
+}
+
+/// How many nodes a group has: it may name one by two IDs, its own and that of hardware that it replaced.
+fn count(model: &Model, group: &[NodeId]) -> usize {
+    let standing = group.iter().map(|id| model.standing_for(*id).map_or(*id, |node| node.id));
+    standing.collect::<BTreeSet<NodeId>>().len()
 }
 
 /// Takes nodes of a group, in the order of the site file.
@@ -263,9 +288,12 @@ fn claim(
     group: &[NodeId],
     strangers: &BTreeSet<NodeId>,
 ) -> Result<Vec<Member>, OperateError> {
-    let (mut free, mut others) = (Vec::new(), Vec::new());
+    let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
         match free_node(tx, *id, strangers) {
+            Ok(member) if free.iter().any(|other| other.node == member.node) => {
+                others.push(format!("{id} is {}, which the group has already", member.node));
+            }
             Ok(member) => free.push(member),
             Err(why) => others.push(format!("{id} {why}")),
         }
@@ -300,7 +328,10 @@ fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Me
         return Err("has virtual machines".to_owned());
     }
     if strangers.contains(&node.id) {
-        return Err("runs a task that is not on record".to_owned());
+        return Err("has work that is not on record".to_owned());
+    }
+    if tx.before().stray_vms().any(|vm| vm.strays.contains(&node.id)) {
+        return Err("is to release virtual machines".to_owned());
     }
     let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };
     let session = node.boot.ok_or("has not booted")?;

@@ -1,40 +1,47 @@
 //! An operator spoke of a node's life: turned away, held, drained, taken out of service and back, replaced, forgotten.
 
 use super::{
-    Central, OperateError, Shared, Workloads, admit::retire, fence::forget, lock, revoke::disown, script::phase_event,
+    Central, OperateError, Shared, Workloads,
+    admit::retire,
+    fence::{forget, spare, spare_all, spare_task, work_on},
+    lock,
+    moved::move_vms,
+    revoke::disown,
+    script::phase_event,
     stalls,
 };
 use crate::fleet::{
     Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
 use crate::id::{NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
-use crate::wire::CheckStatus;
-use crate::work::VmWish;
+use crate::store::{Model, StoreError, Tx};
 
 impl Central {
     /// Turns a machine away: it is refused at its next boot, and told so if it waits.
     pub async fn reject(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        self.end_service(id, by, "an operator rejected this node", Node::reject).await
+        self.end_service(id, by, "an operator rejected this node", |_, node| Ok(node.reject()?)).await
     }
 
     /// Holds a node in iPXE until an operator releases it. If it runs, it is cut off at once.
     pub async fn quarantine(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        self.spare(id, by)?;
         let because = by.reason.clone();
-        self.end_service(id, by, "an operator holds this node", |node| node.quarantine(because)).await
+        let hold = |tx: &Tx<'_>, node: &mut Node| {
+            spare(tx.before(), id, by)?;
+            Ok(node.quarantine(because)?)
+        };
+        self.end_service(id, by, "an operator holds this node", hold).await
     }
 
     /// Forgets a node: its certificates, tokens and address are void, its link is cut, and everything that was said of it is gone.
     /// The machine is discovered anew if it ever boots again.
     pub async fn remove(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        self.spare_all(id, by)?;
         let why = "an operator removed this node";
         let now = self.now();
         let removed = self
             .store
             .commit(|tx| {
                 let node = known(tx, id)?;
+                spare_all(tx.before(), id, by)?;
                 node.phase.on(PhaseChange::Remove)?;
                 disown(tx, id, by, why, now);
                 let freed = leases_of(tx, &node);
@@ -46,6 +53,7 @@ impl Central {
             .await;
         self.cut_off_after(&removed, id, why);
         let (node, freed) = removed?;
+        self.forget_strange(id);
         self.free(freed);
         Ok(node)
     }
@@ -56,14 +64,14 @@ impl Central {
         id: NodeId,
         by: &By,
         why: &str,
-        change: impl FnOnce(&mut Node) -> Result<Option<(Phase, Phase)>, UnlawfulTransition>,
+        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.now();
         let ended = self
             .store
             .commit(|tx| {
                 let mut node = known(tx, id)?;
-                let changed = change(&mut node)?;
+                let changed = change(tx, &mut node)?;
                 if changed.is_some() {
                     let boot = node.boot;
                     // Counted by `disown`, so that the event says how many there were.
@@ -81,34 +89,40 @@ impl Central {
 
     /// Takes no new work; in maintenance as soon as nothing runs any more.
     pub async fn drain(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        self.drain_with(id, Workloads::Wait, by).await
+        self.drain_with(id, Workloads::Wait, None, by).await
     }
 
-    /// The same, and what runs is stopped if that is wanted.
-    pub async fn drain_with(&self, id: NodeId, workloads: Workloads, by: &By) -> Result<Node, OperateError> {
+    /// The same, and what runs is stopped if that is wanted: within so many seconds, or within what each guest has by its own.
+    pub async fn drain_with(
+        &self,
+        id: NodeId,
+        workloads: Workloads,
+        grace_s: Option<u32>,
+        by: &By,
+    ) -> Result<Node, OperateError> {
         let told = self.link_state(id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
-        let idle = told && !self.runs_vms(id);
         let node = self
-            .serve_otherwise(id, by, |node| {
+            .serve_otherwise(id, by, |tx, node| {
                 let began = node.drain()?;
-                let ended = if idle { node.change(PhaseChange::Drained)? } else { None };
+                // What was ordered since the node's last word counts as well.
+                let ended =
+                    if told && work_on(tx.before(), id).is_empty() { node.change(PhaseChange::Drained)? } else { None };
                 Ok(vec![began, ended])
             })
             .await?;
         if workloads == Workloads::Stop {
-            self.stop_vms_of(id, by).await?;
+            self.stop_vms_of(id, grace_s, by).await?;
         }
         Ok(node)
     }
 
-    /// True while a virtual machine runs on a node, or is ordered to.
-    fn runs_vms(&self, id: NodeId) -> bool {
-        self.store.read(|model| model.vms_of(id).any(|vm| vm.is_running() || vm.wish == VmWish::Run && vm.is_up()))
-    }
-
-    /// Out of service now, whatever runs.
+    /// Out of service now, whatever virtual machines run; a task ends by it, and that has to be said.
     pub async fn maintain(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
-        self.serve_otherwise(id, by, |node| Ok(vec![node.change(PhaseChange::Drained)?])).await
+        let end = |tx: &Tx<'_>, node: &mut Node| {
+            spare_task(tx.before(), id, by)?;
+            Ok(vec![node.change(PhaseChange::Drained)?])
+        };
+        self.serve_otherwise(id, by, end).await
     }
 
     /// Back to service. Its checks decide between online and degraded; without a link it is offline.
@@ -116,7 +130,7 @@ impl Central {
         let linked = self.link_state(id).since.is_some();
         let ready =
             linked && self.store.read(|model| model.node(id).is_some_and(|node| passes(node, model.boot_of(node))));
-        let node = self.serve_otherwise(id, by, |node| {
+        let node = self.serve_otherwise(id, by, |_, node| {
             let back = node.change(PhaseChange::Resume)?;
             let then = match (linked, ready) {
                 (false, _) => node.change(PhaseChange::Silent)?,
@@ -134,13 +148,13 @@ impl Central {
         &self,
         id: NodeId,
         by: &By,
-        change: impl FnOnce(&mut Node) -> Result<Vec<Option<(Phase, Phase)>>, UnlawfulTransition>,
+        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.now();
         self.store
             .commit(|tx| {
                 let mut node = known(tx, id)?;
-                let changes = change(&mut node)?;
+                let changes = change(tx, &mut node)?;
                 tx.put_node(node.clone());
                 for change in changes {
                     phase_event(tx, id, node.boot, change, by, now);
@@ -152,16 +166,17 @@ impl Central {
 
     /// A node says that nothing runs on it; if it drains, that was all there was to wait for.
     pub(super) async fn drained(&self, id: NodeId) -> Result<(), StoreError> {
-        let drains = self.store.read(|model| model.node(id).is_some_and(|node| node.phase == Phase::Draining));
-        let has_task = self.store.read(|model| model.job_on(id).is_some());
-        if !drains || has_task || self.runs_vms(id) {
+        let drains = |model: &Model| model.node(id).is_some_and(|node| node.phase == Phase::Draining);
+        let is_over = |model: &Model| drains(model) && work_on(model, id).is_empty();
+        if !self.store.read(is_over) {
             return Ok(());
         }
         let now = self.now();
         self.store
             .commit(|tx| {
+                let is_over = is_over(tx.before());
                 let ends = |node: &mut Node| match node.phase {
-                    Phase::Draining => node.change(PhaseChange::Drained).ok().flatten(),
+                    Phase::Draining if is_over => node.change(PhaseChange::Drained).ok().flatten(),
                     _ => None,
                 };
                 let change = tx.edit_node(id, ends).flatten();
@@ -179,16 +194,18 @@ impl Central {
             return Err(OperateError::SameNode { node: old });
         }
         // The old hardware runs: whoever wants to replace it has to say so by switching it off, or by removing it.
+        let silent = self.link_number(old);
         if self.probe(old).await {
             return Err(OperateError::StillLinked { node: old });
         }
-        self.spare_all(old, by)?;
         let now = self.now();
         let why = "other hardware replaces this node";
         let freed = self
             .store
             .commit(|tx| {
+                self.no_newer_link(old, silent)?;
                 let (gone, mut node) = (known(tx, old)?, known(tx, new)?);
+                spare_all(tx.before(), old, by)?;
                 if gone.phase == Phase::Removed {
                     // What it was is forgotten, or the new one has it already.
                     return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
@@ -203,6 +220,7 @@ impl Central {
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
                 disown(tx, old, by, why, now);
                 forget(tx, old, by, now);
+                move_vms(tx, old, new);
                 retire(tx, old, by, now);
                 let boot = node.boot;
                 tx.put_node(node);
@@ -216,6 +234,7 @@ impl Central {
             .await;
         self.cut_off_after(&freed, old, why);
         self.free(freed?);
+        self.forget_strange(old);
         self.reconsider_all();
         self.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
@@ -255,7 +274,7 @@ fn no_node(id: NodeId) -> OperateError {
 /// True if the checks of this boot pass as far as they are known.
 fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
     let told = boot.is_some_and(|boot| boot.reached(Stage::Online).is_some());
-    told && node.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
+    told && node.passes()
 }
 
 /// An operator takes a node as it is: parts, rivals and units as they are now are right.

@@ -1,7 +1,7 @@
 //! An agent is there: one live link for each node, its facts, checks, heartbeats and tasks.
 
 use super::{
-    Central, PlaneError,
+    Central, OperateError, PlaneError,
     arrive::arrive,
     checks::Asking,
     enrol::{check_version, honours, shown},
@@ -291,6 +291,18 @@ impl Central {
     /// Whether the node's link is up, and its last heartbeat.
     pub fn link_state(&self, node: NodeId) -> LinkState {
         lock(&self.links.0).live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
+    }
+
+    /// Refuses what a node has to be gone for if it has another link than `silent`, which did not answer: it has come back since.
+    /// Asked inside of the transaction that takes its credentials.
+    pub(super) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), OperateError> {
+        let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
+        if newer { Err(OperateError::StillLinked { node }) } else { Ok(()) }
+    }
+
+    /// Which of all links is a node's.
+    pub(super) fn link_number(&self, node: NodeId) -> Option<u64> {
+        lock(&self.links.0).live.get(&node).map(|live| live.number)
     }
 
     /// How many nodes are linked.

@@ -6,7 +6,7 @@ use super::{
     revisions::{AllHeld, Held},
 };
 use crate::catalog::{Catalog, Image, Overlays};
-use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Segment, Site, Whom};
+use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
 use crate::fleet::{Node, admitting};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName};
 use bytes::Bytes;
@@ -32,6 +32,8 @@ pub struct Live {
     groups_of: BTreeMap<NodeId, Vec<usize>>,
     /// Reserved addresses; of several of one machine the first.
     reserved: BTreeMap<Whom, Ipv4Addr>,
+    /// All of them.
+    reserved_at: BTreeMap<Ipv4Addr, Whom>,
     /// Over what every overlay depends on beside overlays, image, profile and node.
     pub(super) common: Digest,
     /// Over each profile.
@@ -57,11 +59,14 @@ impl Live {
         for reservation in &site.reservations {
             reserved.entry(reservation.whom).or_insert(reservation.address);
         }
+        let at = |reservation: &Reservation| (reservation.address, reservation.whom);
+        let reserved_at = site.reservations.iter().map(at).collect();
         let (agent, boot) = (&site.agent, &site.boot);
         let common = format!("{:?}", (&site.name, &site.ssh_keys, agent.port, agent.heartbeat, &boot.consoles));
         let profiles = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
         let common = Digest::of(common.as_bytes());
-        Live { catalog: Arc::new(catalog), groups_of, reserved, common, profiles, site, filed, held, held_overlays }
+        let catalog = Arc::new(catalog);
+        Live { catalog, groups_of, reserved, reserved_at, common, profiles, site, filed, held, held_overlays }
     }
 
     /// The same with other versions of images and layers of bundles beside the current ones. What boots are decided from does not
@@ -113,6 +118,23 @@ impl Live {
         let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Whom::Mac(*mac)));
         let by_id = known_as.into_iter().find_map(|id| self.reserved.get(&Whom::Node(id)));
         by_id.or_else(by_card).copied()
+    }
+
+    /// An address that is reserved for one card or one machine.
+    pub(super) fn reserved_for(&self, whom: Whom) -> Option<Ipv4Addr> {
+        self.reserved.get(&whom).copied()
+    }
+
+    /// What of the site an address belongs to, if it is nobody's to have.
+    pub(super) fn holder_of(&self, address: Ipv4Addr) -> Option<String> {
+        let reserved = self.reserved_at.get(&address).map(|whom| match whom {
+            Whom::Mac(mac) => format!("reserved for the card {mac} by a [[reservation]]"),
+            Whom::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
+        });
+        reserved.or_else(|| {
+            let role = self.site.segments.iter().find_map(|segment| Some((segment.role_of(address)?, segment)));
+            role.map(|(role, segment)| format!("{role} of {}", segment.link))
+        })
     }
 
     /// The ID by which DHCP finds the reserved address of a node: one for which there is one, else its own.

@@ -23,7 +23,8 @@
 //! | `reload`, `revisions` | site, overlays and images were edited; a profile goes back to what it was |
 //! | `api_tokens` | tokens of the admin plane |
 //! | `operate`, `life`, `orders` | an operator spoke: of a node's life and its end, of what it boots |
-//! | `vms`, `hosts`, `vm_news` | virtual machines: what is ordered, which nodes take them, what these tell of them |
+//! | `vms`, `hosts`, `may_run`, `vm_news` | virtual machines: what is ordered, which nodes take them, what these tell of them |
+//! | `cards` | which MAC addresses and addresses their cards have |
 //! | `slots` | what of nodes may be given to virtual machines |
 //! | `fence` | what becomes of virtual machines when something becomes of their node |
 //! | `jobs`, `job_news` | an operator runs a program on nodes; nodes tell of their part of it |
@@ -39,6 +40,7 @@ mod alarm;
 mod api_tokens;
 mod arrive;
 mod backup;
+mod cards;
 mod authority;
 mod consoles;
 mod checks;
@@ -55,6 +57,8 @@ mod life;
 mod link;
 mod live;
 mod loading;
+mod may_run;
+mod moved;
 mod operate;
 mod orders;
 mod overlay;
@@ -83,7 +87,7 @@ pub use checks::doctor_report;
 pub use consoles::{ConsoleError, ConsoleFrame, NodeEnd, Sitting};
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
-pub use fence::Workloads;
+pub use fence::{Workloads, work_on};
 pub use fetch::Fetched;
 pub use jobs::{JobError, RunJob};
 pub use link::{LinkCommand, LinkId};
@@ -170,9 +174,14 @@ pub struct Central {
     links: link::Links,
     consoles: consoles::Consoles,
     fetching: vm_news::Fetching,
+    addresses: vm_news::Addresses,
     strangers: vm_news::Strangers,
+    /// Read while a machine that names files is recorded, written while a file goes.
+    volume_use: tokio::sync::RwLock<()>,
     outputs: Arc<Outputs>,
     strange_jobs: job_news::Strangers,
+    /// Held by who says to a node what is wanted of a job.
+    job_turn: Mutex<()>,
     vigil: Mutex<watch::Watched>,
     freed: Mutex<Vec<Lease>>,
     alarms: alarm::Limiter,
@@ -214,9 +223,12 @@ impl Central {
             links: link::Links::default(),
             consoles: consoles::Consoles::default(),
             fetching: vm_news::Fetching::default(),
+            addresses: vm_news::Addresses::default(),
             strangers: vm_news::Strangers::default(),
+            volume_use: tokio::sync::RwLock::default(),
             outputs,
             strange_jobs: job_news::Strangers::default(),
+            job_turn: Mutex::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),
             alarms: alarm::Limiter::default(),

@@ -1,6 +1,6 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
-use super::{Central, OperateError, RenderError, Shared, keep};
+use super::{Central, OperateError, RenderError, Shared, fence::spare, keep};
 use crate::boot::{self, Endpoint};
 use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
 use crate::fleet::{
@@ -87,9 +87,9 @@ impl Central {
     ) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
-        self.spare(id, by)?;
         let now = self.now();
         self.order(id, |tx, mut node| {
+            spare(tx.before(), id, by)?;
             let before = boot::effective_profile(&site, &node).name.clone();
             node.profile = Some(profile.clone());
             let detail = format!("{before} -> {profile}");

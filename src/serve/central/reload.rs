@@ -1,7 +1,8 @@
 //! Site, overlays and images are read anew: as one, or not at all. While anything in them is wrong, the last good one stays live and
 //! every reason is told.
 
-use super::{Central, Live, Shared, context::Contexts, lock};
+use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
+use crate::boot::effective_profile;
 use crate::catalog::{Catalog, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
 use crate::fleet::{By, Event, EventKind, Node};
@@ -41,20 +42,36 @@ impl Central {
             (Err(Faults::from(fault)), Vec::new())
         };
         let (live, restart) = read.unwrap_or_else(interrupted);
-        let (faults, live) = match live {
-            Ok(live) => (Vec::new(), live),
-            Err(faults) => (faults.0, None),
+        let (faults, changed) = match live {
+            Ok(None) => (Vec::new(), false),
+            Ok(Some(live)) => {
+                let faults = self.go_live(live, by);
+                (faults.clone(), faults.is_empty())
+            }
+            Err(faults) => (faults.0, false),
         };
-        let reload = Reload { faults, changed: live.is_some(), restart };
+        let reload = Reload { faults, changed, restart };
         let before = std::mem::replace(&mut *lock(&self.reloaded), reload.clone());
-        if let Some(live) = live {
-            self.replace_live(live);
+        if changed {
             self.reconsider_all();
             self.revise().await;
             self.admit_waiting().await;
         }
         self.tell_reload(&before, &reload, by).await;
         reload
+    }
+
+    /// Makes it the site that counts, unless a node that holds work would boot another profile by it. While this is found out no work is
+    /// given to a node.
+    fn go_live(&self, live: Live, by: &By) -> Vec<Fault> {
+        let was = self.live();
+        self.store.read(|model| {
+            let found = other_profiles(model, &was.site, &live.site, by);
+            if found.is_empty() {
+                self.replace_live(live);
+            }
+            found
+        })
     }
 
     /// What came of the last reload.
@@ -151,6 +168,22 @@ impl Central {
         }
         faults
     }
+}
+
+/// Nodes that hold work and would boot another profile (PR-4).
+fn other_profiles(model: &Model, was: &Site, new: &Site, by: &By) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for node in model.all_nodes() {
+        let (from, to) = (&effective_profile(was, node).name, &effective_profile(new, node).name);
+        if from == to {
+            continue;
+        }
+        if let Err(error) = spare(model, node.id, by) {
+            let message = format!("node {} would boot profile {to} in place of {from}: {error}", node.id);
+            faults.push(Fault::of_file(new.file.clone(), message, "or give it its profile: meshd node assign-profile"));
+        }
+    }
+    faults
 }
 
 /// Stands for a machine that nobody has seen.

@@ -1,14 +1,16 @@
 //! Slots by an operator's word: approved, disabled, enabled, released.
 
-use super::{Central, OperateError, hosts::implied};
+use super::{Central, OperateError, cards::against_slot, hosts::implied};
+use crate::config::Site;
 use crate::fleet::{By, Event, EventKind, Node};
-use crate::id::{NodeId, PciAddress, Timestamp};
+use crate::id::{NodeId, PciAddress, Timestamp, VmName};
 use crate::store::{Model, Tx};
 use crate::wire::{DiskFacts, vm::DiskIdentity};
 use crate::work::{
-    Approved, MAX_FABRIC, Slot, SlotId, SlotState, Vm, VmWish, candidates, functions, judge, of_node, unit_of,
+    Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmWish, candidates, functions, judge, of_node,
+    unit_of,
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, str::FromStr};
 
 /// Most slots of a site that are on record.
 const MAX_SLOTS: usize = 100_000;
@@ -39,6 +41,30 @@ pub enum SlotError {
         "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
     )]
     Disk(DiskIdentity),
+    /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
+    #[error("disk `{disk}` is not given away: {why}; `meshd node show` lists the node's disks")]
+    DiskBlocked {
+        /// Which.
+        disk: DiskIdentity,
+        /// Why.
+        why: String,
+    },
+    /// A virtual machine that does not have the slot has the disk.
+    #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
+    DiskHeld {
+        /// Which.
+        disk: DiskIdentity,
+        /// Whose it is.
+        vm: VmName,
+    },
+    /// The node tells of none.
+    #[error("no {what} is near slot {id}, as its node tells; name one, or leave it out")]
+    NoneNear {
+        /// Which.
+        id: SlotId,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// What its node says of itself is not proven (DR-12).
     #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
     Unproven {
@@ -47,6 +73,9 @@ pub enum SlotError {
         /// What is not proven.
         why: String,
     },
+    /// Its addresses cannot be its own.
+    #[error("{0}; name others, or leave them out")]
+    Card(String),
     /// The name of a fabric device is none.
     #[error("a fabric device is named by 1 to {MAX_FABRIC} printable characters without space")]
     Fabric,
@@ -59,15 +88,17 @@ pub enum SlotError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotParts {
     /// A disk of the node.
-    pub disk: Option<DiskIdentity>,
+    pub disk: Option<Pick<DiskIdentity>>,
     /// A fabric device of the node.
-    pub fabric: Option<String>,
+    pub fabric: Option<Pick<String>>,
+    /// Addresses of the card of whoever has it.
+    pub card: Option<SlotCard>,
 }
 
 impl Central {
     /// All slots, by node and unit.
     pub fn slots(&self) -> Vec<Slot> {
-        let implied = implied(&self.site());
+        let site = self.site();
         self.store.read(|model| {
             let ids: BTreeSet<SlotId> = model
                 .all_nodes()
@@ -75,7 +106,7 @@ impl Central {
                 .flat_map(|node| node.facts.iter().flat_map(|facts| candidates(node.id, facts)))
                 .chain(model.slots().keys().cloned())
                 .collect();
-            ids.into_iter().map(|id| slot(model, id, implied)).collect()
+            ids.into_iter().map(|id| slot(model, &site, id)).collect()
         })
     }
 
@@ -89,9 +120,10 @@ impl Central {
     pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &By) -> Result<Slot, OperateError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
-        if parts.fabric.as_ref().is_some_and(|name| !plain(name)) {
+        if matches!(&parts.fabric, Some(Pick::Named(name)) if !plain(name)) {
             return Err(SlotError::Fabric.into());
         }
+        let live = self.live();
         self.change_slot(id, by, "approved", |tx, slot, now| {
             if holder(tx.before(), &slot.id).is_some() {
                 return Err(unlawful(slot, "delete its virtual machine first"));
@@ -102,15 +134,20 @@ impl Central {
             if let Some(why) = tx.node(slot.id.node).and_then(Node::unproven) {
                 return Err(SlotError::Unproven { id: slot.id.clone(), why });
             }
-            if let Some(disk) = &parts.disk {
+            let fabric = pick(slot, "fabric device", parts.fabric.clone(), slot.near.fabric.as_ref())?;
+            let disk = pick(slot, "disk", parts.disk.clone(), slot.near.disk.as_ref())?;
+            if let Some(disk) = &disk {
                 check_disk(tx.before(), &slot.id, disk)?;
+            }
+            let against = |card| against_slot(tx.before(), &live, now, &slot.id, card);
+            if let Some(why) = parts.card.and_then(against) {
+                return Err(SlotError::Card(why));
             }
             if tx.before().slots().len() >= MAX_SLOTS {
                 return Err(SlotError::TooMany);
             }
             let (id, functions) = (slot.id.clone(), slot.functions.clone());
-            let SlotParts { disk, fabric } = parts.clone();
-            Ok(Approved { id, functions, disk, fabric, disabled: None, approved_at: now })
+            Ok(Approved { id, functions, disk, fabric, card: parts.card, disabled: None, approved_at: now })
         })
         .await
     }
@@ -124,6 +161,7 @@ impl Central {
                 functions: slot.functions.clone(),
                 disk: None,
                 fabric: None,
+                card: None,
                 disabled: None,
                 approved_at: now,
             });
@@ -148,8 +186,7 @@ impl Central {
         match holder {
             Some((uuid, VmWish::Release)) => drop(self.delete_vm(uuid, None, by).await?),
             Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete").into()),
-            // The node tells of its units when its link comes up.
-            None => self.close_link(id.node, "an operator wants to know what its units are now"),
+            None => self.ask_checks(id.node),
         }
         self.slot(&id)
     }
@@ -161,7 +198,7 @@ impl Central {
         word: &str,
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<Approved, SlotError>,
     ) -> Result<Slot, OperateError> {
-        let (implied, now) = (implied(&self.site()), self.now());
+        let (site, now) = (self.site(), self.now());
         self.store
             .commit(|tx| {
                 let known = tx.before().slots().contains_key(&id)
@@ -169,7 +206,7 @@ impl Central {
                 if !known {
                     return Err(SlotError::None(id.clone()).into());
                 }
-                let approved = change(tx, &slot(tx.before(), id.clone(), implied), now)?;
+                let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
                 let detail = format!("slot {id} is {word}");
                 tx.event(Event::new(now, by, EventKind::SlotChanged, detail).of_node(id.node));
                 tx.put_slot(approved);
@@ -190,10 +227,11 @@ fn facts_of(model: &Model, node: NodeId) -> Option<&crate::wire::Facts> {
     model.node(node).and_then(|node| node.facts.as_ref())
 }
 
-fn slot(model: &Model, id: SlotId, implied: bool) -> Slot {
+fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
     static UNKNOWN: std::sync::LazyLock<crate::wire::Facts> = std::sync::LazyLock::new(crate::wire::Facts::default);
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
     let (record, holder) = (model.slots().get(&id), holder(model, &id));
+    let implied = implied(site, model.node(id.node));
     judge(id, facts, record, holder, implied)
 }
 
@@ -208,14 +246,41 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
     model.vm(owner)
 }
 
+/// What an operator named, or what is nearest.
+fn pick<T: FromStr>(
+    slot: &Slot,
+    what: &'static str,
+    picked: Option<Pick<T>>,
+    near: Option<&String>,
+) -> Result<Option<T>, SlotError> {
+    match picked {
+        None => Ok(None),
+        Some(Pick::Named(name)) => Ok(Some(name)),
+        Some(Pick::Nearest) => {
+            let near = near.and_then(|near| near.parse().ok());
+            near.map(Some).ok_or_else(|| SlotError::NoneNear { id: slot.id.clone(), what })
+        }
+    }
+}
+
 fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
     let facts = facts_of(model, id.node);
-    let found = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));
+    let Some(found) = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str())) else {
+        return Err(SlotError::Disk(disk.clone()));
+    };
     // Another slot may know the same disk by its other name.
-    let is_it = |other: &DiskIdentity| found.is_some_and(|disk| disk.names().any(|name| name == other.as_str()));
+    let is_it = |other: &DiskIdentity| found.names().any(|name| name == other.as_str());
     let mut others = of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
-    let taken = others.any(|(_, other)| other.disk.as_ref().is_some_and(is_it));
-    if found.is_some() && !taken { Ok(()) } else { Err(SlotError::Disk(disk.clone())) }
+    if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_it)) {
+        return Err(SlotError::Disk(disk.clone()));
+    }
+    if let Some(vm) = model.held(id.node).and_then(|held| held.disk(found.names())).and_then(|uuid| model.vm(uuid)) {
+        return Err(SlotError::DiskHeld { disk: disk.clone(), vm: vm.name().clone() });
+    }
+    match found.blocked.clone() {
+        Some(why) => Err(SlotError::DiskBlocked { disk: disk.clone(), why }),
+        None => Ok(()),
+    }
 }
 
 fn unlawful(slot: &Slot, hint: &'static str) -> SlotError {

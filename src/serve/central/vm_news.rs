@@ -8,13 +8,14 @@ use super::{
 };
 use crate::config::vm::VmAsk;
 use crate::fleet::{Actor, Event, EventKind, Node, Phase};
-use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
+use crate::id::{BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::store::{Model, StoreError, Tx};
-use crate::wire::UnitState;
-use crate::wire::vm::{MAX_VMS, VmFetching, VmNews, VmReport, VmSpec};
+use crate::wire::vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec};
+use crate::wire::{DiskFacts, UnitState};
 use crate::work::{Vm, VmTold, VmWish};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
     sync::Mutex,
 };
 
@@ -23,22 +24,43 @@ const MAX_REASON: usize = 500;
 
 /// Virtual machines that nodes told of and that are not on record there. In memory: nodes tell again after each welcome.
 #[derive(Default)]
-pub(super) struct Strangers(Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>>);
+pub(super) struct Strangers(pub(super) Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>>);
 
 /// How far nodes are with the volumes that they fetch. In memory: it is told each second.
 #[derive(Default)]
 pub(super) struct Fetching(Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>>);
 
+/// What nodes gave to the cards of their private networks. In memory: it is told again after each welcome.
+#[derive(Default)]
+pub(super) struct Addresses(Mutex<BTreeMap<NodeId, Given>>);
+
+/// By machine and card.
+type Given = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
+
 impl Central {
-    /// How far the fetch of a machine's volumes is.
-    pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
-        lock(&self.fetching.0).get(&node)?.get(&uuid).copied()
+    /// What a node gave to the cards of a machine.
+    pub(super) fn told_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
+        lock(&self.addresses.0).get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
     }
 
-    fn told_fetching(&self, node: NodeId, vms: &[VmReport]) {
-        let now: BTreeMap<_, _> = vms.iter().filter_map(|report| Some((report.uuid, report.fetching?))).collect();
+    /// How far the fetch of a machine's volumes is.
+    pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
+        lock(&self.fetching.0).get(&node)?.get(&uuid).cloned()
+    }
+
+    fn told_besides(&self, node: NodeId, vms: &[VmReport]) {
+        let now: BTreeMap<_, _> =
+            vms.iter().filter_map(|report| Some((report.uuid, report.fetching.clone()?))).collect();
         let mut all = lock(&self.fetching.0);
-        if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
+        if now.is_empty() {
+            drop(all.remove(&node))
+        } else {
+            drop(all.insert(node, now))
+        }
+        let given = vms.iter().filter(|report| !report.addresses.is_empty());
+        let given: Given = given.map(|report| (report.uuid, report.addresses.clone())).collect();
+        let mut all = lock(&self.addresses.0);
+        if given.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, given)) }
     }
 
     /// A node tells of its virtual machines.
@@ -46,7 +68,7 @@ impl Central {
         match news {
             VmNews::All { mut vms } => {
                 vms.truncate(MAX_VMS);
-                self.told_fetching(node, &vms);
+                self.told_besides(node, &vms);
                 self.told_all(node, vms).await
             }
             VmNews::Released { uuid } => self.released(node, uuid).await,
@@ -56,56 +78,67 @@ impl Central {
 
     async fn told_all(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
         let now = self.now();
-        let is_news = self.store.read(|model| {
-            let own: Vec<&Vm> = model.vms_of(node).collect();
-            let seen = |report: &VmReport| own.iter().any(|vm| vm.uuid() == report.uuid && vm.has_told(report));
-            own.iter().any(|vm| vm.is_told() && !vms.iter().any(|report| report.uuid == vm.uuid()))
-                || !vms.iter().all(seen)
+        let (is_news, odd) = self.store.read(|model| {
+            let told = |report: &VmReport| match concern(model.vm(report.uuid), node) {
+                Concern::Own(vm) => vm.has_told(report),
+                Concern::Going | Concern::Strange => true,
+            };
+            (!vms.iter().all(told) || absent(model, node, &vms).next().is_some(), strange(model, node, &vms))
         });
-        if !is_news {
-            self.forget_strangers(node);
+        if !is_news && !self.has_new(node, &odd) {
+            self.strangers.are(node, odd);
             return Ok(());
         }
-        self.store
+        let refused = self
+            .store
             .commit(|tx| {
-                let mut strangers = BTreeMap::new();
+                let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
                 for report in &vms {
-                    let mine = tx.vm(report.uuid).filter(|vm| vm.node() == Some(node)).cloned();
-                    match mine {
-                        Some(mut vm) => {
-                            let told = vm.tell(report.clone(), now);
-                            record(tx, vm, node, told, now);
-                        }
-                        None => drop(strangers.insert(report.uuid, report.clone())),
+                    let Concern::Own(vm) = concern(tx.vm(report.uuid), node) else { continue };
+                    let mut vm = vm.clone();
+                    let told = vm.tell(report.clone(), now);
+                    if vm.give_back().is_some() {
+                        refused.push(vm.uuid());
                     }
-                }
-                for mut vm in absent(tx.before(), node, &vms) {
-                    let told = vm.missing(now);
                     record(tx, vm, node, told, now);
                 }
-                self.meet(tx, node, strangers, now);
-                Ok(())
+                let absent: Vec<Vm> = absent(tx.before(), node, &vms).cloned().collect();
+                for mut vm in absent {
+                    let told = vm.missing(serves, now);
+                    record(tx, vm, node, told, now);
+                }
+                self.meet(tx, node, strange(tx.before(), node, &vms), now);
+                Ok::<_, StoreError>(refused)
             })
             .await?;
         // What is wanted of those that ended is another thing now.
         self.notify_unsettled(node);
+        for uuid in refused {
+            self.place_again(uuid).await;
+        }
         Ok(())
     }
 
-    /// Those of whom nothing is known: shown, never ended. Each is an event once.
-    fn meet(&self, tx: &mut Tx<'_>, node: NodeId, strangers: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
-        let mut all = lock(&self.strangers.0);
-        let before: BTreeSet<SystemUuid> = all.get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
-        for (uuid, report) in strangers.iter().filter(|(uuid, _)| !before.contains(uuid)) {
+    fn has_new(&self, node: NodeId, strange: &BTreeMap<SystemUuid, VmReport>) -> bool {
+        let all = lock(&self.strangers.0);
+        let known = all.get(&node);
+        strange.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
+    }
+
+    /// Those of whom nothing is known: shown, never ended. Each is an event once, but no node drives out the events of others.
+    fn meet(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
+        let before: BTreeSet<SystemUuid> =
+            lock(&self.strangers.0).get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
+        let (clock, cause) = (self.clock.monotonic(), format!("strangers of {node}"));
+        for (uuid, report) in strange.iter().filter(|(uuid, _)| !before.contains(uuid)) {
+            if !self.alarms.allow(clock, &cause) {
+                break;
+            }
             let release = format!("to end it: meshd vm delete {uuid} --node {node}");
             let detail = format!("{} ({uuid}), {}, is not on record; {release}", report.name, report.state.as_str());
             tx.event(Event::new(now, Actor::Node, EventKind::VmUnknown, detail).of_node(node));
         }
-        if strangers.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, strangers)) }
-    }
-
-    fn forget_strangers(&self, node: NodeId) {
-        lock(&self.strangers.0).remove(&node);
+        self.strangers.are(node, strange);
     }
 
     /// What nodes have that is not on record there.
@@ -122,16 +155,12 @@ impl Central {
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let now = self.now();
-        // Whether the units are clean only the node can say, and it tells of them when its link comes up.
-        let units_unsure = self.store.read(|model| {
-            let facts = model.node(node).and_then(|node| node.facts.as_ref());
-            let used = facts.is_some_and(|facts| facts.units.iter().any(|unit| unit.state == UnitState::InUse));
-            used && model.vm(uuid).is_some_and(|vm| !vm.ask.spec.units.is_empty())
-        });
+        // Whether units and disks are clean only the node can say, and it tells of them when its link comes up.
+        let unsure = self.store.read(|model| model.vm(uuid).is_some_and(|vm| looks_used(model, node, vm)));
         self.store
             .commit(|tx| {
                 let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
-                let stray = vm.strays.remove(&node);
+                let stray = vm.left(node);
                 let own = vm.node() == Some(node) && vm.wish == VmWish::Release;
                 if !stray && !own {
                     return Ok(());
@@ -148,8 +177,10 @@ impl Central {
                 Ok::<_, StoreError>(())
             })
             .await?;
-        if units_unsure {
-            self.close_link(node, "it is to tell what its units are now");
+        // It may have been given the same machine anew.
+        self.notify_node(node, Some(uuid));
+        if unsure {
+            self.ask_checks(node);
         }
         Ok(())
     }
@@ -182,10 +213,21 @@ impl Central {
     }
 }
 
+/// What a machine had may still stand there as used, by what its node told while it ran.
+fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
+    let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
+    let units = !vm.ask.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
+    let blocked = |disk: &DiskIdentity| {
+        DiskFacts::called(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
+    };
+    units || vm.ask.spec.disks().any(blocked)
+}
+
 /// A node boots anew: what ran on it is gone, and the record says so.
 pub(super) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
     let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
+    let serves = tx.node(node).is_some_and(Node::serves);
     for mut vm in own {
         let before = vm.clone();
         let is_another = vm.place.as_ref().is_some_and(|place| place.session != Some(session));
@@ -198,7 +240,7 @@ pub(super) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, no
             tx.put_vm(vm);
             continue;
         }
-        let told = vm.rebooted(session, now);
+        let told = vm.rebooted(session, serves, now);
         if vm != before {
             record(tx, vm, node, told, now);
         }
@@ -210,6 +252,7 @@ fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Time
         let (kind, detail) = match told {
             VmTold::Started => (EventKind::VmStarted, "the guest runs".to_owned()),
             VmTold::Stopped => (EventKind::VmStopped, "it is off".to_owned()),
+            VmTold::Paused(why) => (EventKind::VmPaused, why),
             VmTold::Failed(why) => (EventKind::VmFailed, why),
             VmTold::Restarted(why) => (EventKind::VmRestarted, why),
             VmTold::Lost(why) => (EventKind::VmLost, why),
@@ -219,8 +262,31 @@ fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Time
     tx.put_vm(vm);
 }
 
+/// What a report of a node is to the central node.
+enum Concern<'a> {
+    /// It is on record there.
+    Own(&'a Vm),
+    /// What the node shall release, also of one that it was given anew.
+    Going,
+    /// It is not on record there.
+    Strange,
+}
+
+fn concern(vm: Option<&Vm>, node: NodeId) -> Concern<'_> {
+    match vm {
+        Some(vm) if vm.strays.contains(&node) => Concern::Going,
+        Some(vm) if vm.node() == Some(node) => Concern::Own(vm),
+        _ => Concern::Strange,
+    }
+}
+
+fn strange(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid, VmReport> {
+    let is = |report: &&VmReport| matches!(concern(model.vm(report.uuid), node), Concern::Strange);
+    vms.iter().filter(is).map(|report| (report.uuid, report.clone())).collect()
+}
+
 /// Those on record at a node that are not among what it tells.
-fn absent(model: &Model, node: NodeId, vms: &[VmReport]) -> Vec<Vm> {
-    let is_told = |vm: &&Vm| vms.iter().any(|report| report.uuid == vm.uuid());
-    model.vms_of(node).filter(|vm| vm.is_told() && !is_told(vm)).cloned().collect()
+fn absent<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
+    let told: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
+    model.vms_of(node).filter(move |vm| vm.is_told() && !told.contains(&vm.uuid()))
 }

@@ -3,14 +3,21 @@
 //!
 //! Which node takes one is decided inside the transaction that records it, so that two orders never get the same unit.
 
-use super::{Central, OperateError, hosts::hosts, link::LinkCommand, lock};
+use super::{
+    Central, OperateError,
+    cards::{check_slot_cards, is_private_taken, reserve},
+    hosts::{complete, hosts, slot_disks},
+    link::LinkCommand,
+    lock,
+    may_run::{may_be_told, startable},
+};
 use crate::config::Site;
 use crate::config::vm::VmAsk;
 use crate::fleet::{By, Cause, Event, EventKind, Phase};
-use crate::id::{NodeId, PciAddress, SystemUuid, Timestamp, VmName};
+use crate::id::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use crate::store::{Model, Tx};
-use crate::wire::vm::{MAX_VMS, SpecFault, VmOrder};
-use crate::work::{Place, Unfit, Vm, VmWish, place};
+use crate::wire::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
+use crate::work::{Place, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by};
 
 /// Most virtual machines of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
@@ -43,6 +50,9 @@ pub enum VmError {
     /// It cannot be, on any node.
     #[error("it cannot be: {}; correct it", faults(.0))]
     Unsound(Vec<SpecFault>),
+    /// Its network cards are not its own.
+    #[error("its network cards cannot be so: {}; correct them", faults(.0))]
+    Cards(Vec<SpecFault>),
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     Unfit(Unfit),
@@ -55,6 +65,50 @@ pub enum VmError {
         node: NodeId,
         /// The machines' names.
         names: String,
+    },
+    /// Its node takes no work now.
+    #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
+    NotInService {
+        /// The machine.
+        name: VmName,
+        /// Its node.
+        node: NodeId,
+        /// What is with the node.
+        why: String,
+        /// What to do.
+        hint: String,
+    },
+    /// Something that it has cannot be used now.
+    #[error(
+        "virtual machine `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the machine and create it anew", state.as_str()
+    )]
+    SlotClosed {
+        /// The machine.
+        name: VmName,
+        /// The slot.
+        slot: SlotId,
+        /// What it is.
+        state: SlotState,
+        /// Why.
+        why: String,
+    },
+    /// A node tells of it, and it is not on record there.
+    #[error(
+        "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
+    )]
+    Elsewhere {
+        /// Which.
+        uuid: SystemUuid,
+        /// Where it is.
+        node: NodeId,
+    },
+    /// It names a file that nobody has added.
+    #[error("volume `{volume}` has the digest {digest}, which is not here; add the file first: meshd volume add FILE")]
+    NoVolume {
+        /// The volume's name.
+        volume: VolumeName,
+        /// Its digest.
+        digest: Digest,
     },
     /// It is being deleted.
     #[error("virtual machine `{0}` is being deleted; wait until `meshd vm list` has it no more")]
@@ -79,17 +133,29 @@ pub enum VmVerb {
 
 impl Central {
     /// Records a virtual machine and gives it a node, or does neither.
-    pub async fn create_vm(&self, ask: VmAsk, only: Option<NodeId>, start: bool, by: &By) -> Result<Vm, OperateError> {
-        let (site, now) = (self.site(), self.now());
+    pub async fn create_vm(
+        &self,
+        mut ask: VmAsk,
+        only: Option<NodeId>,
+        start: bool,
+        by: &By,
+    ) -> Result<Vm, OperateError> {
+        let (live, now) = (self.live(), self.now());
+        fill_slot_cards(&mut ask.spec, Vec::new());
+        // No file goes between the look at it and the record that names it.
+        let _stay = self.volume_use.read().await;
         let vm = self
             .store
             .commit(|tx| {
                 fresh(tx.before(), &ask)?;
+                self.not_elsewhere(ask.spec.uuid)?;
+                self.has_files(&ask.spec)?;
+                reserve(tx.before(), &live, &mut ask.spec, now).map_err(VmError::Cards)?;
                 let mut vm = Vm::new(ask, only, now);
                 if start {
                     vm.run();
                 }
-                let node = settle(tx, &mut vm, &site, now)?;
+                let node = self.settle(tx, &mut vm, &live.site, now)?;
                 tx.event(story(&vm, node, EventKind::VmCreated, by, placed(&vm), now));
                 tx.put_vm(vm.clone());
                 Ok::<_, OperateError>(vm)
@@ -110,7 +176,7 @@ impl Central {
                 if vm.wish == VmWish::Release {
                     return Err(VmError::Releasing(vm.name().clone()).into());
                 }
-                let runs = vm.wish == VmWish::Run && vm.place.is_some() && vm.is_up();
+                let runs = vm.wish == VmWish::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
                 let what = match verb {
                     VmVerb::Start if runs => return Ok(vm),
                     VmVerb::Start => "shall run",
@@ -119,11 +185,14 @@ impl Central {
                 };
                 let mut detail = what.to_owned();
                 if verb == VmVerb::Stop {
-                    vm.wish = VmWish::Stop;
+                    vm.stop(None);
                 } else {
-                    vm.run();
+                    self.not_elsewhere(uuid)?;
+                    startable(tx.before(), &site, &vm)?;
+                    vm.ordered();
                     if vm.place.is_none() {
-                        settle(tx, &mut vm, &site, now)?;
+                        self.has_files(&vm.ask.spec)?;
+                        self.settle(tx, &mut vm, &site, now)?;
                         detail = format!("{what}, {}", placed(&vm));
                     }
                 }
@@ -140,7 +209,7 @@ impl Central {
     /// Deletes one: its node releases all that it has, and then the record goes. With a node, also what that node has of one that is
     /// not on record, or is on record elsewhere.
     ///
-    /// The answer has no place if nothing is left to be released.
+    /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
     pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &By) -> Result<Vm, OperateError> {
         let now = self.now();
         let stranger = node.and_then(|node| self.stranger(node, uuid));
@@ -152,10 +221,15 @@ impl Central {
                     (None, Some(ask), Some(node)) => Vm::stranger(ask, node, now),
                     (None, ..) => return Err(VmError::None(uuid.to_string()).into()),
                 };
+                let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
                 match node.filter(|node| vm.node() != Some(*node)) {
+                    Some(node) if !is_in(&node) => return Err(OperateError::NoNode { name: node.to_string() }),
                     // What another node has of it; the record stays.
                     Some(node) => drop(vm.strays.insert(node)),
                     None => (vm.wish, vm.trouble) = (VmWish::Release, None),
+                }
+                if by.forced {
+                    vm.keep_disks();
                 }
                 let of = node.or(vm.node());
                 if vm.place.is_none() && vm.strays.is_empty() {
@@ -184,16 +258,54 @@ impl Central {
     }
 
     /// What a node is told of one virtual machine, or of all that concern it. Read when it is sent, so that the newest wish is
-    /// the last that is said.
+    /// the last that is said. What is to run is said only while the node's checks of this boot pass.
     pub fn vm_orders(&self, node: NodeId, which: Option<SystemUuid>) -> Vec<VmOrder> {
-        self.store.read(|model| match which {
-            Some(uuid) => model.vm(uuid).and_then(|vm| vm.order(node)).into_iter().collect(),
-            None => {
-                let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
-                let all = model.vms_of(node).chain(strays);
-                all.filter_map(|vm| vm.order(node)).take(MAX_VMS).collect()
+        self.store.read(|model| {
+            let may_run = may_be_told(model, node);
+            let is_due = |order: &VmOrder| may_run || !matches!(order.want, VmWant::Run { .. });
+            let with_slots = |mut order: VmOrder| {
+                if let VmWant::Run { slots, .. } = &mut order.want {
+                    *slots = slot_disks(model, node);
+                }
+                order
+            };
+            let due = |vm: &Vm| vm.order(node).filter(is_due).map(with_slots);
+            match which {
+                Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
+                None => {
+                    let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
+                    let all = model.vms_of(node).chain(strays);
+                    all.filter_map(due).take(MAX_VMS).collect()
+                }
             }
         })
+    }
+
+    /// Gives one a node, with the units that it wants. At most once in a transaction.
+    pub(super) fn settle(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
+        let (model, odd) = (tx.before(), self.odd_nodes());
+        let hosts = hosts(model, site).map(|mut host| {
+            if odd.contains(&host.node) {
+                host.unready = host.unready.or(Some("has_work_not_on_record"));
+            } else if vm.refused.contains_key(&host.node) {
+                host.unready = host.unready.or(Some("refused_it"));
+            } else if vm.owes.contains_key(&host.node) {
+                host.unready = host.unready.or(Some("has_to_wipe_its_disks_first"));
+            } else if is_private_taken(model, host.node, vm) {
+                // In its private network an address is one machine's.
+                host.unready = Some("address_taken");
+            }
+            host
+        });
+        let fit = place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::Unfit)?;
+        let session = model.node(fit.node).and_then(|node| node.boot);
+        vm.settle(Place { node: fit.node, since: now, session }, fit.units, fit.disks);
+        fill_slot_cards(&mut vm.ask.spec, fit.cards);
+        check_slot_cards(model, &self.live(), vm, now).map_err(VmError::Cards)?;
+        vm.bind(fit.near, fit.numa_mismatch);
+        // Units that were found by what they are may bring what holds between fields.
+        let faults = vm.ask.spec.faults();
+        if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
     /// Tells the nodes that are concerned; one without a link is told at its next welcome.
@@ -213,7 +325,7 @@ impl Central {
 
 /// A new one: sound, and with a name and UUID of its own.
 fn fresh(model: &Model, ask: &VmAsk) -> Result<(), VmError> {
-    let faults = ask.spec.faults();
+    let faults = ask.faults();
     if !faults.is_empty() {
         return Err(VmError::Unsound(faults));
     }
@@ -227,17 +339,6 @@ fn fresh(model: &Model, ask: &VmAsk) -> Result<(), VmError> {
     if model.vm_count() >= MAX_SITE_VMS { Err(VmError::TooMany) } else { Ok(()) }
 }
 
-/// Gives one a node, with the units that it wants.
-pub(super) fn settle(tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
-    let model = tx.before();
-    let fit = place(&vm.ask, vm.only, hosts(model, site)).map_err(VmError::Unfit)?;
-    let session = model.node(fit.node).and_then(|node| node.boot);
-    vm.settle(Place { node: fit.node, since: now, session }, fit.units);
-    // Units that were found by what they are may bring what holds between fields.
-    let faults = vm.ask.spec.faults();
-    if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
-}
-
 pub(super) fn known(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> {
     tx.vm(uuid).cloned().ok_or_else(|| VmError::None(uuid.to_string()))
 }
@@ -245,7 +346,14 @@ pub(super) fn known(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> {
 fn placed(vm: &Vm) -> String {
     let node = vm.node().map_or_else(|| "no node".to_owned(), |node| node.to_string());
     let units: Vec<&str> = vm.ask.spec.units.iter().map(PciAddress::as_str).collect();
-    if units.is_empty() { format!("on {node}") } else { format!("on {node} with {}", units.join(" ")) }
+    let addresses: Vec<String> = vm.ask.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+    let part = |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
+    let numa = match (vm.locality.mismatch, vm.ask.spec.numa_node.filter(|_| vm.locality.near)) {
+        (true, _) => ", units on several NUMA nodes (numa_mismatch)".to_owned(),
+        (false, Some(near)) => format!(", all on its NUMA node {near}"),
+        (false, None) => String::new(),
+    };
+    format!("on {node}{}{}{numa}", part("with", units.join(" ")), part("at", addresses.join(" ")))
 }
 
 /// What became of a virtual machine.

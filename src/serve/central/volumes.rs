@@ -39,7 +39,7 @@ fn users(model: &Model, digest: &Digest) -> Vec<VmName> {
 }
 
 impl Central {
-    fn volumes(&self) -> Volumes {
+    pub(super) fn volumes(&self) -> Volumes {
         Volumes::new(&self.site().blobs_dir)
     }
 
@@ -64,6 +64,7 @@ impl Central {
         let (volumes, text) = (self.volumes(), text.to_owned());
         let found = tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info))).await;
         let (volumes, info) = found.map_err(|_| VolumeUseError::Interrupted)??;
+        let _alone = self.volume_use.write().await;
         let by = self.store.read(|model| users(model, &info.digest));
         if !by.is_empty() {
             return Err(VolumeUseError::Used { volume: info.name.to_string(), by });

@@ -5,7 +5,7 @@
 //! are on disk.
 
 use super::{
-    bootfile::Sources,
+    bootfile::{BootFile, Sources},
     flood::Flood,
     note::Note,
     probe,
@@ -18,6 +18,7 @@ use crate::config::{Link, Reservation, Segment};
 use crate::fleet::Lease;
 use crate::id::{DenyList, MacAddr, NodeId, Timestamp};
 use crate::serve::central::{DhcpStep, SegmentHealth};
+use crate::work::{Card, CardNews};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -78,6 +79,8 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// The site's.
     pub reservations: Vec<Reservation>,
+    /// Cards of the virtual machines that are on record.
+    pub cards: Vec<Card>,
     /// UUIDs that say nothing: a machine is not known by one of them.
     pub deny: DenyList,
     /// What can be booted.
@@ -108,6 +111,10 @@ pub struct Engine {
     segments: Vec<Served>,
     /// Every address that meshd answers from.
     own: BTreeSet<Ipv4Addr>,
+    /// Of virtual machines.
+    cards: BTreeMap<MacAddr, Card>,
+    /// What an operator should know of them.
+    notes: Vec<Note>,
     sources: Sources,
     deny: DenyList,
     flood: Flood,
@@ -117,7 +124,7 @@ pub struct Engine {
 impl Engine {
     /// An engine with what was stored.
     pub fn new(setup: Setup, stored: impl IntoIterator<Item = Lease>) -> Self {
-        let Setup { interfaces, segments, reservations, deny, sources } = setup;
+        let Setup { interfaces, segments, reservations, cards, deny, sources } = setup;
         let stored: Vec<Lease> = stored.into_iter().collect();
         let place = |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
         let home = interfaces.iter().map(|interface| place(&interface.name)).collect();
@@ -129,19 +136,58 @@ impl Engine {
             Link::Interface(_) => None,
         });
         let relays = relays.collect();
-        let serve = |segment: Segment| Served::new(segment, &own, &reservations, &stored);
+        let serve = |segment: Segment| Served::new(segment, &own, &reservations);
         let segments = segments.into_iter().map(serve).collect();
-        Engine {
+        let mut engine = Engine {
             interfaces,
             home,
             relays,
             segments,
             own,
+            cards: BTreeMap::new(),
+            notes: Vec::new(),
             sources,
             deny,
             flood: Flood::default(),
             counters: Counters::default(),
+        };
+        // What is reserved comes first: a lease beside a range counts only where its address is reserved.
+        cards.into_iter().for_each(|card| engine.keep(card));
+        engine.segments.iter_mut().for_each(|segment| segment.load(&stored));
+        engine
+    }
+
+    /// What became of the cards of virtual machines.
+    pub fn cards(&mut self, news: CardNews) {
+        let changed = match news {
+            CardNews::Changed(changed) => changed,
+            CardNews::All(all) => {
+                let mut changed: BTreeMap<MacAddr, Option<Card>> = self.cards.keys().map(|mac| (*mac, None)).collect();
+                changed.extend(all.into_iter().map(|card| (card.mac, Some(card))));
+                changed.into_iter().collect()
+            }
+        };
+        let changed: Vec<_> = changed.into_iter().filter(|(mac, card)| self.cards.get(mac) != card.as_ref()).collect();
+        // An address may go from one to another.
+        for (mac, _) in &changed {
+            self.cards.remove(mac);
+            let authorities = self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut());
+            authorities.for_each(|authority| authority.leases.forget(*mac));
         }
+        changed.into_iter().filter_map(|(_, card)| card).for_each(|card| self.keep(card));
+    }
+
+    fn keep(&mut self, card: Card) {
+        let refusing = self.segments.iter_mut().map(|segment| segment.keep(&card)).filter(|kept| !kept).count();
+        if let (1.., Some(address)) = (refusing, card.address) {
+            self.notes.push(Note::NotKept { vm: card.name.clone(), address });
+        }
+        self.cards.insert(card.mac, card);
+    }
+
+    /// What an operator should know of reserved addresses, once.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
     }
 
     /// Handles one packet of a client. What is none, or needs no answer, has no effects. `node_of` tells which machine a card
@@ -175,6 +221,7 @@ impl Engine {
         let routed = !request.is_relayed() && self.home.get(origin.via).copied().flatten() != Some(place);
         let Some(segment) = self.segments.get_mut(place) else { return Vec::new() };
         let address = segment.address.unwrap_or(interface);
+        let card = self.cards.get(&request.mac);
         let turn = Turn {
             now,
             request: &request,
@@ -183,7 +230,9 @@ impl Engine {
             address,
             identifier: request.agent.server.unwrap_or(address),
             own: &self.own,
-            boot: self.sources.boot_file(&request, address),
+            // It starts from its volumes: as a node it would be one inside of another.
+            boot: if card.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
+            card,
             node_of,
             deny: &self.deny,
         };

@@ -7,8 +7,9 @@ use super::{
 };
 use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
 use crate::fleet::Lease;
-use crate::id::{Basis, MacAddr, Timestamp};
+use crate::id::{Basis, MacAddr, SystemUuid, Timestamp};
 use crate::serve::central::DhcpStep;
+use crate::work::Card;
 use dhcproto::v4::{Decodable, Decoder, Message};
 use std::{
     collections::BTreeMap,
@@ -58,6 +59,7 @@ impl Bench {
             match effect {
                 Effect::Reply(reply) => self.reply(reply, packet),
                 Effect::Store(DhcpStep::Seen(seen)) => self.seen(seen.lease.as_ref(), now),
+                Effect::Store(DhcpStep::Leased(lease)) => self.seen(Some(lease), now),
                 Effect::Store(DhcpStep::Lease(change)) => {
                     if self.holders.get(&change.before.address) == Some(&change.before) {
                         self.holders.remove(&change.before.address);
@@ -104,6 +106,12 @@ fn engine() -> Engine {
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |whom, third, last| Reservation { whom, address: Ipv4Addr::new(10, third, 0, last), name: None };
+    let card = |last, address: Option<(u8, u8)>| Card {
+        vm: SystemUuid([last; 16]),
+        name: "guest".parse().expect("a name"),
+        mac: mac(last),
+        address: address.map(|(third, last)| Ipv4Addr::new(10, third, 0, last)),
+    };
     Engine::new(
         Setup {
             interfaces: vec![
@@ -121,6 +129,7 @@ fn engine() -> Engine {
                 reserve(Whom::Node(Basis::Mac(mac(2)).node_id()), 77, 20),
                 reserve(Whom::Mac(mac(3)), 88, 20),
             ],
+            cards: vec![card(4, Some((77, 104))), card(5, Some((77, 30))), card(6, None)],
             deny: Default::default(),
             sources: Sources { http_port: 8080, loaders: super::loader_names().map(str::to_owned).collect() },
         },

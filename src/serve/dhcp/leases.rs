@@ -7,6 +7,7 @@
 
 use super::{
     bits::Bits,
+    holds::{Entry, Held, Hold},
     reserved::{Client, Reserved},
     slots::Slots,
 };
@@ -27,20 +28,6 @@ pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
 
 /// How often what is over is counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-
-/// How firmly an address is held. Ordered: the weaker one goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Hold {
-    Offered,
-    Leased,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    mac: MacAddr,
-    hold: Hold,
-    until: Timestamp,
-}
 
 /// No address can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +51,11 @@ pub enum Asking {
 pub struct LeaseTable {
     lease: Duration,
     reserved: Reserved,
+    /// Addresses of meshd, router and the like, which are no client's.
+    never: BTreeSet<Ipv4Addr>,
     /// Addresses of the range that no client can be given from it: held, at rest, reserved, or somebody's.
     busy: Bits,
-    /// Of those, the ones that are so for ever.
+    /// Of those, the ones that are not given to anybody.
     fixed: BTreeSet<Ipv4Addr>,
     /// Who holds each address; beside the range those that are reserved.
     entries: Slots<Entry>,
@@ -77,43 +66,26 @@ pub struct LeaseTable {
     /// Addresses that are given to anybody and whose time was not over at `counted`, by their hold.
     live: [u32; 2],
     counted: Timestamp,
+    /// Other addresses count since then.
+    recount: bool,
     /// Before this no address falls free by itself.
     none_before: Timestamp,
 }
 
-/// The addresses of one card.
-#[derive(Clone, Copy, Default)]
-struct Held {
-    leased: Option<Ipv4Addr>,
-    offered: Option<Ipv4Addr>,
-}
-
-impl Held {
-    fn place(&mut self, hold: Hold) -> &mut Option<Ipv4Addr> {
-        match hold {
-            Hold::Leased => &mut self.leased,
-            Hold::Offered => &mut self.offered,
-        }
-    }
-}
-
 impl LeaseTable {
-    /// A table with what was stored. Leases of other networks are left out; of two for one address the later one stays.
-    pub fn new(
-        pool: &Pool,
-        taken: impl IntoIterator<Item = Ipv4Addr>,
-        reservations: &[Reservation],
-        stored: impl IntoIterator<Item = Lease>,
-    ) -> Self {
+    /// A table without leases.
+    pub fn new(pool: &Pool, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
         let reserved = Reserved::of(pool, reservations);
         let infrastructure = pool.router.iter().chain(&pool.dns).chain(&pool.ntp).copied();
-        let fixed = infrastructure.chain([pool.network(), pool.broadcast()]).chain(taken).chain(reserved.addresses());
+        let never: BTreeSet<_> = infrastructure.chain([pool.network(), pool.broadcast()]).chain(taken).collect();
+        let fixed = never.iter().copied().chain(reserved.addresses());
         let (first, last) = (u32::from(pool.first), u32::from(pool.last));
         let size = last.saturating_sub(first).saturating_add(1);
         let mut table = LeaseTable {
             lease: pool.lease,
             busy: Bits::new(size),
             fixed: fixed.filter(|address| pool.holds(*address)).collect(),
+            never,
             reserved,
             entries: Slots::new(pool.first, pool.last),
             by_mac: BTreeMap::new(),
@@ -121,20 +93,57 @@ impl LeaseTable {
             rested: Timestamp::from_millis(i64::MAX),
             live: [0; 2],
             counted: Timestamp::from_millis(0),
+            recount: false,
             none_before: Timestamp::from_millis(0),
         };
         table.fixed.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
+        table
+    }
+
+    /// Takes in what was stored. Leases of other networks are left out; of two for one address the later one stays.
+    pub fn load(&mut self, stored: impl IntoIterator<Item = Lease>) {
         let mut stored: Vec<Lease> = stored
             .into_iter()
-            .filter(|lease| table.serves(lease.address) || table.reserved.holds(lease.address))
+            .filter(|lease| self.serves(lease.address) || self.reserved.holds(lease.address))
             .collect();
         stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
-        for Lease { mac, address, expires_at } in stored {
-            if table.held(mac).leased.is_none() && table.entries.get(address).is_none() {
-                table.hold(address, Entry { mac, hold: Hold::Leased, until: expires_at });
+        for Lease { mac, address, expires_at, vm } in stored {
+            if self.held(mac).leased.is_none() && self.entries.get(address).is_none() {
+                self.hold(address, Entry { mac, hold: Hold::Leased, until: expires_at, vm });
             }
         }
-        table
+    }
+
+    /// Keeps an address for the card of a virtual machine. Who holds it keeps it until the lease is over, and the card has another one
+    /// meanwhile. False where it cannot be kept.
+    pub fn keep(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let kept = !self.never.contains(&address) && self.reserved.add(mac, address);
+        if kept && self.entries.offset(address).is_some() {
+            self.fixed.insert(address);
+            self.refixed(address);
+        }
+        kept
+    }
+
+    /// The virtual machine is gone: what was kept for its card, and what the card holds, is for others.
+    pub fn forget(&mut self, mac: MacAddr) {
+        if let Some(address) = self.reserved.remove(mac)
+            && self.fixed.remove(&address)
+        {
+            self.refixed(address);
+        }
+        let Held { leased, offered } = self.held(mac);
+        for address in leased.into_iter().chain(offered) {
+            if self.held_by(mac, address).is_some_and(|entry| entry.vm.is_some()) {
+                self.drop_entry(address);
+            }
+        }
+    }
+
+    fn refixed(&mut self, address: Ipv4Addr) {
+        self.mark(address);
+        self.none_before = Timestamp::from_millis(0);
+        self.recount = true;
     }
 
     /// True if it matters which machine a card belongs to.
@@ -158,7 +167,7 @@ impl LeaseTable {
             None => self.reclaim(now)?,
         };
         self.drop_offer(client.mac);
-        self.hold(address, Entry { mac: client.mac, hold: Hold::Offered, until: now.after(OFFER_HOLD) });
+        self.hold(address, Entry { mac: client.mac, hold: Hold::Offered, until: now.after(OFFER_HOLD), vm: client.vm });
         Ok((address, change))
     }
 
@@ -172,7 +181,7 @@ impl LeaseTable {
         asking: Asking,
     ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
         self.advance(now);
-        let Client { mac, .. } = client;
+        let Client { mac, vm, .. } = client;
         let Held { leased, offered } = self.held(mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let own = leased == Some(address) && (asking == Asking::Renewal || reserved.is_none_or(|own| own == address));
@@ -188,8 +197,8 @@ impl LeaseTable {
         }
         self.drop_offer(mac);
         let until = now.after(self.lease);
-        self.hold(address, Entry { mac, hold: Hold::Leased, until });
-        Ok((Lease { mac, address, expires_at: until }, changes))
+        self.hold(address, Entry { mac, hold: Hold::Leased, until, vm });
+        Ok((Lease { mac, address, expires_at: until, vm }, changes))
     }
 
     /// The machine gives its address back. It will get the same one again, unless another machine needs it.
@@ -292,7 +301,7 @@ impl LeaseTable {
 
     /// Time passes: once a second what is over is counted anew, and declined addresses come back.
     fn advance(&mut self, now: Timestamp) {
-        if now.since(self.counted) >= COUNT_EVERY {
+        if self.recount || now.since(self.counted) >= COUNT_EVERY {
             self.recount(now);
         }
         if now >= self.rested {
@@ -308,7 +317,7 @@ impl LeaseTable {
     }
 
     fn recount(&mut self, now: Timestamp) {
-        self.counted = self.counted.max(now);
+        (self.counted, self.recount) = (self.counted.max(now), false);
         self.live = [0; 2];
         for (address, entry) in self.entries.of_range() {
             self.live[entry.hold as usize] += u32::from(entry.until > self.counted && self.serves(address));
@@ -353,15 +362,5 @@ impl LeaseTable {
         if let Some(offset) = self.entries.offset(address) {
             self.busy.set(offset, !self.is_free(address) || self.fixed.contains(&address));
         }
-    }
-}
-
-impl Entry {
-    fn lease(&self, address: Ipv4Addr) -> Lease {
-        Lease { mac: self.mac, address, expires_at: self.until }
-    }
-
-    fn gone(&self, address: Ipv4Addr) -> LeaseChange {
-        LeaseChange { before: self.lease(address), after: None }
     }
 }

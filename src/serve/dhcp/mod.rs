@@ -22,6 +22,7 @@ mod firmware;
 mod flood;
 mod frame;
 mod frames;
+mod holds;
 mod leases;
 mod level;
 mod note;

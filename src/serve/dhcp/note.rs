@@ -2,6 +2,7 @@
 
 use super::{bootfile::NoLoader, level::Level};
 use crate::fleet::EventKind;
+use crate::id::VmName;
 use crate::serve::central::PoolUse;
 use std::{fmt, net::Ipv4Addr, sync::Arc};
 
@@ -28,6 +29,13 @@ pub enum Note {
         /// Which address.
         address: Ipv4Addr,
     },
+    /// What is reserved for a virtual machine is somebody else's by site.toml.
+    NotKept {
+        /// Which machine.
+        vm: VmName,
+        /// Which address.
+        address: Ipv4Addr,
+    },
     /// A pool reached a level.
     Pool {
         /// Which segment.
@@ -49,6 +57,7 @@ impl Note {
             Note::OtherServer { proxy: false, .. } => "other DHCP server",
             Note::OtherServer { proxy: true, .. } => "other PXE server",
             Note::Declined { .. } => "declined",
+            Note::NotKept { .. } => "not kept",
             Note::Pool { .. } => "pool",
         }
     }
@@ -56,7 +65,7 @@ impl Note {
     /// For the record of events, if it belongs there.
     pub fn event(&self) -> Option<EventKind> {
         match self {
-            Note::NoLoader(_) | Note::ForeignRelay(_) => None,
+            Note::NoLoader(_) | Note::ForeignRelay(_) | Note::NotKept { .. } => None,
             Note::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
             Note::Declined { .. } => Some(EventKind::AddressDeclined),
             Note::Pool { level: Level::Exhausted, .. } => Some(EventKind::PoolExhausted),
@@ -93,6 +102,10 @@ impl fmt::Display for Note {
                     "{address} on {segment} is used by a machine that did not get it from meshd; take it out of range"
                 )
             }
+            Note::NotKept { vm, address } => write!(
+                f,
+                "{address} is recorded for the virtual machine {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
+            ),
             Note::Pool { segment, level: Level::Exhausted, usage } => {
                 write!(
                     f,

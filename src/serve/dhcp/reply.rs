@@ -47,6 +47,8 @@ pub struct Answerer<'a> {
     pub identifier: Ipv4Addr,
     /// What goes with an address.
     pub pool: Option<&'a Pool>,
+    /// What the client is called, where that is known.
+    pub host: Option<&'a str>,
 }
 
 impl Answerer<'_> {
@@ -95,13 +97,13 @@ impl Answerer<'_> {
                 }
                 if let Some(pool) = self.pool {
                     lease_times(message.opts_mut(), pool.lease);
-                    network(message.opts_mut(), pool);
+                    self.network(message.opts_mut(), pool);
                 }
             }
             Answer::InformAck => {
                 message.set_ciaddr(request.ciaddr);
                 if let Some(pool) = self.pool {
-                    network(message.opts_mut(), pool);
+                    self.network(message.opts_mut(), pool);
                 }
             }
             Answer::Nak(reason) => {
@@ -121,6 +123,27 @@ impl Answerer<'_> {
                     message.opts_mut().insert(DhcpOption::VendorExtensions(PXE_TAKE_THE_FILE.to_vec()));
                 }
             }
+        }
+    }
+
+    fn network(&self, options: &mut DhcpOptions, pool: &Pool) {
+        options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(pool.mask())));
+        options.insert(DhcpOption::BroadcastAddr(pool.broadcast()));
+        if let Some(router) = pool.router {
+            options.insert(DhcpOption::Router(vec![router]));
+        }
+        if !pool.dns.is_empty() {
+            options.insert(DhcpOption::DomainNameServer(pool.dns.clone()));
+        }
+        if let Some(domain) = &pool.domain {
+            options.insert(DhcpOption::DomainName(domain.clone()));
+        }
+        if !pool.ntp.is_empty() {
+            options.insert(DhcpOption::NtpServers(pool.ntp.clone()));
+        }
+        if let Some(host) = self.host {
+            // No underline in a host name (RFC 1123, 2.1).
+            options.insert(DhcpOption::Hostname(host.replace('_', "-")));
         }
     }
 
@@ -156,23 +179,6 @@ fn lease_times(options: &mut DhcpOptions, lease: Duration) {
     options.insert(DhcpOption::AddressLeaseTime(seconds));
     options.insert(DhcpOption::Renewal(seconds / 2));
     options.insert(DhcpOption::Rebinding(seconds - seconds / 8));
-}
-
-fn network(options: &mut DhcpOptions, pool: &Pool) {
-    options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(pool.mask())));
-    options.insert(DhcpOption::BroadcastAddr(pool.broadcast()));
-    if let Some(router) = pool.router {
-        options.insert(DhcpOption::Router(vec![router]));
-    }
-    if !pool.dns.is_empty() {
-        options.insert(DhcpOption::DomainNameServer(pool.dns.clone()));
-    }
-    if let Some(domain) = &pool.domain {
-        options.insert(DhcpOption::DomainName(domain.clone()));
-    }
-    if !pool.ntp.is_empty() {
-        options.insert(DhcpOption::NtpServers(pool.ntp.clone()));
-    }
 }
 
 fn encode(message: &Message) -> Vec<u8> {

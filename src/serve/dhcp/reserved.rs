@@ -1,7 +1,7 @@
 //! Reserved addresses of one segment, and who a client is as far as they are concerned.
 
 use crate::config::{Pool, Reservation, Whom};
-use crate::id::{MacAddr, NodeId};
+use crate::id::{MacAddr, NodeId, SystemUuid};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Who asks for an address.
@@ -11,6 +11,8 @@ pub struct Client {
     pub mac: MacAddr,
     /// Its machine, if that is known and matters.
     pub node: Option<NodeId>,
+    /// The virtual machine whose card it is.
+    pub vm: Option<SystemUuid>,
 }
 
 impl Client {
@@ -28,6 +30,8 @@ pub(super) struct Reserved {
     by_address: BTreeMap<Ipv4Addr, Whom>,
     by_owner: BTreeMap<Whom, Ipv4Addr>,
     by_node: bool,
+    /// Those of them that are of virtual machines.
+    cards: BTreeMap<MacAddr, Ipv4Addr>,
 }
 
 impl Reserved {
@@ -38,7 +42,28 @@ impl Reserved {
             by_address: own().map(|reservation| (reservation.address, reservation.whom)).collect(),
             by_owner: own().map(|reservation| (reservation.whom, reservation.address)).collect(),
             by_node: own().any(|reservation| matches!(reservation.whom, Whom::Node(_))),
+            cards: BTreeMap::new(),
         }
+    }
+
+    /// Keeps an address for the card of a virtual machine, too. False where it is kept for somebody else, or another one for the card.
+    pub(super) fn add(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let whom = Whom::Mac(mac);
+        if self.by_address.contains_key(&address) || self.by_owner.contains_key(&whom) {
+            return false;
+        }
+        self.by_address.insert(address, whom);
+        self.by_owner.insert(whom, address);
+        self.cards.insert(mac, address);
+        true
+    }
+
+    /// Gives the address back that was kept for the card of a virtual machine.
+    pub(super) fn remove(&mut self, mac: MacAddr) -> Option<Ipv4Addr> {
+        let address = self.cards.remove(&mac)?;
+        self.by_address.remove(&address);
+        self.by_owner.remove(&Whom::Mac(mac));
+        Some(address)
     }
 
     /// True if it matters which machine a card belongs to.

@@ -110,6 +110,8 @@ struct Waiting {
 struct Driver {
     shared: Shared,
     engine: Engine,
+    /// What of virtual machines' cards the engine knows.
+    cards_seen: u64,
     ears: Vec<Ear>,
     steps: Vec<DhcpStep>,
     waiting: Vec<Waiting>,
@@ -130,10 +132,12 @@ impl Driver {
     fn new(shared: Shared, bound: Bound) -> Self {
         let loaders = loader_names().filter(|name| shared.loader(name).is_some()).map(str::to_owned).collect();
         let site = shared.site();
+        let (cards_seen, cards) = shared.all_cards();
         let setup = Setup {
             interfaces: bound.ears.iter().map(|ear| ear.interface.clone()).collect(),
             segments: site.segments.clone(),
             reservations: site.reservations.clone(),
+            cards,
             deny: site.identity.deny.clone(),
             sources: Sources { http_port: site.http.port, loaders },
         };
@@ -142,6 +146,7 @@ impl Driver {
         }
         Driver {
             engine: Engine::new(setup, shared.leases()),
+            cards_seen,
             shared,
             ears: bound.ears,
             steps: Vec::new(),
@@ -212,6 +217,8 @@ impl Driver {
     /// Reads from each socket what is there, within its turn.
     fn read(&mut self) {
         self.paused_until = None;
+        // Whoever is on record before it asks is known when it asks.
+        self.look_at_cards();
         let since = Instant::now();
         let places: Vec<(usize, u16)> = self.sockets().map(|(via, port, _)| (via, port)).collect();
         for (via, port) in places {
@@ -222,6 +229,15 @@ impl Driver {
                 self.figures.received();
             }
         }
+    }
+
+    fn look_at_cards(&mut self) {
+        if let Some((seen, news)) = self.shared.cards_since(self.cards_seen) {
+            self.cards_seen = seen;
+            self.engine.cards(news);
+        }
+        let notes = self.engine.take_notes();
+        self.perform(notes.into_iter().map(Effect::Note), Instant::now());
     }
 
     /// Reads and handles one packet; `None` if there is none.
@@ -324,6 +340,7 @@ impl Driver {
 
     /// A quarter of a second has passed.
     fn beat(&mut self) {
+        self.look_at_cards();
         let now = self.shared.now();
         for lease in self.shared.take_freed() {
             self.engine.free(now, &lease);

@@ -5,6 +5,7 @@ use crate::config::{DhcpMode, Link, Pool, Reservation, Segment};
 use crate::fleet::Lease;
 use crate::id::Timestamp;
 use crate::serve::central::{OtherServer, PoolUse, SegmentHealth};
+use crate::work::Card;
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
 /// Other servers that are remembered of one segment; with more, the one that was silent for longest goes.
@@ -32,12 +33,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(
-        segment: Segment,
-        own: &BTreeSet<Ipv4Addr>,
-        reservations: &[Reservation],
-        stored: &[Lease],
-    ) -> Self {
+    pub(super) fn new(segment: Segment, own: &BTreeSet<Ipv4Addr>, reservations: &[Reservation]) -> Self {
         let name = segment.name().into();
         let relay = match segment.link {
             Link::Relay(relay) => Some(relay),
@@ -45,8 +41,7 @@ impl Served {
         };
         let authority = segment.pool.filter(|_| segment.mode == DhcpMode::Authoritative).map(|pool| {
             let taken = own.iter().copied().chain(relay);
-            let stored = stored.iter().filter(|lease| pool.is_on_network(lease.address)).cloned();
-            Box::new(Authority { leases: LeaseTable::new(&pool, taken, reservations, stored), pool })
+            Box::new(Authority { leases: LeaseTable::new(&pool, taken, reservations), pool })
         });
         Served {
             name,
@@ -57,6 +52,19 @@ impl Served {
             level: Level::default(),
             refused: false,
         }
+    }
+
+    /// What was stored of this network.
+    pub(super) fn load(&mut self, stored: &[Lease]) {
+        let Some(Authority { pool, leases }) = self.authority.as_deref_mut() else { return };
+        leases.load(stored.iter().filter(|lease| pool.is_on_network(lease.address)).cloned());
+    }
+
+    /// Keeps what is reserved for a card of a virtual machine, if it is in this network. False where it cannot be kept.
+    pub(super) fn keep(&mut self, card: &Card) -> bool {
+        let authority = self.authority.as_deref_mut();
+        let own = authority.zip(card.address).filter(|(authority, address)| authority.pool.is_on_network(*address));
+        own.is_none_or(|(authority, address)| authority.leases.keep(card.mac, address))
     }
 
     pub(super) fn is_on_network(&self, address: Ipv4Addr) -> bool {

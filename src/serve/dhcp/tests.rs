@@ -6,3 +6,4 @@ mod pool;
 mod quirks;
 mod rivals;
 mod segments;
+mod vms;

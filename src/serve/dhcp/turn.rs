@@ -15,6 +15,7 @@ use crate::config::{DhcpMode, Pool};
 use crate::fleet::{Exchange, Lease};
 use crate::id::{DenyList, Hardware, MacAddr, NodeId, Timestamp};
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
+use crate::work::Card;
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// A request, and what its answer takes.
@@ -31,6 +32,8 @@ pub(super) struct Turn<'a> {
     /// Every address that meshd answers from.
     pub(super) own: &'a BTreeSet<Ipv4Addr>,
     pub(super) boot: BootFile,
+    /// The card, if it is a virtual machine's. It gets an address and opens no boot session.
+    pub(super) card: Option<&'a Card>,
     /// UUIDs that say nothing.
     pub(super) deny: &'a DenyList,
     pub(super) node_of: &'a dyn Fn(MacAddr) -> Option<NodeId>,
@@ -41,8 +44,8 @@ impl Turn<'_> {
     pub(super) fn take(&self, segment: &mut Served) -> Vec<Effect> {
         match segment.mode {
             DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
-            DhcpMode::Proxy => self.proxy(segment),
-            DhcpMode::Authoritative | DhcpMode::Off => Vec::new(),
+            DhcpMode::Proxy if self.card.is_none() => self.proxy(segment),
+            DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Vec::new(),
         }
     }
 
@@ -86,7 +89,7 @@ impl Turn<'_> {
         let mut effects = vec![self.reply(Some(pool), Answer::Offer(address))];
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
-        if self.request.exchange != Exchange::Os {
+        if self.request.exchange != Exchange::Os && self.card.is_none() {
             effects.push(self.seen(Some(address), None));
         }
         effects.extend(segment.filled(self.now, false).map(Effect::Note));
@@ -103,7 +106,10 @@ impl Turn<'_> {
         match leases.lease(self.now, self.client(leases.asks_for_nodes()), wanted, asking) {
             Ok((lease, changes)) => {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
-                effects.push(self.seen(Some(wanted), Some(lease)));
+                effects.push(match self.card {
+                    Some(_) => Effect::Store(DhcpStep::Leased(lease)),
+                    None => self.seen(Some(wanted), Some(lease)),
+                });
                 effects.push(self.reply(Some(pool), Answer::Ack(wanted)));
                 effects.extend(self.no_loader());
                 effects
@@ -175,11 +181,12 @@ impl Turn<'_> {
             Some(hardware.basis(self.deny)?.node_id())
         };
         let node = asks_for_nodes.then(|| (self.node_of)(mac).or_else(by_uuid)).flatten();
-        Client { mac, node }
+        Client { mac, node, vm: self.card.map(|card| card.vm) }
     }
 
     fn reply(&self, pool: Option<&Pool>, answer: Answer) -> Effect {
-        let answerer = Answerer { address: self.address, identifier: self.identifier, pool };
+        let host = self.card.map(|card| card.name.as_str());
+        let answerer = Answerer { address: self.address, identifier: self.identifier, pool, host };
         Effect::Reply(Reply {
             packet: answerer.build(self.request, answer, &self.boot),
             to: Destination::of(self.request, answer, self.origin, self.routed),

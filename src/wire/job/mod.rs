@@ -179,6 +179,16 @@ pub enum JobNodeState {
     },
 }
 
+impl JobNodeState {
+    /// Nothing of it runs any more, and nothing will.
+    pub fn has_ended(&self) -> bool {
+        match self {
+            JobNodeState::Starting | JobNodeState::Running { .. } => false,
+            JobNodeState::Exited { .. } | JobNodeState::Failed { .. } => true,
+        }
+    }
+}
+
 /// Why a node could not run its part of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -123,7 +123,7 @@ impl VmSpec {
         let mut disks = BTreeSet::new();
         for (index, volume) in volumes.iter().enumerate() {
             match &volume.source {
-                VolumeSource::Raw { disk } if !disks.insert(disk) => {
+                VolumeSource::Raw { disk, .. } if disk.identity().is_some_and(|disk| !disks.insert(disk)) => {
                     found.add(format!("volume[{index}].disk"), format!("`{disk}` is given twice"), "take one out");
                 }
                 VolumeSource::Qcow2 { size: Some(size), .. } => {
@@ -137,7 +137,14 @@ impl VmSpec {
     fn nic_faults(&self, found: &mut Found) {
         found.count("nic", "network cards", self.nics.len(), MAX_NICS);
         twice(found, "nic", self.nics.iter().map(|nic| nic.mac), |index| format!("nic[{index}].mac"));
+        let mut addresses = BTreeSet::new();
         for (index, nic) in self.nics.iter().enumerate() {
+            // Without a bridge each card has a network of its own.
+            if let (Some(bridge), Some(address)) = (&nic.bridge, nic.address)
+                && !addresses.insert((bridge, address))
+            {
+                found.add(format!("nic[{index}].address"), format!("`{address}` stands in nic twice"), "take one out");
+            }
             if nic.mac.is_multicast() || nic.mac.0 == [0; 6] {
                 let hint = "write one that begins with 52:54:00, or leave it out";
                 found.add(format!("nic[{index}].mac"), format!("`{}` is no card's address", nic.mac), hint);
@@ -168,10 +175,15 @@ impl VmSpec {
     }
 }
 
+/// True if a machine could have it, wherever it is.
+pub fn is_of_a_machine(address: Ipv4Addr) -> bool {
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
+}
+
 /// What a machine of that address could not use. In the private network .2 is the node and .3 its name server.
 fn sound_address(nic: &Nic, address: Ipv4Addr) -> Result<(), String> {
     let last = address.octets()[3];
-    if address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast() {
+    if !is_of_a_machine(address) {
         return Err(format!("`{address}` is no machine's address"));
     }
     if nic.bridge.is_none() && (!address.is_private() || matches!(last, 0 | 2 | 3 | 255)) {

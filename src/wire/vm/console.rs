@@ -30,10 +30,10 @@ pub struct ConsoleOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum ConsoleNote {
-    /// Who listens was too slow: so many pieces of what the guest wrote are not told.
+    /// Who listens was too slow: some of what the guest wrote is not kept any more.
     Lost {
-        /// How many.
-        pieces: u64,
+        /// So many bytes.
+        bytes: u64,
     },
     /// The guest does not read: something that was typed is lost.
     Unheard,

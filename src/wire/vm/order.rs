@@ -1,9 +1,10 @@
 //! What of virtual machines goes over the link. The central node says the whole wish for a machine, the node the whole state of all: each
 //! may be said again at any time, and after every welcome is.
 
-use super::{VmReport, VmSpec};
-use crate::id::SystemUuid;
+use super::{DiskIdentity, DiskUse, VmReport, VmSpec, VolumeName};
+use crate::id::{PciAddress, SystemUuid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Most virtual machines of one node.
 pub const MAX_VMS: usize = 256;
@@ -15,6 +16,15 @@ pub struct VmOrder {
     pub uuid: SystemUuid,
     /// What of it.
     pub want: VmWant,
+}
+
+/// A disk of a node that belongs to a slot: who has its unit may have it, and nobody else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotDisk {
+    /// One function of the slot's unit.
+    pub unit: PciAddress,
+    /// Its WWID or serial number.
+    pub disk: DiskIdentity,
 }
 
 /// How a virtual machine shall be.
@@ -30,6 +40,12 @@ pub enum VmWant {
         start: u32,
         /// Seconds that a restart leaves the guest to end by itself.
         grace_s: u32,
+        /// Disks of the node that belong to slots.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        slots: Vec<SlotDisk>,
+        /// What the node told of its disks, which a boot makes it forget.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        disks: BTreeMap<VolumeName, DiskUse>,
     },
     /// It shall be off; what it wrote stays.
     Stop {
@@ -37,7 +53,24 @@ pub enum VmWant {
         grace_s: u32,
     },
     /// It shall be gone with everything it has on the node; answered by [`VmNews::Released`], also where it is not there.
-    Release,
+    Release {
+        /// Disks of the node that it had. They hold before what the node itself knows of it, which a boot makes it forget.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        disks: Vec<LeftDisk>,
+    },
+}
+
+/// A disk that a machine leaves. It is idle before it is anybody else's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftDisk {
+    /// Its WWID or serial number.
+    pub disk: DiskIdentity,
+    /// What the machine left on it goes first.
+    #[serde(default)]
+    pub wipe: bool,
+    /// It is known that the machine had it. What a machine never had is not wiped.
+    #[serde(default)]
+    pub used: bool,
 }
 
 /// What a node tells of its virtual machines.

@@ -8,29 +8,44 @@ pub const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Incompatible feature: the content lies in another file.
 const EXTERNAL_DATA: u64 = 1 << 2;
 
+const SHORT: &str = "it is too short for a qcow2 image";
+
 /// What an image says of itself that could not be used as it is. An image that names another file, as its backing file or for its
 /// data, would give the guest any file of the node.
 ///
 /// # Errors
 /// Why it cannot be used.
 pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
-    const SHORT: &str = "it is too short for a qcow2 image";
-    let word = |at: usize| header.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
-    let long = |at: usize| header.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+    let size = size(header)?;
+    if long(header, 8)? != 0 {
+        return Err("it stands on another file (backing file); flatten it with `qemu-img convert`");
+    }
+    if word(header, 4)? == 3 && long(header, 72)? & EXTERNAL_DATA != 0 {
+        return Err("its data lies in another file; flatten it with `qemu-img convert`");
+    }
+    Ok(size)
+}
+
+/// The size that a guest sees, also of a layer above another image.
+///
+/// # Errors
+/// Why it is none.
+pub fn size(header: &[u8]) -> Result<u64, &'static str> {
     if header.get(..4) != Some(MAGIC.as_slice()) {
         return Err("it is no qcow2 image");
     }
-    let version = word(4).ok_or(SHORT)?;
-    if !matches!(version, 2 | 3) {
+    if !matches!(word(header, 4)?, 2 | 3) {
         return Err("it is a qcow2 image of an unknown version");
     }
-    if long(8).ok_or(SHORT)? != 0 {
-        return Err("it stands on another file (backing file); flatten it with `qemu-img convert`");
-    }
-    if version == 3 && long(72).ok_or(SHORT)? & EXTERNAL_DATA != 0 {
-        return Err("its data lies in another file; flatten it with `qemu-img convert`");
-    }
-    long(24).ok_or(SHORT)
+    long(header, 24)
+}
+
+fn word(header: &[u8], at: usize) -> Result<u32, &'static str> {
+    header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes).ok_or(SHORT)
+}
+
+fn long(header: &[u8], at: usize) -> Result<u64, &'static str> {
+    header.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes).ok_or(SHORT)
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! What a virtual machine shall be. A text that is wrong in itself cannot be built; [`VmSpec::faults`] holds the rest.
 
-use super::ByteSize;
+use super::{ByteSize, OnRelease, RawDisk, disk::SLOT};
 use crate::id::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, str::FromStr};
+
+/// The bridge of a node whose network is its own: the node gives the addresses there, and other nodes have the same ones.
+pub const PRIVATE_BRIDGE: &str = "mesh-nat0";
 
 /// Everything that a node needs to know to run a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,12 +61,14 @@ pub struct VmSpec {
 }
 
 impl VmSpec {
+    /// Whole disks of the node, as far as they are known.
+    pub fn disks(&self) -> impl Iterator<Item = &DiskIdentity> {
+        self.volumes.iter().filter_map(|volume| volume.source.disk()?.identity())
+    }
+
     /// The volumes that are files of the central node, with their digests; twice where two volumes stand on one file.
     pub fn files(&self) -> impl Iterator<Item = (&VolumeName, Digest)> {
-        self.volumes.iter().filter_map(|volume| match &volume.source {
-            VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some((&volume.name, *digest)),
-            VolumeSource::Raw { .. } => None,
-        })
+        self.volumes.iter().filter_map(|volume| Some((&volume.name, volume.source.digest()?)))
     }
 
     /// What is said of one of which nothing but this is known; it is there to be released.
@@ -136,8 +141,17 @@ pub enum VolumeSource {
     },
     /// A whole disk of the node.
     Raw {
-        /// Its WWID or serial number.
-        disk: DiskIdentity,
+        /// Which.
+        disk: RawDisk,
+        /// The file, raw or qcow2, whose content is written onto it before the first start.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<Digest>,
+        /// It is written also onto a disk that holds something.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        overwrite: bool,
+        /// What becomes of its content when the machine leaves it; see [`VolumeSource::is_wiped`] for what holds where nothing is said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on_release: Option<OnRelease>,
     },
     /// A CD, read only.
     Iso {
@@ -145,6 +159,9 @@ pub enum VolumeSource {
         digest: Digest,
     },
 }
+
+/// Words that stand for a disk, and are none's identity.
+const DISK_WORDS: [&str; 2] = [SLOT, "nearest"];
 
 /// What cloud-init reads. It often holds keys, so it is never printed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,13 +181,16 @@ pub struct CloudInit {
 pub struct Nic {
     /// Reserved for it.
     pub mac: MacAddr,
-    /// Reserved for it. In the private network it is what QEMU's own DHCP gives; on a bridge it is what the bridge's server
-    /// shall give, and nothing on the node enforces it.
+    /// Reserved for it. Without a bridge it is what QEMU's own DHCP gives, in the private network what the node gives; on a bridge
+    /// of the site what the DHCP there gives: meshd, where it leases, else another server that has to know of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
     /// The bridge of the node that it hangs on; none is a private network behind the node's address (QEMU's user network).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<InterfaceName>,
+    /// Both addresses are those of a slot, which the central node fills in: the n-th such card has those of the n-th unit's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slot: bool,
 }
 
 /// What happens when a virtual machine ends and nobody asked for it.
@@ -287,7 +307,8 @@ text!(
     "write the wwid or the serial number that `meshd node show` lists; kernel names such as sda change hands",
     |text| {
         let printable = text.bytes().all(|c| (0x20..0x7f).contains(&c)) && text.trim() == text;
-        (4..=256).contains(&text.len()) && printable && !text.contains('/') && !is_kernel_name(text)
+        let word = text.split(':').next().is_some_and(|first| DISK_WORDS.contains(&first));
+        (4..=256).contains(&text.len()) && printable && !text.contains('/') && !word && !is_kernel_name(text)
     }
 );
 

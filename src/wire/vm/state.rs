@@ -1,7 +1,9 @@
 //! What a virtual machine is, in closed words.
 
-use crate::id::{SystemUuid, VmName};
+use super::VolumeName;
+use crate::id::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Longest detail of a failure or refusal, in bytes.
 pub const MAX_FAILURE_TEXT: usize = 1024;
@@ -16,6 +18,8 @@ pub enum VmState {
     Starting,
     /// The guest runs.
     Running,
+    /// QEMU holds the guest: the store is full, a disk fails, or the processor gave up on it. Nothing of it is lost yet.
+    Paused,
     /// It was asked to end.
     Stopping,
     /// It ended by itself, and is started again after a delay.
@@ -32,6 +36,7 @@ impl VmState {
         match self {
             VmState::Starting => "starting",
             VmState::Running => "running",
+            VmState::Paused => "paused",
             VmState::Stopping => "stopping",
             VmState::Waiting => "waiting",
             VmState::Stopped => "stopped",
@@ -41,7 +46,7 @@ impl VmState {
 
     /// True while there is, or may be, a process of it.
     pub fn is_live(self) -> bool {
-        matches!(self, VmState::Starting | VmState::Running | VmState::Stopping)
+        matches!(self, VmState::Starting | VmState::Running | VmState::Paused | VmState::Stopping)
     }
 }
 
@@ -63,6 +68,8 @@ pub enum VmFailureKind {
     GuestPanic,
     /// It ended while no agent watched.
     EndedUnseen,
+    /// QEMU holds the guest.
+    Paused,
     /// QEMU does not end, not even when killed.
     Immortal,
 }
@@ -77,6 +84,16 @@ pub struct VmFailure {
     /// The last of QEMU's own words, at most [`MAX_FAILURE_LINES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
+}
+
+impl VmFailure {
+    /// True if it was refused for what every other node would refuse it for, too.
+    pub fn is_everywhere(&self) -> bool {
+        use VmRefusalReason::{SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit};
+        let says = |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
+        self.kind == VmFailureKind::Refused
+            && [SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit].into_iter().any(says)
+    }
 }
 
 /// What a node tells of one of its virtual machines.
@@ -94,18 +111,52 @@ pub struct VmReport {
     /// How often it was started again in a row.
     #[serde(default)]
     pub restarts: u32,
+    /// The number of the order by which it was started last; `None` from an older agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
     /// How far the fetch of its volumes is, while they are fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetching: Option<VmFetching>,
+    /// What the node gave to its cards in the node's private network.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addresses: BTreeMap<MacAddr, Ipv4Addr>,
+    /// Disks of the node that are its own by now, by the volumes that they are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disks: BTreeMap<VolumeName, DiskUse>,
 }
 
-/// How far the fetch of a machine's volumes is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+impl VmReport {
+    /// One of which no more than that is told.
+    pub fn new(uuid: SystemUuid, name: VmName, state: VmState) -> Self {
+        let (failure, restarts, start, fetching) = (None, 0, None, None);
+        let (addresses, disks) = (BTreeMap::new(), BTreeMap::new());
+        VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks }
+    }
+}
+
+/// How far a disk of the node is a machine's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskUse {
+    /// The write of its image has begun.
+    Begun,
+    /// Its image is on it, or the guest had it as it was. Nothing is written onto it any more but by the guest.
+    Done,
+}
+
+/// How far the fetch of a machine's volumes is, or the write of them onto disks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFetching {
     /// Bytes that are on the node and checked.
     pub bytes: u64,
     /// Bytes of all volumes whose size is known so far.
     pub of: u64,
+    /// Why the last piece did not come, while it is asked for again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// They are here, and are being written onto disks of the node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub writing: bool,
 }
 
 /// What a node lacks for a virtual machine.
@@ -118,6 +169,8 @@ pub enum VmRefusalReason {
     QemuMissing,
     /// `/dev/kvm` does not open, and the specification does not allow emulation.
     KvmMissing,
+    /// QEMU does not know the processor's model.
+    CpuUnknown,
     /// More processors than the node has threads.
     CpusExceeded,
     /// More memory than the node has left.
@@ -144,6 +197,16 @@ pub enum VmRefusalReason {
     DiskMissing,
     /// The node itself, or another machine, uses the disk.
     DiskInUse,
+    /// The disk belongs to a slot that the machine does not have.
+    DiskTaken,
+    /// The disk holds something, and nobody said that it may go.
+    DiskNotEmpty,
+    /// The disk has less room than the image takes.
+    DiskTooSmall,
+    /// The image is not on the disk as it should be.
+    DiskWriteFailed,
+    /// The node's doctor says that no disk is to be written (DR-16).
+    DoctorFails,
     /// There is no such bridge.
     BridgeMissing,
     /// The firmware that it asks for is not installed.
@@ -154,6 +217,10 @@ pub enum VmRefusalReason {
     NameTaken,
     /// Another machine of this node has that MAC address.
     MacTaken,
+    /// Another card has that address in the node's private network.
+    AddressTaken,
+    /// The node's private network does not hold that address.
+    AddressUnfit,
 }
 
 impl VmRefusalReason {
@@ -163,6 +230,7 @@ impl VmRefusalReason {
             VmRefusalReason::SpecInvalid => "spec_invalid",
             VmRefusalReason::QemuMissing => "qemu_missing",
             VmRefusalReason::KvmMissing => "kvm_missing",
+            VmRefusalReason::CpuUnknown => "cpu_unknown",
             VmRefusalReason::CpusExceeded => "cpus_exceeded",
             VmRefusalReason::MemoryExceeded => "memory_exceeded",
             VmRefusalReason::HugepagesExceeded => "hugepages_exceeded",
@@ -176,11 +244,18 @@ impl VmRefusalReason {
             VmRefusalReason::StoreFull => "store_full",
             VmRefusalReason::DiskMissing => "disk_missing",
             VmRefusalReason::DiskInUse => "disk_in_use",
+            VmRefusalReason::DiskTaken => "disk_taken",
+            VmRefusalReason::DiskNotEmpty => "disk_not_empty",
+            VmRefusalReason::DiskTooSmall => "disk_too_small",
+            VmRefusalReason::DiskWriteFailed => "disk_write_failed",
+            VmRefusalReason::DoctorFails => "doctor_fails",
             VmRefusalReason::BridgeMissing => "bridge_missing",
             VmRefusalReason::FirmwareMissing => "firmware_missing",
             VmRefusalReason::TpmMissing => "tpm_missing",
             VmRefusalReason::NameTaken => "name_taken",
             VmRefusalReason::MacTaken => "mac_taken",
+            VmRefusalReason::AddressTaken => "address_taken",
+            VmRefusalReason::AddressUnfit => "address_unfit",
         }
     }
 }

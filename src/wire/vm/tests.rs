@@ -8,6 +8,11 @@ fn spec() -> VmSpec {
     serde_json::from_str(text).expect("the least that a specification says")
 }
 
+fn raw(disk: &str) -> VolumeSource {
+    let disk = disk.parse().expect("a disk");
+    VolumeSource::Raw { disk, digest: None, overwrite: false, on_release: None }
+}
+
 fn keys(spec: &VmSpec) -> Vec<String> {
     spec.faults().into_iter().map(|fault| fault.key).collect()
 }
@@ -23,7 +28,7 @@ fn what_is_left_out_is_off_and_the_least_is_sound() {
 #[test]
 fn the_words_of_states_and_reasons_are_those_of_the_wire() {
     use VmState::*;
-    for state in [Starting, Running, Stopping, Waiting, Stopped, Failed] {
+    for state in [Starting, Running, VmState::Paused, Stopping, Waiting, Stopped, Failed] {
         assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
     }
     use VmRefusalReason::*;
@@ -31,6 +36,7 @@ fn the_words_of_states_and_reasons_are_those_of_the_wire() {
         SpecInvalid,
         QemuMissing,
         KvmMissing,
+        CpuUnknown,
         CpusExceeded,
         MemoryExceeded,
         HugepagesExceeded,
@@ -44,6 +50,11 @@ fn the_words_of_states_and_reasons_are_those_of_the_wire() {
         StoreFull,
         DiskMissing,
         DiskInUse,
+        DiskTaken,
+        DiskNotEmpty,
+        DiskTooSmall,
+        DiskWriteFailed,
+        DoctorFails,
         BridgeMissing,
         FirmwareMissing,
         TpmMissing,
@@ -82,11 +93,8 @@ fn every_bound_is_held_and_all_faults_are_told_at_once() {
 #[test]
 fn nothing_is_given_twice_and_lists_have_an_end() {
     let mut spec = spec();
-    let disk = || Volume {
-        name: "data".parse().expect("a name"),
-        source: VolumeSource::Raw { disk: "wwn-1".parse().expect("an identity") },
-    };
-    let nic = || Nic { mac: "52:54:00:00:00:01".parse().expect("a MAC"), address: None, bridge: None };
+    let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
+    let nic = || Nic { mac: "52:54:00:00:00:01".parse().expect("a MAC"), address: None, bridge: None, slot: false };
     spec.volumes = vec![disk(), disk()];
     spec.nics = vec![nic(), nic()];
     spec.units = vec!["0000:01:00.0".parse().expect("an address"); 2];
@@ -103,6 +111,7 @@ fn a_private_network_gives_no_address_of_its_own_and_none_of_strangers() {
         mac: "52:54:00:00:00:01".parse().expect("a MAC"),
         address: Some(address.parse().expect("an address")),
         bridge: bridge.map(|bridge| bridge.parse().expect("a name")),
+        slot: false,
     };
     for (address, bridge, sound) in [
         ("10.0.2.15", None, true),
@@ -136,9 +145,44 @@ fn a_disk_is_not_named_by_the_kernel() {
     {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
     }
+    for text in ["slot", "slot:eui.1", "nearest"] {
+        assert!(text.parse::<DiskIdentity>().is_err(), "{text} is a word for one");
+    }
     for text in ["eui.0025388b71b0c6a0", "naa.5000c500a1b2c3d4", "t10.ATA     QEMU HARDDISK QM00001", "S4EWNX0R"] {
         assert!(text.parse::<DiskIdentity>().is_ok(), "{text}");
     }
+}
+
+#[test]
+fn the_disk_of_a_slot_is_a_word_and_keeps_what_it_came_to() {
+    let read = |text: &str| text.parse::<RawDisk>();
+    let disk: DiskIdentity = "eui.1234".parse().expect("an identity");
+    for (text, expected) in [
+        ("eui.1234", RawDisk::Named(disk.clone())),
+        ("slot", RawDisk::Slot(None)),
+        ("slot:eui.1234", RawDisk::Slot(Some(disk.clone()))),
+    ] {
+        assert_eq!(read(text), Ok(expected));
+        assert_eq!(read(text).map(|disk| disk.to_string()), Ok(text.to_owned()));
+    }
+    assert!(read("slot:sda").is_err() && read("slots:eui.1").is_ok());
+    let mut spec = spec();
+    let raw = |name: &str, disk: &str| Volume { name: name.parse().expect("a name"), source: self::raw(disk) };
+    spec.volumes = vec![raw("a", "slot"), raw("b", "slot")];
+    assert!(keys(&spec).is_empty(), "two slots have two disks");
+    spec.volumes = vec![raw("a", "slot:eui.1234"), raw("b", "eui.1234")];
+    assert_eq!(keys(&spec), ["volume[1].disk"]);
+}
+
+#[test]
+fn the_disk_of_a_slot_is_wiped_and_one_that_was_named_is_not_unless_that_is_said() {
+    let read = |more: &str| {
+        let text = format!(r#"{{"name": "d", "format": "raw"{more}}}"#);
+        serde_json::from_str::<Volume>(&text).expect("a volume").source.is_wiped()
+    };
+    assert!(read(r#", "disk": "slot""#) && read(r#", "disk": "slot:eui.1""#));
+    assert!(!read(r#", "disk": "eui.1""#));
+    assert!(!read(r#", "disk": "slot", "on_release": "keep""#) && read(r#", "disk": "eui.1", "on_release": "wipe""#));
 }
 
 #[test]

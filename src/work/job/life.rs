@@ -8,6 +8,10 @@ use std::time::Duration;
 /// How long a job may take until it runs on all its nodes.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
 
+/// How long after the failure of another node's proxy the head may take to say how the ranks ended. A head that misses a proxy ends
+/// at once, but one that the proxy never reached waits for it without a limit.
+pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What is known of a node of a job without its word on the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
@@ -17,8 +21,8 @@ pub enum Seen {
     Lost(String),
     /// An agent of this boot has shown its certificate.
     Linked(BootSessionId),
-    /// An operator has declared it gone.
-    Removed,
+    /// An operator has declared it gone: in these words.
+    Gone(String),
 }
 
 impl Job {
@@ -45,6 +49,7 @@ impl Job {
             }
             Some(JobNodeState::Exited { code }) => {
                 (member.state, member.code) = (MemberState::Ended, Some(*code));
+                member.ended_at.get_or_insert(now);
                 self.exited(node, is_head, *code, now);
             }
             Some(JobNodeState::Failed { kind, detail }) => {
@@ -83,10 +88,9 @@ impl Job {
                 member.lost = true;
                 self.ends(JobState::Failed, JobCause::NodeLost, why, Some(node), now);
             }
-            Seen::Removed => {
+            Seen::Gone(why) => {
                 (member.state, member.lost) = (MemberState::Released, false);
-                let detail = "an operator removed the node".to_owned();
-                self.ends(JobState::Failed, JobCause::NodeLost, detail, Some(node), now);
+                self.ends(JobState::Failed, JobCause::NodeLost, why, Some(node), now);
             }
         }
         self.settle(now);
@@ -112,11 +116,30 @@ impl Job {
             let detail = format!("does not run on all nodes after {} s", START_LIMIT.as_secs());
             self.ends(JobState::Failed, JobCause::StartTimeout, detail, node, now);
         }
+        self.misses_a_proxy(now);
         self.settle(now);
     }
 
+    /// Hydra's head waits for all of its proxies. One that has ended by itself with 0 has told the head all there was to tell; one that
+    /// failed may never have reached it.
+    fn misses_a_proxy(&mut self, now: Timestamp) {
+        let failed = |member: &Member| {
+            let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
+            (now.since(member.ended_at?) >= HEAD_PATIENCE).then_some((member.node, code))
+        };
+        let is_hydra = self.spec.launcher == Launcher::Mpich;
+        let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra) else { return };
+        let detail = format!("the proxy of this node ended with exit code {code}, and the head said nothing since");
+        self.ends(JobState::Failed, JobCause::ProxyFailed, detail, Some(node), now);
+    }
+
+    /// What a node has of it: while it is held, what holds it.
     fn member(&mut self, node: NodeId) -> Option<&mut Member> {
-        self.members.iter_mut().find(|member| member.node == node)
+        let is_it = |member: &Member| member.node == node;
+        // A record of an earlier meshd may name a node twice.
+        let held = self.members.iter().position(|member| is_it(member) && member.is_held());
+        let place = held.or_else(|| self.members.iter().position(is_it))?;
+        self.members.get_mut(place)
     }
 
     /// A part has ended by itself. Hydra's head speaks for all ranks; without Hydra the first failure does, or all.

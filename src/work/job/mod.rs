@@ -14,12 +14,12 @@ mod wish;
 #[cfg(test)]
 mod tests;
 
-pub use life::{START_LIMIT, Seen};
+pub use life::{HEAD_PATIENCE, START_LIMIT, Seen};
 
 use crate::id::{BootSessionId, GroupName, JobId, NodeId, Timestamp};
 use crate::wire::job::{HydraLaunch, JobFault, JobUser, MAX_NODES, MAX_RANKS_PER_NODE};
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// Who starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +119,8 @@ pub enum JobCause {
     NodeRebooted,
     /// Not all nodes ran it in time.
     StartTimeout,
+    /// A proxy of Hydra failed, and the head did not notice.
+    ProxyFailed,
     /// An operator.
     Cancelled,
     /// Its own limit.
@@ -134,6 +136,7 @@ impl JobCause {
             JobCause::NodeLost => "node_lost",
             JobCause::NodeRebooted => "node_rebooted",
             JobCause::StartTimeout => "start_timeout",
+            JobCause::ProxyFailed => "proxy_failed",
             JobCause::Cancelled => "cancelled",
             JobCause::TimeLimit => "time_limit",
         }
@@ -157,6 +160,9 @@ pub struct Member {
     /// Exit code of its part, where that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
+    /// When it told that its part had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
 }
 
 /// What a node told of its part of a job.
@@ -265,8 +271,10 @@ impl JobSpec {
 }
 
 impl Job {
-    /// A job whose nodes are claimed by storing it. There is at least one member.
+    /// A job whose nodes are claimed by storing it. There is at least one member, and no node twice.
     pub fn claim(id: JobId, spec: JobSpec, owner: String, members: Vec<Member>, now: Timestamp) -> Self {
+        let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
+        debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
         let (state, created_at) = (JobState::Starting, now);
         let (started_at, ended_at, end, launch) = (None, None, None, None);
         Job { id, spec, owner, created_at, started_at, ended_at, state, end, members, launch }
@@ -291,7 +299,7 @@ impl Job {
 impl Member {
     /// A node that is claimed.
     pub fn claimed(node: NodeId, session: BootSessionId, address: Ipv4Addr) -> Self {
-        Member { node, session, address, state: MemberState::Claimed, lost: false, code: None }
+        Member { node, session, address, state: MemberState::Claimed, lost: false, code: None, ended_at: None }
     }
 
     /// The node is the job's alone.

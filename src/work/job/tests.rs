@@ -131,6 +131,53 @@ fn time_ends_what_does_not_start_and_what_does_not_end() {
 }
 
 #[test]
+fn a_proxy_that_fails_and_a_head_that_does_not_notice_end_the_task() {
+    let mut running = job(Launcher::Mpich, 2);
+    running.told(node(0), Some(&self::running(Some(launch()))), at(1));
+    running.told(node(1), Some(&self::running(None)), at(2));
+    let patience = i64::try_from(HEAD_PATIENCE.as_secs()).expect("a few seconds");
+    let exits = |code: u8| {
+        let mut job = running.clone();
+        job.told(node(1), Some(&JobNodeState::Exited { code }), at(10));
+        // Said again, it is no later.
+        job.told(node(1), Some(&JobNodeState::Exited { code }), at(10 + patience));
+        job
+    };
+    let mut hangs = exits(5);
+    hangs.timer(at(9 + patience));
+    assert_eq!(hangs.end, None);
+    hangs.timer(at(10 + patience));
+    let end = hangs.end.expect("decided");
+    assert_eq!((end.state, end.cause, end.node), (JobState::Failed, JobCause::ProxyFailed, Some(node(1))));
+    assert!(end.detail.contains("exit code 5"), "{}", end.detail);
+    let mut over = exits(5);
+    over.told(node(0), Some(&JobNodeState::Exited { code: 9 }), at(11));
+    over.timer(at(10 + patience));
+    assert_eq!(over.end.map(|end| (end.cause, end.code)), Some((JobCause::Exited, Some(9))), "the head speaks");
+    // The ranks of that node are done, and the head has heard so; those of another one still work.
+    let mut done = exits(0);
+    done.timer(at(10 + 2 * patience));
+    assert_eq!(done.end, None);
+    done.told(node(0), Some(&JobNodeState::Exited { code: 0 }), at(500));
+    assert_eq!(done.end.map(|end| end.state), Some(JobState::Succeeded));
+}
+
+#[test]
+fn a_record_that_names_a_node_twice_lets_go_of_it_as_well() {
+    let mut twice = job(Launcher::Mpich, 2);
+    twice.members[1].node = node(0);
+    twice.cancel(String::new(), at(1));
+    twice.released(node(0), at(2));
+    assert_eq!((twice.state, want(&twice, 0)), (JobState::Ending, Some(JobWant::Gone)), "it is asked again");
+    twice.released(node(0), at(3));
+    assert!(twice.state.is_final() && !twice.is_open());
+    let mut gone = job(Launcher::None, 2);
+    gone.members[1].node = node(0);
+    (0..2).for_each(|_| gone.seen(node(0), Seen::Gone("fenced".to_owned()), at(1)));
+    assert!(!gone.is_open());
+}
+
+#[test]
 fn an_agent_that_forgot_the_task_fails_it_but_one_that_was_not_told_yet_does_not() {
     let mut job = job(Launcher::None, 1);
     job.told(node(0), None, at(1));
@@ -181,7 +228,7 @@ fn happens(job: &mut Job, (what, number): (u8, u8), now: Timestamp) {
         7 => job.seen(id, Seen::Lost(String::new()), now),
         8 => job.seen(id, Seen::Linked(boot(number % 2)), now),
         9 => job.seen(id, Seen::There, now),
-        10 if number == 0 => job.seen(id, Seen::Removed, now),
+        10 if number == 0 => job.seen(id, Seen::Gone(String::new()), now),
         11 if number == 0 => drop(job.cancel(String::new(), now)),
         _ => job.timer(now),
     }
@@ -223,7 +270,7 @@ proptest! {
             match end {
                 0 => job.released(node(number), at(1001)),
                 1 => job.seen(node(number), Seen::Linked(boot(9)), at(1001)),
-                _ => job.seen(node(number), Seen::Removed, at(1001)),
+                _ => job.seen(node(number), Seen::Gone(String::new()), at(1001)),
             }
         }
         prop_assert!(job.state.is_final() && !job.is_open(), "{:?}", job);

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::{
     net::Ipv4Addr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -33,15 +33,18 @@ pub fn ordered(verb: Verb) -> By {
 /// Longer than any stage may take.
 pub const LONG: Duration = Duration::from_secs(25 * 60);
 
-/// A clock that is turned by hand, in milliseconds; and by how much the wall clock jumped beside it.
+/// A clock that is turned by hand, in milliseconds; by how much the wall clock jumped beside it; and what happens when somebody
+/// looks at it next.
 #[derive(Clone)]
-pub struct HandClock(Arc<AtomicI64>, Arc<AtomicI64>);
+pub struct HandClock(Arc<AtomicI64>, Arc<AtomicI64>, Arc<Mutex<Option<Deed>>>);
+
+type Deed = Box<dyn FnOnce() + Send>;
 
 impl HandClock {
     /// It begins three hours ago, so that what happens by it is past for the real daemon.
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)), Arc::default())
+        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)), Arc::default(), Arc::default())
     }
 
     pub fn turn(&self, by: Duration) {
@@ -54,8 +57,19 @@ impl HandClock {
     }
 }
 
+impl HandClock {
+    /// Done when somebody asks for the time next, before it is told.
+    pub fn at_next_look(&self, deed: impl FnOnce() + Send + 'static) {
+        *self.2.lock().unwrap() = Some(Box::new(deed));
+    }
+}
+
 impl Clock for HandClock {
     fn now(&self) -> Timestamp {
+        let deed = self.2.lock().unwrap().take();
+        if let Some(deed) = deed {
+            deed();
+        }
         Timestamp::from_millis(self.0.load(Ordering::SeqCst) + self.1.load(Ordering::SeqCst))
     }
 
@@ -137,7 +151,7 @@ impl<'a> Machine<'a> {
 
     pub async fn dhcp(&self, exchange: Exchange) {
         let expires_at = self.rig.central.now().after(Duration::from_secs(86_400));
-        let lease = Lease { mac: self.mac, address: self.address, expires_at };
+        let lease = Lease { mac: self.mac, address: self.address, expires_at, vm: None };
         let seen = DhcpSeen {
             mac: self.mac,
             exchange,

@@ -9,11 +9,18 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 /// Jobs of all agents on this machine have the same user: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// How shared memory is named that a test leaves.
+pub const LEFT: &str = "meshd-test-left";
 
 pub struct Rig {
     // Dropped in this order: agents before what they run in.
@@ -25,6 +32,7 @@ pub struct Rig {
 
 pub struct Machine {
     pub id: String,
+    uuid: String,
     folder: PathBuf,
     namespace: Namespace,
     agent: Option<Child>,
@@ -52,7 +60,12 @@ impl Rig {
         switch(&["link", "add", "switch", "type", "bridge"]);
         switch(&["link", "set", "switch", "up"]);
         switch(&["link", "set", "eth0", "master", "switch"]);
-        let machines: Vec<Machine> = (1..=2).map(|number| Machine::new(&world, files.path(), number)).collect();
+        let mut known = [fresh_uuid(), fresh_uuid()].map(|uuid| (node_id(&world, &uuid), uuid));
+        // As a task has its nodes: the first one is the head.
+        known.sort();
+        let machines =
+            known.into_iter().zip(1..).map(|(known, number)| Machine::new(&world, files.path(), number, known));
+        let machines: Vec<Machine> = machines.collect();
         let site = fs::read_to_string(&world.site).unwrap();
         let group = format!("[groups.pair]\nnodes = [\"{}\", \"{}\"]\n", machines[0].id, machines[1].id);
         fs::write(&world.site, site + &group).unwrap();
@@ -77,6 +90,12 @@ impl Rig {
         agent.wait().unwrap();
     }
 
+    /// One machine is not reached by another one.
+    pub fn hide(&self, hidden: usize, from: usize) {
+        let address = format!("10.77.0.5{}/32", hidden + 1);
+        self.machines[from].namespace.ip(&["route", "add", "prohibit", &address]).unwrap();
+    }
+
     pub fn until_phase(&self, number: usize, phase: &str) {
         let id = &self.machines[number].id;
         eventually(&format!("{id} is {phase}"), || {
@@ -97,8 +116,26 @@ impl Rig {
         self.files.path().join(name).display().to_string()
     }
 
-    /// Runs a task to its end: exit code, what it wrote, what it complained of.
+    /// Runs a task to its end, which comes: exit code, what it wrote, what it complained of.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
+        if args.contains(&"--timeout") {
+            return self.run_once(args);
+        }
+        // MPICH 4.0.2 with UCX 1.13 over TCP hangs in MPI_Finalize now and then on a busy machine, without meshd as well (one run in seven
+        // beside a build): a rank that has closed waits in PMI's barrier and reads no more, another wants its word to close. No setting
+        // of UCX that was tried spares it. Such a run ends by its time, leaves nothing, and is made again.
+        let bounded = [&["--timeout", "30s"], args].concat();
+        for _ in 0..4 {
+            let ended = self.run_once(&bounded);
+            if !ended.2.contains("time_limit") {
+                return ended;
+            }
+            self.is_clean();
+        }
+        self.run_once(&bounded)
+    }
+
+    fn run_once(&self, args: &[&str]) -> (i32, String, String) {
         let output = self.world.meshd(&[&["task", "run", "--group", "pair"], args].concat());
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
@@ -145,27 +182,34 @@ impl Rig {
             .count()
     }
 
+    /// Processes with this command line.
+    pub fn running(&self, argv: &[&str]) -> usize {
+        let line: String = argv.iter().map(|arg| format!("{arg}\0")).collect();
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        entries.filter(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes())).count()
+    }
+
     /// Nothing of any task is left on any machine.
     pub fn is_clean(&self) {
         assert_eq!(self.ranks(), 0);
         for machine in &self.machines {
             let left = |folder: &Path| fs::read_dir(folder).map_or(0, |entries| entries.count());
             assert_eq!(left(&machine.folder.join("jobs")), 0, "{}", machine.id);
-            let group = format!("meshd-{}", machine.id);
-            for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
-                assert!(!Path::new(root).join(&group).exists(), "{group}");
+            for group in groups_of(&machine.id) {
+                assert!(!group.exists(), "{}", group.display());
             }
         }
         let shared = fs::read_dir("/dev/shm").unwrap().flatten().filter(|file| {
             use std::os::unix::fs::MetadataExt as _;
-            file.metadata().is_ok_and(|file| file.uid() == meshd::wire::job::JOB_UID)
+            let ours = file.file_name().to_string_lossy().starts_with(LEFT);
+            ours || file.metadata().is_ok_and(|file| file.uid() == meshd::wire::job::JOB_UID)
         });
         assert_eq!(shared.count(), 0, "shared memory");
     }
 }
 
 impl Machine {
-    fn new(world: &World, files: &Path, number: u8) -> Self {
+    fn new(world: &World, files: &Path, number: u8, (id, uuid): (String, String)) -> Self {
         let namespace = world.nodes.beside(&format!("m{number}"));
         namespace.create().unwrap();
         let port = format!("port{number}");
@@ -176,18 +220,14 @@ impl Machine {
         world.nodes.ip(&["link", "set", &port, "up", "master", "switch"]).unwrap();
         namespace.ip(&["address", "add", &format!("10.77.0.5{number}/24"), "dev", "eth0"]).unwrap();
         namespace.ip(&["link", "set", "eth0", "up"]).unwrap();
-        let id = world.meshd(&["id", "--uuid", &uuid(number)]);
-        let id = String::from_utf8(id.stdout).unwrap().lines().next().unwrap().to_owned();
         let folder = files.join(format!("machine{number}"));
         fs::create_dir_all(folder.join("root")).unwrap();
-        Machine { id, folder, namespace, agent: None }
+        Machine { id, uuid, folder, namespace, agent: None }
     }
 
     fn join(&self, world: &World) {
-        let number = self.folder.to_str().unwrap().chars().last().unwrap().to_digit(10).unwrap();
         let ticket = self.folder.join("ticket");
-        let uuid = uuid(u8::try_from(number).unwrap());
-        let made = world.meshd(&["token", "create", "--uuid", &uuid, "--out", ticket.to_str().unwrap()]);
+        let made = world.meshd(&["token", "create", "--uuid", &self.uuid, "--out", ticket.to_str().unwrap()]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
@@ -206,8 +246,38 @@ impl Machine {
     }
 }
 
-fn uuid(number: u8) -> String {
-    format!("4c010203-0405-0607-0809-0a0b0c0d0e0{number}")
+/// No other test has this machine: an agent ends what is left of the tasks of its node, on this machine by the node's ID.
+fn fresh_uuid() -> String {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let (run, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    format!("6a6f6273-0405-0607-0809-{:04x}{run:08x}", made % 0x10000)
+}
+
+fn node_id(world: &World, uuid: &str) -> String {
+    let said = world.meshd(&["id", "--uuid", uuid]);
+    String::from_utf8(said.stdout).unwrap().lines().next().unwrap().to_owned()
+}
+
+/// Control groups of the tasks of a node, wherever the system has them.
+fn groups_of(id: &str) -> impl Iterator<Item = PathBuf> {
+    let group = format!("meshd-{id}");
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().map(move |root| Path::new(root).join(&group))
+}
+
+/// What an agent that a test has killed could not end.
+fn end_what_is_left(id: &str) {
+    for group in groups_of(id).filter(|group| group.exists()) {
+        let _ = fs::write(group.join("cgroup.kill"), "1");
+        let end = Instant::now() + Duration::from_secs(10);
+        let emptied =
+            || fs::read_to_string(group.join("cgroup.events")).is_ok_and(|events| events.contains("populated 0"));
+        while !emptied() && Instant::now() < end {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        let jobs = fs::read_dir(&group).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+        jobs.for_each(|job| drop(fs::remove_dir(job.path())));
+        let _ = fs::remove_dir(&group);
+    }
 }
 
 impl Drop for Machine {
@@ -218,13 +288,14 @@ impl Drop for Machine {
         // It kills its jobs when it is asked to end.
         if let Some(mut agent) = self.agent.take() {
             let _ = kill_process(Pid::from_child(&agent), Signal::TERM);
-            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            while matches!(agent.try_wait(), Ok(None)) && std::time::Instant::now() < end {
-                std::thread::park_timeout(std::time::Duration::from_millis(20));
+            let end = Instant::now() + Duration::from_secs(20);
+            while matches!(agent.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::park_timeout(Duration::from_millis(20));
             }
             let _ = agent.kill();
             let _ = agent.wait();
         }
+        end_what_is_left(&self.id);
         let _ = self.namespace.delete();
     }
 }

@@ -17,16 +17,19 @@ use std::{
 };
 
 /// A node whose agent may be killed and started anew.
-struct Machine<'a> {
+pub(super) struct Machine<'a> {
     world: &'a World,
     root: tempfile::TempDir,
+    /// Where its machines and volumes lie.
+    pub(super) vms: PathBuf,
     agent: Option<Child>,
 }
 
 impl<'a> Machine<'a> {
     /// What the overlay brought, and this machine's programs, processors and memory; no KVM.
-    fn new(world: &'a World, overlay: &Overlay) -> Self {
-        let machine = Machine { world, root: tempfile::tempdir().unwrap(), agent: None };
+    pub(super) fn new(world: &'a World, overlay: &Overlay) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let machine = Machine { world, vms: root.path().join("vms"), root, agent: None };
         let started = machine.path("root/run/openrc/started");
         fs::create_dir_all(&started).unwrap();
         fs::create_dir_all(machine.path("root/etc/meshd")).unwrap();
@@ -43,37 +46,37 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
-    fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
         command.arg("run").arg("--config").arg(self.path("agent.json")).arg("--boot-file").arg(self.path("boot.json"));
         command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
-        command.arg("--vm-dir").arg(self.path("vms")).args(["--reboot", "/bin/true"]);
+        command.arg("--vm-dir").arg(&self.vms).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.agent = Some(self.world.nodes.spawn(&mut command).unwrap());
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let mut agent = self.agent.take().unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    fn qemu(&self, uuid: &str) -> i32 {
-        let pid = fs::read_to_string(self.path("vms").join(uuid).join("qemu.pid")).unwrap();
+    pub(super) fn qemu(&self, uuid: &str) -> i32 {
+        let pid = fs::read_to_string(self.vms.join(uuid).join("qemu.pid")).unwrap();
         pid.trim().parse().unwrap()
     }
 
-    fn volumes(&self) -> usize {
-        fs::read_dir(self.path("vms/volumes")).map_or(0, Iterator::count)
+    pub(super) fn volumes(&self) -> usize {
+        fs::read_dir(self.vms.join("volumes")).map_or(0, Iterator::count)
     }
 }
 
@@ -85,11 +88,13 @@ impl Drop for Machine<'_> {
         if self.agent.is_some() {
             self.kill();
         }
-        let ours = self.root.path().display().to_string();
+        // On every command line: where its machines lie, or the agent's own files.
+        let ours = [self.root.path(), &self.vms].map(|path| path.display().to_string());
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if let (true, Some(pid)) = (String::from_utf8_lossy(&line).contains(&ours), pid) {
+            let line = String::from_utf8_lossy(&line);
+            if let (true, Some(pid)) = (ours.iter().any(|own| line.contains(own)), pid) {
                 let pid = rustix::process::Pid::from_raw(pid).unwrap();
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -98,56 +103,65 @@ impl Drop for Machine<'_> {
 }
 
 /// A site whose nodes run virtual machines, by emulation.
-fn world() -> World {
+pub(super) fn world() -> World {
     let mut world = World::prepared("auto");
     let (theirs, ours) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
-    fs::create_dir_all(ours.join("tcg-host/rootfs")).unwrap();
-    for name in ["base", "agent", "motd"] {
+    fs::create_dir_all(&ours).unwrap();
+    for name in ["base", "agent", "motd", "kvm-host"] {
         assert!(Command::new("cp").arg("-r").arg(theirs.join(name)).arg(&ours).status().unwrap().success());
     }
-    let host = "description = \"machines that run machines\"\nmodules = [\"kvm_amd\"]\n";
-    fs::write(ours.join("tcg-host/overlay.toml"), host).unwrap();
+    // Its packages are not in the image of this world.
+    let manifest = ours.join("kvm-host/overlay.toml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with("packages = ")).map(|line| format!("{line}\n"));
+    fs::write(manifest, lines.collect::<String>()).unwrap();
     world.edit_site(&format!("overlays_dir = \"{}\"", theirs.display()), "overlays_dir = \"overlays\"");
     world.edit_site(
         "overlays = [\"base\", \"agent\"]",
-        "overlays = [\"base\", \"agent\", \"tcg-host\"]\nchecks = { kvm = \"warn\" }",
+        "overlays = [\"base\", \"agent\", \"kvm-host\"]\nchecks = { kvm = \"warn\" }",
     );
     world.start();
     world
 }
 
-fn done(world: &World, args: &[&str]) -> String {
+pub(super) fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn refused(world: &World, args: &[&str]) -> String {
+pub(super) fn refused(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(!output.status.success(), "{args:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Writes a vm.toml and orders it to run; gives its UUID.
-fn create(world: &World, name: &str, digest: &str) -> String {
+/// Writes a vm.toml.
+fn vm_toml(world: &World, name: &str, digest: &str) -> String {
     let text = format!(
         "name = \"{name}\"\nvcpus = 1\nmemory = \"64M\"\nallow_tcg = true\n\
          [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
     );
     let file = world.path(&format!("{name}.toml"));
     fs::write(&file, text).unwrap();
-    let vm = world.json(&["vm", "create", "--start", "-o", "json", "-f", file.to_str().unwrap()]);
+    file.to_str().unwrap().to_owned()
+}
+
+/// Orders one to run; gives its UUID.
+pub(super) fn create(world: &World, name: &str, digest: &str) -> String {
+    let file = vm_toml(world, name, digest);
+    let vm = world.json(&["vm", "create", "--start", "-o", "json", "-f", &file]);
     vm["uuid"].as_str().unwrap().to_owned()
 }
 
-fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
+pub(super) fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
     eventually(&format!("{name} is {state}"), || {
         let vm = machine.world.json(&["vm", "show", name, "-o", "json"]);
         if vm["state"] == state { Ok(vm) } else { Err(format!("{vm}\n{}", machine.log())) }
     })
 }
 
-fn add(world: &World, node: &Node, guest: Guest, name: &str) -> String {
+pub(super) fn add(world: &World, node: &Node, guest: Guest, name: &str) -> String {
     let digest = node.image(guest).to_string();
     let file = node.path().join("images").join(&digest);
     let printed = done(world, &["volume", "add", file.to_str().unwrap(), "--name", name]);
@@ -258,8 +272,8 @@ fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
     machine.start();
     world.wait_for_phase("online");
     create(&world, "one", &digest);
-    let failed = reaches(&machine, "one", "failed");
-    let detail = failed["failure"]["detail"].as_str().unwrap();
+    let failed = reaches(&machine, "one", "unplaced");
+    let detail = failed["trouble"].as_str().unwrap();
     assert!(detail.contains("volume_differs") && detail.contains("root"), "{failed}");
     assert_eq!(machine.volumes(), 0, "nothing half is left");
     // Put right, it runs by the next order; one that is half there goes on.
@@ -268,9 +282,9 @@ fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
     done(&world, &["vm", "start", "one"]);
     reaches(&machine, "one", "running");
     assert!(machine.log().contains("goes on"), "{}", machine.log());
-    // One that the central node has not is said to be missing.
+    // One that the central node has not is refused before anything begins.
     let gone = "f".repeat(64);
-    create(&world, "two", &gone);
-    let failed = reaches(&machine, "two", "failed");
-    assert!(failed["failure"]["detail"].as_str().unwrap().contains("volume_missing"), "{failed}");
+    let file = vm_toml(&world, "two", &gone);
+    let said = refused(&world, &["vm", "create", "--start", "-f", &file]);
+    assert!(said.contains(&gone) && said.contains("meshd volume add"), "{said}");
 }

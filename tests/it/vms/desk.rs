@@ -11,12 +11,13 @@ use std::{fs, time::Duration};
 use tokio::time::timeout;
 
 fn run(desk: &Desk, spec: &VmSpec, start: u32) {
-    let want = VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0 };
+    let want =
+        VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks: Default::default() };
     desk.order(VmOrder { uuid: spec.uuid, want });
 }
 
 /// The next news of a kind.
-async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
+pub async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
@@ -31,7 +32,7 @@ async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) -> T
     found.unwrap_or_else(|_| panic!("not told; told was: {seen:#?}"))
 }
 
-async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmReport {
+pub async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmReport {
     let is = |news| match news {
         VmNews::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
         _ => None,
@@ -47,7 +48,7 @@ async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmReport 
 /// Waits until everything that was ordered before is taken: a release of what is not there is told in its turn.
 async fn follows(desk: &mut Desk) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    desk.order(VmOrder { uuid, want: VmWant::Release });
+    desk.order(VmOrder { uuid, want: VmWant::Release { disks: Vec::new() } });
     hears(desk, |news| (news == VmNews::Released { uuid }).then_some(())).await;
 }
 
@@ -92,7 +93,7 @@ async fn a_wish_that_is_said_again_is_followed_once_and_a_new_number_starts_agai
     run(&desk, &spec, 3);
     reaches(&mut desk, spec.uuid, VmState::Running).await;
     for _ in 0..2 {
-        desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+        desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
         hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
@@ -121,10 +122,35 @@ async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_
         _ => None,
     });
     assert!(told.await.detail.contains("release it first"));
-    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
     run(&desk, &other, 2);
     reaches(&mut desk, spec.uuid, VmState::Running).await;
-    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release });
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
     hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(node.processes().is_empty());
+}
+
+#[tokio::test]
+async fn an_address_that_the_private_network_gave_is_told_and_is_nobody_elses() {
+    let node = Node::new();
+    // The node has no KVM, so nothing runs; a machine that has failed is there all the same.
+    let nics = json!([{ "mac": "52:54:00:00:00:01", "bridge": "mesh-nat0" }]);
+    let spec = node.spec(Guest::Deaf, json!({ "allow_tcg": false, "nics": nics }));
+    let mut desk = node.desk();
+    run(&desk, &spec, 1);
+    assert!(reaches(&mut desk, spec.uuid, VmState::Failed).await.addresses.is_empty());
+    let given = [("52:54:00:00:00:01".parse().unwrap(), [172, 30, 0, 57].into())].into();
+    desk.given().send_replace(given);
+    let told = hears(&mut desk, |news| match news {
+        VmNews::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
+        _ => None,
+    });
+    assert_eq!(told.await.addresses, *desk.given().borrow());
+    let nics = json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
+    let more = json!({ "allow_tcg": false, "name": "b", "uuid": "11223344-5566-7788-99aa-bbccddeeff01", "nics": nics });
+    let other = node.spec(Guest::Deaf, more);
+    run(&desk, &other, 1);
+    let failure = reaches(&mut desk, other.uuid, VmState::Failed).await.failure.unwrap();
+    let taken = "address_taken: nic[0].address: 172.30.0.57 is what the card 52:54:00:00:00:01 of this node has";
+    assert!(failure.detail.contains(taken), "{failure:?}");
 }

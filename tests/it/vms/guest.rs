@@ -1,9 +1,12 @@
 //! Guests of one boot sector, and a node that has QEMU and no KVM.
 
 use meshd::{
-    agent::vm::{Desk, Places, Vms},
+    agent::vm::{Desk, Doctor, Heard, Models, Places, Vms},
     id::{Digest, SystemUuid},
-    wire::vm::{VmReport, VmSpec, VmState},
+    wire::{
+        Check,
+        vm::{VmReport, VmSpec, VmState},
+    },
 };
 use std::{
     fs,
@@ -30,7 +33,16 @@ pub enum Guest {
     Short,
     /// Writes each character that is typed, plus one.
     Echo,
+    /// Writes numbers, each on a line of its own, and waits for a key after each [`COUNTED`].
+    Counts,
+    /// Writes its disk full, from 1 MiB to its end, then a `!`.
+    Writer,
 }
+
+/// How many numbers are written between two keys.
+pub const COUNTED: usize = 10_000;
+/// Bytes of a number with its line's end.
+pub const NUMBER: usize = 9;
 
 /// Real-mode code that writes the text behind it to COM1, then goes on at the end of itself.
 /// `cli; xor ax, ax; mov ds, ax; mov si, TEXT; next: lodsb; test al, al; jz done; mov bl, al; wait: in al, 0x3fd; test al, 0x20;
@@ -52,26 +64,55 @@ const BUTTON: [u8; 16] =
 /// `wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx; inc al; out dx, al; jmp wait`
 const ECHO: [u8; 17] =
     [0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xfe, 0xc0, 0xee, 0xeb, 0xef];
+/// Adds one to the digits of the text and writes them again: `mov si, LAST; next: inc byte [si]; cmp byte [si], '9' + 1; jne again;
+/// mov byte [si], '0'; dec si; cmp si, TEXT + 3; jne next; wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx;
+/// jmp next`, where `again` is the `mov si, TEXT` of [`hello`].
+const COUNT: [u8; 34] = [
+    0xbe, 0x07, 0x7d, 0xfe, 0x04, 0x80, 0x3c, 0x3a, 0x75, 0xdc, 0xc6, 0x04, 0x30, 0x4e, 0x81, 0xfe, 0x03, 0x7d, 0x75,
+    0xef, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xeb, 0xe1,
+];
+/// Where [`WRITER`]'s request lies in the sector, and the request: 64 sectors from 0000:8000 to sector 2048 on.
+const REQUEST: (usize, [u8; 16]) = (0x180, [16, 0, 64, 0, 0, 0x80, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
+/// `next: mov si, 0x7d80; mov ax, 0x4300; mov dl, 0x80; int 0x13; jc end; add word [0x7d88], 64; adc word [0x7d8a], 0; jmp next; end:
+/// mov dx, 0x3f8; mov al, '!'; out dx, al`
+const WRITER: [u8; 30] = [
+    0xbe, 0x80, 0x7d, 0xb8, 0x00, 0x43, 0xb2, 0x80, 0xcd, 0x13, 0x72, 0x0c, 0x83, 0x06, 0x88, 0x7d, 0x40, 0x83, 0x16,
+    0x8a, 0x7d, 0x00, 0xeb, 0xe8, 0xba, 0xf8, 0x03, 0xb0, 0x21, 0xee,
+];
 /// `hlt; jmp $-1`
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
 
 fn disk(guest: Guest) -> Vec<u8> {
     const TEXT: usize = 0x100;
     let mut code = hello(0x7c00 + u16::try_from(TEXT).unwrap());
+    let text = if matches!(guest, Guest::Counts) { "00000000\n" } else { HELLO };
     match guest {
         Guest::Deaf => {}
         Guest::Polite => code.extend(BUTTON.iter().chain(&OFF)),
         Guest::Short => code.extend(OFF),
         Guest::Echo => code.extend(ECHO),
+        Guest::Counts => code.extend(COUNT),
+        Guest::Writer => code.extend(WRITER),
     }
     code.extend(HALT);
     assert!(code.len() < TEXT);
     // SeaBIOS does not read a disk of a single sector.
     let mut disk = vec![0; 1 << 20];
     disk[..code.len()].copy_from_slice(&code);
-    disk[TEXT..TEXT + HELLO.len()].copy_from_slice(HELLO.as_bytes());
+    disk[TEXT..TEXT + text.len()].copy_from_slice(text.as_bytes());
+    let (at, request) = REQUEST;
+    disk[at..at + request.len()].copy_from_slice(&request);
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     disk
+}
+
+/// What the doctor of a sound node says of its storage.
+fn sound() -> Vec<Check> {
+    let check = |name: &str| {
+        let check = serde_json::json!({ "name": name, "status": "PASS", "detail": "as it should be" });
+        serde_json::from_value(check).unwrap()
+    };
+    vec![check("store"), check("images")]
 }
 
 /// A node: this machine's programs, processors and memory, and no `/dev`, hence no KVM.
@@ -105,17 +146,25 @@ impl Node {
 
     fn places(&self) -> Places {
         let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
-        Places { root, images, vfio: Vec::new(), data_disks: Vec::new() }
+        Places {
+            root,
+            machines: self.run_folder(),
+            images,
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            models: Models::default(),
+            doctor: Doctor::new(sound),
+        }
     }
 
     /// An agent of this node.
     pub fn agent(&self) -> Vms {
-        Vms::open(&self.run_folder(), self.places())
+        Vms::open(self.places())
     }
 
     /// An agent's desk of this node.
     pub fn desk(&self) -> Desk {
-        Desk::open(&self.run_folder(), self.places())
+        Desk::open(self.places())
     }
 
     /// Puts a guest's disk where volumes lie, as qcow2, and names it.
@@ -175,7 +224,10 @@ pub async fn says(vms: &Vms, uuid: SystemUuid, text: &str) -> String {
     let mut heard = listening.before;
     let waited = timeout(DEADLINE, async {
         while !String::from_utf8_lossy(&heard).contains(text) {
-            heard.extend(listening.new.recv().await.unwrap());
+            match listening.new.next().await {
+                Heard::Bytes(bytes) => heard.extend(bytes),
+                other => panic!("{other:?}"),
+            }
         }
     });
     let is_said = waited.await.is_ok();

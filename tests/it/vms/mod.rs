@@ -2,7 +2,13 @@
 
 mod central;
 mod desk;
+mod disk;
+mod firmware;
 mod guest;
+mod held;
+mod overlay;
+mod short;
+mod words;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use meshd::{
@@ -157,13 +163,16 @@ async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
 #[tokio::test]
 async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
     let node = Node::new();
-    let spec = node.spec(Guest::Deaf, json!({ "cpu": "no-such-model" }));
+    let spec = node.spec(Guest::Deaf, json!({}));
+    // What it wrote before is kept, and this is no disk.
+    fs::create_dir_all(node.files(spec.uuid)).unwrap();
+    fs::write(node.files(spec.uuid).join("volume0.qcow2"), [b'x'; 4096]).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
     let failure = report.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::NotStarted);
-    assert!(failure.log.iter().any(|line| line.contains("no-such-model")), "{failure:?}");
+    assert!(failure.log.iter().any(|line| line.contains("qcow2")), "{failure:?}");
     vms.release(spec.uuid).await.unwrap();
 }
 
@@ -175,6 +184,7 @@ async fn what_the_node_cannot_run_leaves_nothing_begun() {
     let cases = [
         (json!({ "allow_tcg": false }), VmRefusalReason::KvmMissing),
         (json!({ "memory": "32T" }), VmRefusalReason::MemoryExceeded),
+        (json!({ "cpu": "no-such-model" }), VmRefusalReason::CpuUnknown),
         (json!({ "units": ["0000:ff:1f.7"] }), VmRefusalReason::UnitMissing),
         (json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "nobr0" }] }), VmRefusalReason::BridgeMissing),
     ];

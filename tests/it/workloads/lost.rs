@@ -4,7 +4,8 @@ use super::*;
 use crate::world::World;
 use meshd::{
     fleet::{By, Phase},
-    serve::central::Workloads,
+    serve::central::{ConsoleError, Workloads},
+    wire::vm::VmWant,
 };
 use std::time::Duration;
 
@@ -94,6 +95,10 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
         Some(second.id()),
         "the other copy is the one that counts"
     );
+    // Whoever says that it has a machine that has no node is not given what an operator types for it.
+    tell(&first, &[(&stays, VmState::Running)]).await;
+    let sat = rig.central.sit(stays.uuid(), 0, true, None).await;
+    assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
 
 #[tokio::test]
@@ -111,7 +116,16 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     holds(rig.central.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
     holds(rig.central.remove(id, &ordered(Verb::Remove)).await.map(drop));
     // Drained, it takes nothing new and is in maintenance when what runs has ended.
-    rig.central.drain_with(id, Workloads::Stop, &ordered(Verb::Drain)).await.unwrap();
+    let drain =
+        async |grace_s| rig.central.drain_with(id, Workloads::Stop, grace_s, &ordered(Verb::Drain)).await.unwrap();
+    let patience = || match rig.central.vm_orders(id, Some(vm.uuid())).first().map(|order| order.want.clone()) {
+        Some(VmWant::Stop { grace_s }) => grace_s,
+        want => panic!("{want:?}"),
+    };
+    drain(None).await;
+    assert_eq!(patience(), vm.ask.grace_s, "its own");
+    drain(Some(5)).await;
+    assert_eq!(patience(), 5, "also of one that is being stopped");
     assert!(create(&rig, ask(2, ""), None).await.is_err());
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it has not said that it is off");

@@ -1,7 +1,14 @@
 //! Virtual machines as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
 
+mod cards;
+mod drained;
 mod lost;
+mod moved;
 mod ordered;
+mod policy;
+mod slots;
+mod started;
+mod tasks;
 mod words;
 
 use crate::boots::rig::{Machine, Rig, ordered};
@@ -9,15 +16,17 @@ use meshd::{
     config::vm::{VmAsk, parse},
     fleet::{Stage, Verb},
     id::{NodeId, SystemUuid},
-    serve::central::OperateError,
+    serve::central::{LinkCommand, OperateError},
+    trust::Peer,
     wire::{
-        Facts, FromAgent,
+        Facts, FromAgent, Hello, VERSION,
         vm::{VmNews, VmReport, VmState},
     },
     work::{Vm, VmLife},
 };
 use serde_json::json;
 use std::path::Path;
+use tokio::sync::mpsc;
 
 /// What its only unit is called.
 pub const UNIT: &str = "0000:41:00.0";
@@ -70,14 +79,7 @@ pub fn life(rig: &Rig, vm: &Vm) -> VmLife {
 
 /// The node tells of these, and of no others.
 pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, VmState)]) {
-    let report = |(vm, state): &(&Vm, VmState)| VmReport {
-        uuid: vm.uuid(),
-        name: vm.name().clone(),
-        state: *state,
-        failure: None,
-        restarts: 0,
-        fetching: None,
-    };
+    let report = |(vm, state): &(&Vm, VmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
     assert!(machine.say(FromAgent::Vm(VmNews::All { vms })).await);
 }
@@ -88,4 +90,15 @@ pub async fn released(machine: &Machine<'_>, vm: &Vm) {
 
 pub fn code(error: &OperateError) -> String {
     error.to_string()
+}
+
+/// Another link of a machine, whose orders are read by the test and by nobody else.
+pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkCommand> {
+    let (node, rig) = (machine.id(), machine.rig);
+    let newest = rig.node(node).certificates.last().cloned().expect("a certificate");
+    let peer = Peer { node, serial: newest.serial, key: newest.key.expect("its key"), expired: false };
+    let hello = Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
+    let (commands, inbox) = mpsc::channel(8);
+    machine.link = Some(rig.central.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
+    inbox
 }

@@ -9,7 +9,7 @@ const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU
 /// A machine of which some can be tried.
 struct Tried {
     answers: Option<bool>,
-    free: Option<u64>,
+    space: Option<Space>,
 }
 
 impl Probe for Tried {
@@ -18,12 +18,12 @@ impl Probe for Tried {
         self.answers
     }
 
-    fn free(&self, path: &str) -> Option<u64> {
-        assert_eq!(path, "/var/lib/machines");
-        self.free
+    fn space(&self, folder: &Path) -> Option<Space> {
+        assert_eq!(folder, Path::new("/srv/machines"), "where the agent was told to keep them");
+        self.space
     }
 
-    fn private_network(&self, _: &Settings) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(&self, _: &Settings, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         self.answers.map(|answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) })
     }
 }
@@ -39,7 +39,7 @@ fn routed() -> Fake {
 fn the_default_route_counts_when_its_gateway_answers() {
     let (fake, config, boot) = (routed(), config(&[]), boot());
     let tried = |answers| {
-        let probe = &Tried { answers, free: None };
+        let probe = &Tried { answers, space: None };
         verdict_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
     };
     assert_eq!(tried(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
@@ -93,41 +93,36 @@ fn what_a_link_told_of_the_time_goes_on_with_the_kernel_and_not_with_the_clock()
 #[test]
 fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
     let fake = Fake::new("", &[]);
-    let mut config = AgentConfig { kvm: true, ..config(&[]) };
+    let config = AgentConfig { kvm: true, ..config(&[]) };
     let boot = boot();
-    let free = |config: &AgentConfig, gb: u64| {
-        let probe = &Tried { answers: None, free: Some(gb * 1_000_000_000) };
-        verdict_of("store", &Context { probe, ..context(&fake.tree, config, &boot, 1000) }).status
+    let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
+    let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {
+        let space = Some(Space { kind, bytes: u64::MAX, used: 0, free: gb * 1_000_000_000 });
+        verdict_of("store", &Context { config, probe: &Tried { answers: None, space }, ..context() }).status
     };
-    let root = "22 1 0:20 / / rw - tmpfs tmpfs rw\n";
-    fake.file("proc/self/mountinfo", root);
-    assert_eq!(free(&config, 0), CheckStatus::Pass, "a node that keeps all in memory");
-    let disk = |place: &str| format!("{root}30 22 8:1 / {place} rw,relatime shared:1 - ext4 /dev/sda1 rw\n");
-    fake.file("proc/self/mountinfo", &disk("/var/lib/mach"));
-    assert_eq!(free(&config, 0), CheckStatus::Pass, "mounted somewhere else");
-    fake.file("proc/self/mountinfo", &disk("/var/lib"));
-    let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, gb)).collect();
+    assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "a node that keeps all in memory");
+    let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, StoreKind::Disk, gb)).collect();
     assert_eq!(seen, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
-    config.checks.thresholds.store_fail_gb = Some(2);
-    assert_eq!(free(&config, 3), CheckStatus::Warn);
-    let untold = &Tried { answers: None, free: None };
-    assert!(verdict_of("store", &Context { probe: untold, ..context(&fake.tree, &config, &boot, 1000) }).unproven);
-    fake.file("proc/self/mountinfo", root);
-    assert_eq!(free(&config, 1), CheckStatus::Fail, "the profile wants it in memory, too");
+    let mut wanting = config.clone();
+    wanting.checks.thresholds.store_fail_gb = Some(2);
+    assert_eq!(free(&wanting, StoreKind::Disk, 3), CheckStatus::Warn);
+    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the profile wants it in memory, too");
+    assert!(verdict_of("store", &Context { probe: &Tried { answers: None, space: None }, ..context() }).unproven);
 }
 
 #[test]
 fn files_of_virtual_machines_count_when_none_is_half_there() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
-    let checked = || verdict_of("images", &context(&fake.tree, &host, &boot, 1000));
+    let vms = fake.tree.path("/srv/machines");
+    let checked = || verdict_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
     assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 whole"));
     let digest = "ab".repeat(32);
-    fake.file(&format!("var/lib/machines/volumes/{digest}"), "x");
+    fake.file(&format!("srv/machines/volumes/{digest}"), "x");
     assert_eq!(checked().detail, "1 whole");
-    fake.file(&format!("var/lib/machines/volumes/{digest}.part"), "x");
+    fake.file(&format!("srv/machines/volumes/{digest}.part"), "x");
     assert!(checked().unproven && checked().detail.starts_with("1 whole, 1 not: "), "{:?}", checked());
-    fake.file(&format!("var/lib/machines/volumes/{digest}"), "");
+    fake.file(&format!("srv/machines/volumes/{digest}"), "");
     assert_eq!(checked().status, CheckStatus::Fail);
 }
 
@@ -136,7 +131,7 @@ fn the_private_network_counts_where_there_is_one_and_when_it_works() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (config(&[]), boot());
     let tried = |answers| {
-        let probe = &Tried { answers, free: None };
+        let probe = &Tried { answers, space: None };
         verdict_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
     };
     assert_eq!(tried(Some(false)).status, CheckStatus::Skip);

@@ -14,12 +14,14 @@ fn plan() -> Plan {
         accel: Accel::Kvm,
         volumes: Vec::new(),
         functions: Vec::new(),
+        groups: Vec::new(),
         uefi: None,
         hugepage: None,
         cpus: None,
         qemu_img: None,
         swtpm: None,
         ip: None,
+        growth: 0,
     }
 }
 
@@ -52,7 +54,7 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
 -pidfile /run/vms/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid
 -chardev socket,id=qmp,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/qmp.sock,server=on,wait=off
 -mon chardev=qmp,mode=control
--chardev socket,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial.sock,server=on,wait=off
+-chardev socket,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial.sock,server=on,wait=off,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
 -serial chardev:serial0
 -machine q35,graphics=off,memory-backend=ram
 -accel tcg,thread=multi

@@ -175,11 +175,77 @@ fn a_machine_is_taken_over_as_it_was_left() {
 }
 
 #[test]
+fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
+    let mut machine = machine(RestartWhen::Always);
+    machine.kept = Kept { wanted: true, restarts: 1, failure: None };
+    machine.left_over();
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
+    assert_eq!((machine.deadline(), machine.on(at(9999), Event::Tick)), (None, vec![]));
+    assert_eq!(machine.on(at(10_000), Event::Start), [Action::Launch]);
+}
+
+#[test]
 fn what_does_not_die_is_told() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.on(at(5), Event::Discard), [Action::Kill]);
     machine.on(at(5) + KILL_PATIENCE, Event::Tick);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
+}
+
+fn paused(resumable: bool) -> Event {
+    Event::Paused { why: "the store is full".into(), resumable }
+}
+
+#[test]
+fn a_guest_that_is_held_is_told_and_goes_on_by_an_order() {
+    let mut machine = running(RestartWhen::Never);
+    assert_eq!(machine.on(at(5), paused(true)), []);
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Paused, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.deadline(), machine.kept().wanted), (None, true));
+    assert_eq!(machine.on(at(6), Event::Start), [Action::Resume]);
+    assert_eq!(machine.state(), VmState::Paused, "until QEMU says so");
+    machine.on(at(7), Event::Resumed);
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
+    machine.on(at(8), paused(true));
+    assert_eq!(machine.on(at(9), Event::Restart { grace: GRACE }), [Action::Resume]);
+    machine.on(at(10), paused(true));
+    assert_eq!(machine.on(at(11), Event::Stop { grace: GRACE }), [Action::Terminate], "it hears no button");
+    machine.on(at(12), ended());
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Stopped, None));
+}
+
+#[test]
+fn a_policy_lets_a_held_guest_go_on_in_measure() {
+    let mut machine = running(RestartWhen::OnFailure);
+    let mut now = 5;
+    for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
+        machine.on(at(now), paused(true));
+        assert_eq!((machine.kept().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
+        assert_eq!(machine.on(at(now + delay), Event::Tick), [Action::Resume]);
+        now += delay;
+        machine.on(at(now), Event::Resumed);
+    }
+    machine.on(at(now), paused(true));
+    assert_eq!((machine.state(), machine.deadline()), (VmState::Paused, None), "given up until an order");
+    assert_eq!(machine.on(at(now), Event::Start), [Action::Resume]);
+    assert_eq!(machine.kept().restarts, 0);
+}
+
+#[test]
+fn a_guest_that_cannot_go_on_is_started_anew() {
+    let mut machine = running(RestartWhen::OnFailure);
+    assert_eq!(machine.on(at(5), paused(false)), [Action::Terminate]);
+    machine.on(at(6), ended());
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Paused)));
+    let mut machine = running(RestartWhen::Never);
+    assert_eq!(machine.on(at(5), paused(false)), []);
+    assert_eq!(machine.state(), VmState::Paused);
+    assert_eq!(machine.on(at(6), Event::Start), [Action::Terminate]);
+    assert_eq!(machine.on(at(7), ended()), [Action::Launch]);
+    let mut machine = running(RestartWhen::Never);
+    machine.on(at(5), paused(true));
+    machine.on(at(6), ended());
+    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Crashed)));
 }
 
 fn failure() -> VmFailure {
@@ -203,6 +269,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Restart { grace: GRACE }),
         Just(Event::Discard),
         Just(Event::Answered),
+        any::<bool>().prop_map(paused),
+        Just(Event::Resumed),
         Just(Event::Leaving(Leaving::Guest)),
         Just(Event::Leaving(Leaving::Outside { reason: "host-signal".into() })),
         Just(ended()),
@@ -223,7 +291,7 @@ proptest! {
             now += Duration::from_secs(pause);
             machine.on(now, event);
             let waits = matches!(machine.state(), VmState::Starting | VmState::Stopping | VmState::Waiting);
-            prop_assert_eq!(machine.deadline().is_some(), waits);
+            prop_assert!(machine.deadline().is_some() == waits || machine.state() == VmState::Paused);
             prop_assert!(machine.kept().restarts <= 3);
         }
         // Left alone, it always comes to rest or runs.

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::{
-    agent::vm::host::{HugePool, Image, NumaNode, Programs},
+    agent::vm::{
+        host::{HostDisk, HugePool, Image, NumaNode, Programs},
+        memory::Memory,
+    },
     id::Digest,
-    wire::PciFacts,
+    wire::{PciFacts, vm::SlotDisk},
 };
 use VmRefusalReason as Reason;
 
@@ -40,6 +43,7 @@ fn host() -> Host {
     header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
     let disk = |name: &str, wwid: &str, in_use: Option<&str>| HostDisk {
         name: name.into(),
+        device: format!("/dev/{name}").into(),
         wwid: Some(wwid.into()),
         serial: Some(format!("S{wwid}")),
         in_use: in_use.map(str::to_owned),
@@ -51,10 +55,11 @@ fn host() -> Host {
             swtpm: None,
             ip: Some("/sbin/ip".into()),
         },
+        models: Some(["host", "max", "EPYC"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>().into()),
         kvm: true,
         threads: 16,
-        memory_total: 64 * GIB,
-        memory_available: 60 * GIB,
+        memory: Memory { total: 64 * GIB, available: 60 * GIB, ..Memory::default() },
+        layers_in_memory: true,
         hugepages: vec![
             HugePool { node: Some(0), page: 2 << 20, free: 4096 },
             HugePool { node: Some(1), page: 2 << 20, free: 512 },
@@ -70,7 +75,9 @@ fn host() -> Host {
             disk("sdb", "eui.2", None),
             disk("sdc", "eui.3", None),
         ],
-        bridges: BTreeSet::from(["br0".to_owned()]),
+        slots: Vec::new(),
+        bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
+        private: Some(crate::agent::nat::Subnet::of([172, 30, 2, 0].into(), 24)),
         uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
         images: [(digest(), Image { path: "/images/x".into(), header })].into(),
     }
@@ -123,11 +130,33 @@ fn a_node_without_kvm_refuses_but_where_emulation_is_allowed() {
 }
 
 #[test]
+fn a_processor_is_one_that_qemu_knows() {
+    assert!(plan(&spec(serde_json::json!({ "cpu": "EPYC" })), &host(), &[]).is_ok());
+    assert_eq!(reasons(serde_json::json!({ "cpu": "EPIC" })), [Reason::CpuUnknown]);
+    let silent = Host { models: None, ..host() };
+    assert!(plan(&spec(serde_json::json!({ "cpu": "EPIC" })), &silent, &[]).is_ok(), "then QEMU itself says so");
+}
+
+#[test]
+fn layers_in_memory_are_counted_and_on_a_disk_they_are_not() {
+    let volumes = serde_json::json!([{ "name": "d", "format": "qcow2", "digest": digest() }]);
+    let wants = |memory: &str, in_memory: bool| {
+        let host = Host { layers_in_memory: in_memory, ..host() };
+        plan(&spec(serde_json::json!({ "memory": memory, "volumes": volumes })), &host, &[])
+            .map(|plan| plan.growth)
+            .map_err(|refusals| refusals[0].reason)
+    };
+    assert_eq!(wants("59G", false), Ok(0));
+    assert_eq!(wants("59G", true), Err(Reason::MemoryExceeded));
+    assert_eq!(wants("58G", true), Ok(GIB), "ten GiB that it may write are counted by a margin");
+}
+
+#[test]
 fn memory_that_others_may_still_touch_is_not_free() {
     let other = VmSpec { name: "b".parse().expect("a name"), ..spec(serde_json::json!({ "memory": "50G" })) };
     let wants = |memory: &str| plan(&spec(serde_json::json!({ "memory": memory })), &host(), &[&other]);
-    assert!(wants("13G").is_ok());
-    assert_eq!(wants("14G").expect_err("refused")[0].reason, Reason::MemoryExceeded);
+    assert!(wants("9G").is_ok());
+    assert_eq!(wants("10G").expect_err("refused")[0].reason, Reason::MemoryExceeded);
     assert_eq!(reasons(serde_json::json!({ "memory": "61G" })), [Reason::MemoryExceeded]);
     let huge = VmSpec { hugepages: true, ..other.clone() };
     assert!(plan(&spec(serde_json::json!({ "memory": "14G" })), &host(), &[&huge]).is_ok(), "those are set aside");
@@ -155,6 +184,25 @@ fn a_unit_must_be_there_ready_and_free() {
     let other = spec(serde_json::json!({ "name": "b", "units": ["0000:01:00.1"] }));
     let refused = plan(&spec(serde_json::json!({ "units": ["0000:01:00.0"] })), &host(), &[&other]);
     assert_eq!(refused.expect_err("taken")[0].reason, Reason::UnitTaken);
+}
+
+#[test]
+fn the_disk_of_a_slot_is_for_who_has_its_unit() {
+    let slots = vec![SlotDisk { unit: "0000:01:00.0".parse().expect("one"), disk: "Seui.2".parse().expect("one") }];
+    let host = Host { slots, ..host() };
+    let wants = |disk: &str, units: &[&str]| {
+        let volumes = serde_json::json!([{ "name": "d", "format": "raw", "disk": disk }]);
+        let spec = spec(serde_json::json!({ "volumes": volumes, "units": units }));
+        plan(&spec, &host, &[]).map(drop).map_err(|refusals| refusals[0].clone())
+    };
+    let refused = wants("eui.2", &[]).expect_err("it has no unit");
+    assert_eq!(
+        (refused.reason, refused.detail.as_str()),
+        (Reason::DiskTaken, "volume d: `eui.2` belongs to slot 0000:01:00.0")
+    );
+    assert_eq!(wants("eui.3", &[]), Ok(()), "no slot has it");
+    assert_eq!(wants("slot:eui.2", &["0000:01:00.1"]), Ok(()), "any function of the unit");
+    assert_eq!(wants("slot", &["0000:01:00.0"]).map_err(|refused| refused.reason), Err(Reason::DiskMissing));
 }
 
 #[test]
@@ -187,6 +235,30 @@ fn an_image_that_is_not_there_or_is_none_is_refused() {
 }
 
 #[test]
+fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
+    let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
+    let wants = |nics: &[serde_json::Value]| spec(serde_json::json!({ "nics": nics, "memory": "1G" }));
+    let mut other = wants(&[nic(7, "mesh-nat0", "172.30.2.9"), nic(8, "br0", "172.30.2.10")]);
+    (other.name, other.uuid) = ("b".parse().expect("a name"), crate::id::SystemUuid([7; 16]));
+    let sound = wants(&[nic(1, "mesh-nat0", "172.30.2.10"), nic(2, "br0", "10.77.0.210")]);
+    assert!(plan(&sound, &host(), &[&other]).is_ok(), "on another bridge it is another address");
+    let wanted =
+        wants(&[nic(1, "mesh-nat0", "172.30.2.9"), nic(2, "mesh-nat0", "10.0.0.1"), nic(3, "mesh-nat0", "172.30.2.1")]);
+    let refused: Vec<String> = plan(&wanted, &host(), &[&other])
+        .expect_err("refused")
+        .into_iter()
+        .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
+        .collect();
+    let among = "is not among 172.30.2.2 to 172.30.2.254, which mesh-nat0 on this node has; leave it out";
+    let expected = [
+        "address_taken: nic[0].address: 172.30.2.9 is that of b".to_owned(),
+        format!("address_unfit: nic[1].address: 10.0.0.1 {among}"),
+        format!("address_unfit: nic[2].address: 172.30.2.1 {among}"),
+    ];
+    assert_eq!(refused, expected);
+}
+
+#[test]
 fn everything_that_stands_against_it_is_told_at_once() {
     let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01" }] }));
     let wanted = spec(serde_json::json!({
@@ -204,9 +276,9 @@ fn everything_that_stands_against_it_is_told_at_once() {
         Reason::KvmMissing,
         Reason::CpusExceeded,
         Reason::NumaMissing,
-        Reason::MemoryExceeded,
         Reason::BridgeMissing,
         Reason::FirmwareMissing,
+        Reason::MemoryExceeded,
     ];
     assert_eq!(reasons, expected);
 }

@@ -36,6 +36,7 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
         interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
         segments: vec![Segment { link: Link::Interface("eth0".to_owned()), address: None, mode, pool }],
         reservations: Vec::new(),
+        cards: Vec::new(),
         deny: Default::default(),
         sources: Sources { http_port: 8080, loaders },
     }

@@ -19,7 +19,7 @@ fn firmware_ipxe_and_linux_of_one_machine_share_one_address_also_after_a_restart
     let address = boot(&mut first, at(0), mac(1), Who::Pxe(7));
     assert_eq!(boot(&mut first, at(9), mac(1), Who::Ipxe), address);
     assert_eq!(boot(&mut first, at(60), mac(1), Who::Os), address);
-    let stored = vec![Lease { mac: mac(1), address, expires_at: at(3660) }];
+    let stored = vec![Lease { mac: mac(1), address, expires_at: at(3660), vm: None }];
     assert_eq!(boot(&mut engine(pool(100, 200), stored), at(99_999), mac(1), Who::Pxe(0)), address);
     let anew = boot(&mut engine(pool(100, 200), Vec::new()), at(0), mac(1), Who::Pxe(0));
     assert_eq!(anew, address, "a rack that is set up anew gets the same addresses");
@@ -52,7 +52,7 @@ fn a_full_pool_says_so_and_gives_away_only_what_was_unused_for_longest() {
     assert_eq!(engine.counters().refused, 2);
     let outcome = Packet::discover(mac(3), Who::Os).to(&mut engine, at(3600));
     assert_eq!(outcome.expect(MessageType::Offer).address(), old);
-    let before = Lease { mac: mac(1), address: old, expires_at: at(3600) };
+    let before = Lease { mac: mac(1), address: old, expires_at: at(3600), vm: None };
     assert_eq!(outcome.0.get(1), Some(&stored(LeaseChange { before, after: None })));
     assert_eq!(boot(&mut engine, at(3600), mac(2), Who::Os), young, "the other one keeps its own");
 }
@@ -94,7 +94,7 @@ fn a_released_lease_ends_and_its_machine_gets_the_same_address_again() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let address = boot(&mut engine, at(0), mac(1), Who::Os);
     let outcome = Packet::new(MessageType::Release, mac(1), Who::Os).using(address).to(&mut engine, at(5));
-    let before = Lease { mac: mac(1), address, expires_at: at(3600) };
+    let before = Lease { mac: mac(1), address, expires_at: at(3600), vm: None };
     let after = Some(Lease { expires_at: at(5), ..before.clone() });
     assert_eq!(outcome.0, [stored(LeaseChange { before, after })]);
     assert_eq!(boot(&mut engine, at(6), mac(1), Who::Os), address);
@@ -103,7 +103,7 @@ fn a_released_lease_ends_and_its_machine_gets_the_same_address_again() {
 #[test]
 fn of_two_stored_leases_for_one_address_the_later_one_counts() {
     let address = Ipv4Addr::new(10, 77, 0, 100);
-    let stored = [(1, 10), (2, 9000)].map(|(n, until)| Lease { mac: mac(n), address, expires_at: at(until) });
+    let stored = [(1, 10), (2, 9000)].map(|(n, until)| Lease { mac: mac(n), address, expires_at: at(until), vm: None });
     let mut engine = engine(pool(100, 101), stored.to_vec());
     assert_eq!(boot(&mut engine, at(20), mac(2), Who::Os), address);
     assert_ne!(boot(&mut engine, at(20), mac(1), Who::Os), address);
@@ -209,7 +209,7 @@ impl Model {
             }
             Some(MessageType::Ack) => {
                 let expires_at = at(self.now + 3600);
-                self.believed.insert(mac, Lease { mac, address, expires_at });
+                self.believed.insert(mac, Lease { mac, address, expires_at, vm: None });
             }
             _ => {
                 self.believed.remove(&mac);

@@ -159,7 +159,7 @@ fn a_reserved_address_is_its_owners_and_nobody_elses() {
 #[test]
 fn who_has_an_address_that_is_reserved_now_leaves_it_and_the_owner_moves_when_it_asks_anew() {
     let (reserved, old) = (Ipv4Addr::new(10, 77, 0, 105), Ipv4Addr::new(10, 77, 0, 106));
-    let lease = |last, address| Lease { mac: mac(last), address, expires_at: at(3600) };
+    let lease = |last, address| Lease { mac: mac(last), address, expires_at: at(3600), vm: None };
     let stored = vec![lease(2, reserved), lease(1, old)];
     let mut engine = site(vec![reserve(Whom::Mac(mac(1)), 77, 105)], stored);
     let renewal = |who, address| Packet::new(MessageType::Request, mac(who), Who::Os).using(address);

@@ -1,0 +1,19 @@
+//! What the node's own work takes of its memory: a node that is filled as intended has not too little.
+
+use super::Context;
+use crate::agent::vm;
+
+/// Bytes that virtual machines, their files in memory and tasks take now.
+pub fn memory(context: &Context<'_>) -> u64 {
+    vm::taken(context.tree, context.vms).saturating_add(tasks(context))
+}
+
+/// By the control groups of this node's tasks.
+fn tasks(Context { tree, config, .. }: &Context<'_>) -> u64 {
+    let group = format!("/meshd-{}/", config.node);
+    let processes = tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()));
+    let in_group =
+        |process: &String| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|it| it.contains(&group));
+    let taken = |process: String| vm::resident(tree, process.parse().ok()?);
+    processes.filter(in_group).filter_map(taken).fold(0, u64::saturating_add)
+}

@@ -1,0 +1,123 @@
+//! What a job sees of the node: its own mounts. Shared memory is a folder of the job, which goes with the job; the control groups can be
+//! read and not written, so that nothing leaves its group by oversight, as a service does that root starts. Whoever leaves it all the
+//! same, which only root can, is known by its mounts, and ended with the job.
+
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    thread::UnshareFlags,
+};
+use std::{fs, path::Path, time::Duration};
+
+/// Where programs share memory by name (shm_open(3)).
+const SHARED: &str = "/dev/shm";
+/// Between two looks whether what was killed has gone.
+const LOOK: Duration = Duration::from_millis(20);
+/// After so many looks somebody is told that a killed process does not end.
+const IMMORTAL: u32 = 1500;
+
+/// Gives this process, which has one thread, mounts of its own, and System V's shared memory of its own; `shm` is the job's folder.
+///
+/// # Errors
+/// The step that failed, in words.
+#[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
+pub fn enter(shm: &Path) -> Result<(), String> {
+    let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
+    rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
+        .map_err(failed("cannot have mounts of its own"))?;
+    // What the node mounts later is seen, what is mounted here is not told.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("cannot keep its mounts to itself"))?;
+    let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    if Path::new(SHARED).is_dir() {
+        mount_bind(shm, SHARED).map_err(failed("cannot have shared memory of its own"))?;
+        mount_remount(SHARED, flags, "").map_err(failed("cannot bound its shared memory"))?;
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let groups = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
+        [_, place, "cgroup2", ..] => Some((*place).to_owned()),
+        _ => None,
+    });
+    for place in groups {
+        mount_remount(&*place, flags | MountFlags::NOEXEC | MountFlags::RDONLY, "")
+            .map_err(failed("cannot close the control groups"))?;
+    }
+    Ok(())
+}
+
+/// Ends every process that has a job's mounts, wherever it went; `shm` is the job's folder.
+pub async fn end(shm: &Path) {
+    let mut looks = 0;
+    loop {
+        let found = inside(shm);
+        if found.is_empty() {
+            return;
+        }
+        if looks == 0 {
+            tracing::warn!(processes = ?found, "processes of a job had left its control group; they are killed");
+        }
+        for pid in found.into_iter().filter_map(Pid::from_raw) {
+            // Looked at again once it is held: the ID may have changed hands in between.
+            if let Ok(held) = pidfd_open(pid, PidfdFlags::empty())
+                && is_inside(pid.as_raw_nonzero().get(), shm)
+            {
+                // It may have ended.
+                let _ = pidfd_send_signal(held, Signal::KILL);
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+        looks += 1;
+        if looks == IMMORTAL {
+            tracing::error!("a killed process of a job does not end; the node needs a reboot");
+        }
+    }
+}
+
+fn inside(shm: &Path) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_inside(*pid, shm)).collect()
+}
+
+/// A zombie has no mounts any more.
+fn is_inside(pid: i32, shm: &Path) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| has(&mounts, shm))
+}
+
+/// True if these mounts have the job's folder where shared memory is. They name it by its path within its file system, of which its whole
+/// path is one that ends so.
+fn has(mounts: &str, shm: &Path) -> bool {
+    // The job's ID and its folder's name.
+    const LEAST: usize = 2;
+    mounts.lines().any(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
+        [_, _, _, root, SHARED, ..] => {
+            let root = Path::new(root.trim_start_matches('/'));
+            root.components().count() >= LEAST && shm.ends_with(root)
+        }
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_a_job_is_known_by_its_mounts() {
+        let line =
+            |root: &str, place: &str| format!("9 1 0:1 / / rw - tmpfs t rw\n36 9 0:2 {root} {place} rw - tmpfs t rw\n");
+        let shm = Path::new("/var/lib/jobs/0a0b0c0d/shm");
+        for (root, place, is) in [
+            ("/var/lib/jobs/0a0b0c0d/shm", SHARED, true),
+            ("/jobs/0a0b0c0d/shm", SHARED, true),
+            ("/var/lib/jobs/0a0b0c0e/shm", SHARED, false),
+            ("/other/jobs/0a0b0c0d/shm", SHARED, false),
+            ("/jobs/0a0b0c0d/shm", "/mnt", false),
+            ("/shm", SHARED, false),
+            ("/", SHARED, false),
+        ] {
+            assert_eq!(has(&line(root, place), shm), is, "{root} {place}");
+        }
+        assert!(!has("junk", shm));
+    }
+}

@@ -1,0 +1,57 @@
+//! Asks what a machine of the private network would ask.
+
+use super::{PROBE, Subnet, dhcp, keeper::PORT};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, bind, connect, socket_with,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    time::Duration,
+};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Where clients of DHCP listen.
+const CLIENT: u16 = 68;
+
+/// Asks DHCP by the bridge, as [`PROBE`]; what this machine broadcasts there it hears itself.
+///
+/// # Errors
+/// The socket cannot be made: another client of DHCP listens.
+pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, CLIENT))?;
+    socket.set_broadcast(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let everybody = Ipv4Addr::from_bits(subnet.net().to_bits() | !subnet.mask().to_bits());
+    socket.send_to(&dhcp::discover(PROBE), (everybody, PORT))?;
+    let mut packet = [0; dhcp::MAX_PACKET];
+    loop {
+        match socket.recv_from(&mut packet) {
+            Ok((length, _)) if dhcp::is_offer(&packet[..length], PROBE) => return Ok(true),
+            Ok(_) => {}
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+/// Calls somebody beyond the node from the node's address in the private network, to which nobody there knows a way: an answer, also a
+/// refusal, comes only to what left with the node's own.
+///
+/// # Errors
+/// Nobody answered, or it could not be tried.
+pub fn leaves(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrV4::new(from, 0))?;
+    // The kernel's name for how long connecting may take.
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(Errno::CONNREFUSED) => Ok(()),
+        Err(Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
+    }
+}

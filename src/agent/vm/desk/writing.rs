@@ -1,0 +1,158 @@
+//! Machines that wait until their images are on their disks.
+
+use super::Clerk;
+use crate::{
+    agent::vm::{
+        StartError, marks,
+        waiting::Run,
+        write::{Job, Progress},
+    },
+    id::{Digest, SystemUuid},
+    wire::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// How a write ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// All is on the disks.
+    Written,
+    /// It could not be.
+    Failed(VmRefusal),
+    /// Nobody wants it any more.
+    GivenUp,
+}
+
+/// Writes that are under way, one for each machine.
+#[derive(Debug, Default)]
+pub struct Writes {
+    under_way: BTreeMap<SystemUuid, Write>,
+    jobs: JoinSet<(SystemUuid, Ended)>,
+}
+
+#[derive(Debug)]
+struct Write {
+    progress: Arc<Progress>,
+    cancel: CancellationToken,
+    /// Closed when it has ended.
+    ended: watch::Receiver<()>,
+}
+
+impl Writes {
+    fn begin(&mut self, uuid: SystemUuid, job: Job) {
+        let (cancel, progress) = (CancellationToken::new(), job.progress.clone());
+        let (alive, ended) = watch::channel(());
+        let cancelled = cancel.clone();
+        self.jobs.spawn(async move {
+            let ended = tokio::select! {
+                written = job.run() => written.map_or_else(Ended::Failed, |()| Ended::Written),
+                () = cancelled.cancelled() => Ended::GivenUp,
+            };
+            drop(alive);
+            (uuid, ended)
+        });
+        self.under_way.insert(uuid, Write { progress, cancel, ended });
+    }
+
+    /// Gives one up; what is given back ends when it has.
+    pub fn cancel(&self, uuid: SystemUuid) -> impl Future<Output = ()> + Send + use<> {
+        let write = self.under_way.get(&uuid);
+        let ended = write.map(|write| {
+            write.cancel.cancel();
+            write.ended.clone()
+        });
+        async move {
+            if let Some(mut ended) = ended {
+                while ended.changed().await.is_ok() {}
+            }
+        }
+    }
+
+    /// How far one is.
+    pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
+        let Write { progress, .. } = self.under_way.get(&uuid)?;
+        let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
+        Some(VmFetching { bytes, of, writing: true, trouble: None })
+    }
+
+    /// The next that has ended; pending while there is none. Cancel-safe.
+    pub async fn next(&mut self) -> (SystemUuid, Ended) {
+        loop {
+            match self.jobs.join_next().await {
+                Some(Ok((uuid, ended))) => {
+                    self.under_way.remove(&uuid);
+                    return (uuid, ended);
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a write failed");
+                    let gone = self.under_way.iter().find(|(_, write)| write.ended.has_changed().is_err());
+                    if let Some(uuid) = gone.map(|(uuid, _)| *uuid) {
+                        self.under_way.remove(&uuid);
+                        let detail = error.to_string();
+                        let refusal = VmRefusal { reason: VmRefusalReason::DiskWriteFailed, detail };
+                        return (uuid, Ended::Failed(refusal));
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+impl Clerk {
+    /// Files of the central node that a machine still needs and that are not here.
+    pub(super) fn missing(&self, spec: &VmSpec) -> Vec<Digest> {
+        let needed = marks::needed(&self.vms.files(spec.uuid), spec);
+        needed.into_iter().filter(|digest| !self.volumes.has(digest)).collect()
+    }
+
+    /// Begins to write what is to be on a machine's disks before it starts; `None` if it waits for that now.
+    pub(super) async fn write(&mut self, run: Run) -> Option<Run> {
+        let uuid = run.spec.uuid;
+        let files = self.vms.files(uuid);
+        let volumes = marks::unwritten(&files, &run.spec);
+        if volumes.is_empty() {
+            return Some(run);
+        }
+        if self.writes.under_way.contains_key(&uuid) {
+            self.waiting.insert(run);
+            return None;
+        }
+        match self.vms.reserve(&run.spec).await {
+            Ok(()) => {
+                let (places, progress) = (self.vms.places(), Arc::default());
+                self.writes.begin(uuid, Job { files, places, volumes, progress });
+                self.waiting.insert(run);
+                None
+            }
+            Err(StartError::Refused { refusals, .. }) => {
+                self.waiting.remove(uuid);
+                self.refuse(&run.spec, run.start, &refusals).await;
+                None
+            }
+            // It is refused where it would be begun, for the same reason.
+            Err(_) => Some(run),
+        }
+    }
+
+    pub(super) async fn written(&mut self, uuid: SystemUuid, ended: Ended) {
+        let run = self.waiting.get(uuid).cloned();
+        match (ended, run) {
+            (Ended::Written | Ended::GivenUp, Some(run)) => self.start(run).await,
+            (Ended::Failed(refusal), Some(run)) => {
+                self.waiting.remove(uuid);
+                self.vms.give_up(uuid);
+                self.refuse(&run.spec, run.start, &[refusal]).await;
+            }
+            // What it holds is held by its release.
+            (_, None) if self.leaving.contains(&uuid) => {}
+            (_, None) => self.vms.give_up(uuid),
+        }
+        self.prune();
+    }
+}

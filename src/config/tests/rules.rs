@@ -1,0 +1,81 @@
+//! What `[vms]` says of all machines, and machines that stand on its templates.
+
+use super::*;
+use crate::config::vm::parse_with;
+use crate::id::SystemUuid;
+use crate::wire::vm::{Firmware, RestartWhen};
+
+const UUID: SystemUuid = SystemUuid([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8]);
+
+fn site(vms: &str) -> Result<Site, Faults> {
+    read(&format!("{LEAST}{vms}"))
+}
+
+fn faults(vms: &str) -> Vec<String> {
+    let Faults(faults) = site(vms).expect_err("it has faults");
+    faults.into_iter().map(|fault| fault.key).collect()
+}
+
+#[test]
+fn slots_are_approved_as_machines_are_let_in_unless_the_site_says_otherwise() {
+    let policy = |enroll: &str, vms: &str| {
+        let read = site(&format!("[enroll]\npolicy = \"{enroll}\"\n{vms}"));
+        read.unwrap_or_else(|faults| panic!("{faults}")).slot_policy()
+    };
+    assert_eq!(policy("approve", ""), SlotPolicy::Approve);
+    assert_eq!(policy("auto", ""), SlotPolicy::Auto);
+    assert_eq!(policy("auto", "[vms]\nslots = \"approve\""), SlotPolicy::Approve);
+    assert_eq!(policy("approve", "[vms]\nslots = \"auto\""), SlotPolicy::Auto);
+}
+
+#[test]
+fn a_section_with_faults_names_each() {
+    assert_eq!(
+        faults("[vms]\nslots = \"some\"\ncpu_overcommit = 0\nslot = 1"),
+        ["vms.slots", "vms.cpu_overcommit", "vms.slot"]
+    );
+    let templates = "[vms.templates.default]\nvcpus = 0\nsecure_boot = true\n[vms.templates.default.restart]\n\
+                     when = \"always\"\ndelay = \"10s\"\nmax_delay = \"1s\"\n[vms.templates.\"a b\"]\nunits = 2";
+    let expected = [
+        "vms.templates.default.vcpus",
+        "vms.templates.default.secure_boot",
+        "vms.templates.default.restart.max_delay",
+        "vms.templates.a b",
+        "vms.templates.a b.units",
+    ];
+    assert_eq!(faults(templates), expected);
+}
+
+#[test]
+fn what_a_vm_toml_does_not_say_its_template_says() {
+    let text = "[vms.templates.default]\nvcpus = 24\nmemory = \"64G\"\n\
+                [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
+                [vms.templates.uefi.restart]\nwhen = \"always\"";
+    let site = site(text).unwrap_or_else(|faults| panic!("{faults}"));
+    let ask = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
+    let read = |text: &str| ask(text).unwrap_or_else(|faults| panic!("{faults}"));
+    let spec = read("name = \"a\"").spec;
+    assert_eq!((spec.vcpus, spec.memory.to_string().as_str()), (24, "64G"));
+    assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "what it says itself counts");
+    let uefi = read("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\ngrace = \"7s\"");
+    assert_eq!((uefi.spec.firmware, uefi.spec.restart.when, uefi.grace_s), (Firmware::Uefi, RestartWhen::Always, 7));
+    assert_eq!(uefi.on_node_loss, crate::config::vm::OnNodeLoss::Restart);
+
+    let told = |text: &str| ask(text).expect_err("it has faults").to_string();
+    let unknown = told("name = \"a\"\ntemplate = \"uefy\"");
+    assert!(unknown.contains("no template `uefy`") && unknown.contains("uefi"), "{unknown}");
+    assert!(told("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"), "that template does not say it");
+    let beside = told("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true");
+    assert!(beside.contains("secure_boot") && !beside.contains("template"), "{beside}");
+    let beside =
+        told("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nrestart = { when = \"always\", max_delay = \"1s\" }");
+    assert!(beside.contains("restart.max_delay"), "{beside}");
+}
+
+#[test]
+fn where_templates_are_not_known_only_what_they_cannot_heal_is_a_fault() {
+    let read = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, None);
+    assert!(read("name = \"a\"\ntemplate = \"any\"").is_ok());
+    assert!(read("template = \"any\"").is_err_and(|faults| faults.to_string().contains("name: is required")));
+    assert!(read("name = \"a\"\nvcpus = 0").is_err());
+}

@@ -1,0 +1,15 @@
+//! MAC addresses of cards whose file names none.
+
+use crate::config::MacPrefix;
+use crate::id::{Digest, MacAddr, SystemUuid};
+
+/// The same machine has the same cards wherever it runs: the address follows from UUID and place of the card. `attempt` counts those
+/// before it that others had.
+pub fn derived_mac(prefix: &MacPrefix, uuid: SystemUuid, index: usize, attempt: u32) -> MacAddr {
+    let (index, attempt) = (index.to_be_bytes(), attempt.to_be_bytes());
+    let mut fields = vec![b"mesh-vm-mac/1".as_slice(), &uuid.0, &index];
+    if attempt != [0; 4] {
+        fields.push(&attempt);
+    }
+    prefix.with(&Digest::of_fields(fields).0)
+}

@@ -1,0 +1,140 @@
+//! Templates: what a vm.toml need not say, because the site says it for all machines that name it (`[vms.templates.NAME]`). What the
+//! vm.toml says itself counts.
+
+use super::{
+    ask::{MAX_GRACE_S, OnNodeLoss},
+    restart_policy,
+};
+use crate::config::reader::Table;
+use crate::id::{SystemUuid, TemplateName, VmName};
+use crate::wire::vm::{ByteSize, CpuModel, Firmware, MachineType, RestartPolicy, SpecFault, VmSpec};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The template of a vm.toml that names none, if the site has one of that name.
+pub const DEFAULT_TEMPLATE: &str = "default";
+
+/// All of a site, by name.
+pub type VmTemplates = BTreeMap<TemplateName, VmTemplate>;
+
+/// Keys of a vm.toml as they are written; what is absent is not said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VmTemplate {
+    /// `vcpus`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    /// `memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    /// `machine`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineType>,
+    /// `cpu`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuModel>,
+    /// `firmware`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<Firmware>,
+    /// `secure_boot`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secure_boot: Option<bool>,
+    /// `vtpm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vtpm: Option<bool>,
+    /// `hugepages`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hugepages: Option<bool>,
+    /// `allow_tcg`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_tcg: Option<bool>,
+    /// `on_node_loss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_node_loss: Option<OnNodeLoss>,
+    /// `grace`, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_s: Option<u32>,
+    /// `[restart]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart: Option<RestartPolicy>,
+}
+
+impl VmTemplate {
+    /// Reads what stands in a table, but for `[restart]`.
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        // Its bounds are the wire's; here only what fits.
+        let vcpus = table.integer("vcpus", 0..=i64::from(u32::MAX));
+        let flag = |key: &str| table.bool(key).map(|flag| flag.value);
+        let machines = [("q35", MachineType::Q35), ("pc", MachineType::Pc)];
+        let firmwares = [("bios", Firmware::Bios), ("uefi", Firmware::Uefi)];
+        let policies = [("wait", OnNodeLoss::Wait), ("restart", OnNodeLoss::Restart)];
+        let grace = table.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
+        VmTemplate {
+            vcpus: vcpus.map(|vcpus| u32::try_from(vcpus.value).unwrap_or(u32::MAX)),
+            memory: table.parsed("memory").map(|memory| memory.value),
+            machine: table.choice("machine", &machines).map(|machine| machine.value),
+            cpu: table.parsed("cpu").map(|cpu| cpu.value),
+            firmware: table.choice("firmware", &firmwares).map(|firmware| firmware.value),
+            secure_boot: flag("secure_boot"),
+            vtpm: flag("vtpm"),
+            hugepages: flag("hugepages"),
+            allow_tcg: flag("allow_tcg"),
+            on_node_loss: table.choice("on_node_loss", &policies).map(|policy| policy.value),
+            grace_s: grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S)),
+            restart: None,
+        }
+    }
+
+    /// What is said here, and of the rest what `other` says.
+    pub(super) fn or(self, other: &VmTemplate) -> Self {
+        VmTemplate {
+            vcpus: self.vcpus.or(other.vcpus),
+            memory: self.memory.or(other.memory),
+            machine: self.machine.or(other.machine),
+            cpu: self.cpu.or_else(|| other.cpu.clone()),
+            firmware: self.firmware.or(other.firmware),
+            secure_boot: self.secure_boot.or(other.secure_boot),
+            vtpm: self.vtpm.or(other.vtpm),
+            hugepages: self.hugepages.or(other.hugepages),
+            allow_tcg: self.allow_tcg.or(other.allow_tcg),
+            on_node_loss: self.on_node_loss.or(other.on_node_loss),
+            grace_s: self.grace_s.or(other.grace_s),
+            restart: self.restart.or(other.restart),
+        }
+    }
+
+    /// A machine of that name and UUID which is as it is said here, and `vcpus` and `memory` where that is not said.
+    pub(super) fn spec(&self, name: VmName, uuid: SystemUuid, vcpus: u32, memory: ByteSize) -> VmSpec {
+        VmSpec {
+            vcpus: self.vcpus.unwrap_or(vcpus),
+            memory: self.memory.unwrap_or(memory),
+            machine: self.machine.unwrap_or_default(),
+            cpu: self.cpu.clone().unwrap_or_default(),
+            firmware: self.firmware.unwrap_or_default(),
+            secure_boot: self.secure_boot.unwrap_or_default(),
+            vtpm: self.vtpm.unwrap_or_default(),
+            hugepages: self.hugepages.unwrap_or_default(),
+            allow_tcg: self.allow_tcg.unwrap_or_default(),
+            restart: self.restart.unwrap_or_default(),
+            ..VmSpec::unknown(name, uuid)
+        }
+    }
+}
+
+/// Reads one template of a site; what holds between its keys, it has to hold by itself.
+pub(in crate::config) fn template(table: &Table<'_>) -> VmTemplate {
+    let mut template = VmTemplate::read(table);
+    let restart = table.table("restart");
+    template.restart = restart.as_ref().map(restart_policy);
+    let any =
+        SystemUuid([0x2f, 0x7c, 0x1d, 0x5e, 0x8a, 0x34, 0x4f, 0x0b, 0x9c, 0x51, 0x6d, 0x0f, 0x5b, 0xe7, 0xa1, 0xc2]);
+    for SpecFault { key, message, hint } in
+        template.spec(super::placeholder(), any, 1, ByteSize::from_mib(super::PLACEHOLDER_MIB)).faults()
+    {
+        match (key.strip_prefix("restart."), &restart) {
+            (Some(key), Some(restart)) => restart.fault(key, message, hint),
+            _ => table.fault(&key, message, hint),
+        }
+    }
+    template
+}

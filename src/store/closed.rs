@@ -1,0 +1,59 @@
+//! How many units of a node nobody has and nobody can be given. It is found out when a placement asks for it, and kept until the node, its
+//! machines or its slots change: most nodes stay as they are from one placement to the next.
+
+use super::Model;
+use crate::fleet::Node;
+use crate::id::NodeId;
+use crate::wire::{UnitFacts, UnitKind, UnitState};
+use crate::work::{Held, SlotId, barred};
+use std::{collections::BTreeMap, sync::OnceLock};
+
+/// By node; where units have to be approved, and where they have not.
+#[derive(Default)]
+pub(super) struct Closed(BTreeMap<NodeId, [OnceLock<usize>; 2]>);
+
+impl Closed {
+    /// A node is new, or tells of itself anew.
+    pub(super) fn put(&mut self, node: &Node) {
+        if node.facts.as_ref().is_some_and(|facts| !facts.units.is_empty()) {
+            self.0.insert(node.id, Default::default());
+        } else {
+            self.0.remove(&node.id);
+        }
+    }
+
+    /// A node is gone.
+    pub(super) fn remove(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    /// Its slots, or what machines have of it, are others.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        if let Some(known) = self.0.get_mut(&node) {
+            *known = Default::default();
+        }
+    }
+}
+
+impl Model {
+    /// Units of a node that no machine has, and that cannot be given now: they are not ready, or their slot is closed. `implied` says that
+    /// slots need no approval.
+    pub fn closed_units(&self, node: NodeId, implied: bool) -> usize {
+        let Some(known) = self.work.closed.0.get(&node) else { return 0 };
+        *known[usize::from(implied)].get_or_init(|| self.count_closed(node, implied))
+    }
+
+    fn count_closed(&self, node: NodeId, implied: bool) -> usize {
+        static NOTHING: Held = Held::none();
+        let Some(facts) = self.nodes.get(&node).and_then(|node| node.facts.as_ref()) else { return 0 };
+        let held = self.held(node).unwrap_or(&NOTHING);
+        let is_held = |unit: &UnitFacts| held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some();
+        let holds = |slot: &SlotId| held.unit([slot.unit.as_str()].into_iter()).is_some();
+        let barred = barred(node, facts, self.slots(), holds, implied);
+        let is_closed = |unit: &UnitFacts| {
+            let is_barred = || barred.iter().any(|(slot, _)| unit.selected.iter().any(|own| own == slot.as_str()));
+            unit.state != UnitState::Ready || (unit.kind == UnitKind::Device && is_barred())
+        };
+        facts.units.iter().filter(|unit| !is_held(unit) && is_closed(unit)).count()
+    }
+}

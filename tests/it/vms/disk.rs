@@ -1,0 +1,135 @@
+//! A disk of the node: its image is written once, the guest boots from it, and it is wiped when the machine goes. The disk is a loop
+//! device of this machine under another name.
+
+use super::{
+    desk::{hears, reaches},
+    guest::{Guest, Node},
+};
+use meshd::{
+    agent::vm::Desk,
+    wire::vm::{DiskUse, LeftDisk, VmFailure, VmNews, VmOrder, VmSpec, VmState, VmWant},
+};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileExt, symlink},
+    path::Path,
+    process::Command,
+};
+
+/// Bytes of the disk, and where a byte of the guest's is put.
+const BYTES: u64 = 8 << 20;
+const BEHIND: u64 = 4 << 20;
+
+/// A loop device, gone when dropped.
+struct Loop(String);
+
+impl Loop {
+    fn new(image: &Path) -> Self {
+        fs::File::create(image).unwrap().set_len(BYTES).unwrap();
+        let made = Command::new("losetup").args(["-f", "--show"]).arg(image).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned())
+    }
+
+    fn open(&self) -> fs::File {
+        fs::OpenOptions::new().read(true).write(true).open(&self.0).unwrap()
+    }
+
+    fn read(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.open().read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        let disk = self.open();
+        disk.write_all_at(bytes, at).unwrap();
+        disk.sync_all().unwrap();
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// The node's only disk.
+fn lay(node: &Node) -> Loop {
+    let (root, real) = (node.path().join("root"), Loop::new(&node.path().join("disk.img")));
+    fs::remove_file(root.join("sys")).unwrap();
+    let folder = root.join("sys/block/vdz");
+    fs::create_dir_all(&folder).unwrap();
+    let number = fs::read_to_string(format!("/sys/block/{}/dev", real.0.trim_start_matches("/dev/"))).unwrap();
+    for (name, text) in [("dev", number.trim()), ("size", &(BYTES / 512).to_string()), ("wwid", "eui.1")] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    fs::create_dir_all(root.join("dev")).unwrap();
+    symlink(&real.0, root.join("dev/vdz")).unwrap();
+    real
+}
+
+fn order(desk: &Desk, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
+    let disks = known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
+    let want = VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
+    desk.order(VmOrder { uuid: spec.uuid, want });
+}
+
+async fn stopped(desk: &mut Desk, spec: &VmSpec) {
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
+    reaches(desk, spec.uuid, VmState::Stopped).await;
+}
+
+async fn failed(desk: &mut Desk, spec: &VmSpec) -> VmFailure {
+    reaches(desk, spec.uuid, VmState::Failed).await.failure.expect("it says why")
+}
+
+#[tokio::test]
+async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one_finds_nothing() {
+    let node = Node::new();
+    let real = lay(&node);
+    let digest = node.image(Guest::Deaf);
+    let volume = json!({ "name": "root", "format": "raw", "disk": "slot:eui.1", "digest": digest });
+    let spec = node.spec(Guest::Deaf, json!({ "volumes": [volume] }));
+    let mut desk = node.desk();
+    order(&desk, &spec, 1, None);
+    let running = reaches(&mut desk, spec.uuid, VmState::Running).await;
+    assert_eq!(running.disks, BTreeMap::from([("root".parse().unwrap(), DiskUse::Done)]));
+    assert_eq!(real.read(510, 2), [0x55, 0xaa], "the guest's boot sector");
+    stopped(&mut desk, &spec).await;
+
+    // What the guest wrote stays over a restart, an agent's end, and a boot of the node that forgot everything.
+    real.put(BEHIND, b"the guest's");
+    order(&desk, &spec, 2, None);
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    stopped(&mut desk, &spec).await;
+    drop(desk);
+    fs::remove_dir_all(node.run_folder()).unwrap();
+    let mut desk = node.desk();
+    order(&desk, &spec, 3, Some(DiskUse::Done));
+    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    stopped(&mut desk, &spec).await;
+    assert_eq!(real.read(BEHIND, 11), b"the guest's");
+
+    // Where nobody knows that it was written, what is on it protects it.
+    drop(desk);
+    fs::remove_dir_all(node.run_folder()).unwrap();
+    let mut desk = node.desk();
+    // Once it was on the disk, nobody needed the image any more.
+    assert_eq!(node.image(Guest::Deaf), digest);
+    order(&desk, &spec, 4, None);
+    let refused = failed(&mut desk, &spec).await;
+    assert!(
+        refused.detail.contains("disk_not_empty: volume root: `eui.1` holds: partition table on vdz"),
+        "{refused:?}"
+    );
+    assert_eq!(real.read(BEHIND, 11), b"the guest's");
+
+    let left = LeftDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
+    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: vec![left] } });
+    hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+    assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
+    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+}

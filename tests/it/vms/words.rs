@@ -1,0 +1,136 @@
+//! What a guest writes is kept to the byte, whoever lives and whoever reads. The guest counts: a gap would be seen, and so would a
+//! number that comes twice.
+
+use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
+use meshd::{
+    agent::vm::{CONSOLE_KEPT, Heard, Listening, Vms},
+    id::SystemUuid,
+    wire::vm::VmState,
+};
+use serde_json::json;
+use std::{fs, net::Shutdown, os::unix::fs::MetadataExt as _, os::unix::net::UnixStream, time::Duration};
+use tokio::time::{interval, timeout};
+
+/// The last number before the guest waits for its so manieth key.
+fn last(key: usize) -> String {
+    format!("{:08}\n", key * COUNTED - 1)
+}
+
+/// Reads until a text comes.
+async fn until(listening: &mut Listening, text: &str) {
+    let waited = timeout(DEADLINE, async {
+        // A number is not cut in two by the search.
+        let mut at = 0;
+        while !listening.before[at..].windows(text.len()).any(|window| window == text.as_bytes()) {
+            at = listening.before.len().saturating_sub(text.len());
+            match listening.new.next().await {
+                Heard::Bytes(bytes) => listening.before.extend(bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("{text} was not written"));
+}
+
+/// The numbers of a text, without what firmware said before them and without halves at its ends.
+fn numbers(text: &[u8]) -> Vec<usize> {
+    let text = String::from_utf8_lossy(text);
+    let begin = text.find("00000000\n").unwrap_or_else(|| text.find('\n').unwrap() + 1);
+    text[begin..]
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| line.trim().parse().unwrap())
+        .collect()
+}
+
+fn follow_each_other(numbers: &[usize]) {
+    let breach = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
+    assert_eq!(breach, None, "of {} numbers", numbers.len());
+}
+
+async fn types(vms: &Vms, uuid: SystemUuid) {
+    assert!(vms.console(uuid).unwrap().write(b"x".to_vec()));
+}
+
+#[tokio::test]
+async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_twice() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Counts, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec, 1).await.unwrap();
+    let mut early = vms.console(spec.uuid).unwrap().listen();
+    until(&mut early, &last(1)).await;
+    follow_each_other(&numbers(&early.before));
+    drop(vms);
+
+    // Nobody is there. Somebody else presses a key, and the guest writes.
+    let log = node.files(spec.uuid).join("console.log");
+    let key = UnixStream::connect(node.files(spec.uuid).join("serial.sock")).unwrap();
+    key.shutdown(Shutdown::Read).unwrap();
+    std::io::Write::write_all(&mut &key, b"x").unwrap();
+    let written = timeout(DEADLINE, async {
+        let mut looks = interval(Duration::from_millis(20));
+        while !fs::read_to_string(&log).unwrap().ends_with(&last(2)) {
+            looks.tick().await;
+        }
+    });
+    written.await.expect("it is written with no agent");
+    drop(key);
+
+    let vms = node.agent();
+    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    let late = vms.console(spec.uuid).unwrap().listen();
+    let all = numbers(&late.before);
+    follow_each_other(&all);
+    assert_eq!((all.first(), all.len()), (Some(&0), 2 * COUNTED));
+
+    // In the midst of a sentence.
+    types(&vms, spec.uuid).await;
+    let mut torn = vms.console(spec.uuid).unwrap().listen();
+    until(&mut torn, &format!("{:08}\n", 2 * COUNTED)).await;
+    drop(vms);
+    let mut vms = node.agent();
+    let mut late = vms.console(spec.uuid).unwrap().listen();
+    until(&mut late, &last(3)).await;
+    let all = numbers(&late.before);
+    follow_each_other(&all);
+    assert_eq!((all.first(), all.len()), (Some(&0), 3 * COUNTED));
+    vms.release(spec.uuid).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_missed() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Counts, json!({}));
+    let mut vms = node.agent();
+    vms.start(&spec, 1).await.unwrap();
+    let mut slow = vms.console(spec.uuid).unwrap().listen();
+    let (keys, log) = (8, node.files(spec.uuid).join("console.log"));
+    for key in 1..=keys {
+        let mut quick = vms.console(spec.uuid).unwrap().listen();
+        until(&mut quick, &last(key)).await;
+        follow_each_other(&numbers(&quick.before));
+        if key < keys {
+            types(&vms, spec.uuid).await;
+        }
+    }
+    let file = fs::metadata(&log).unwrap();
+    assert!(file.size() >= (keys * COUNTED * NUMBER) as u64, "all of it was written");
+    let kept = file.blocks() * 512;
+    assert!((CONSOLE_KEPT..=3 * CONSOLE_KEPT).contains(&kept), "{kept} bytes of it are kept");
+
+    let Heard::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
+    let mut heard = Vec::new();
+    while lost + ((slow.before.len() + heard.len()) as u64) < file.size() {
+        match timeout(DEADLINE, slow.new.next()).await.unwrap() {
+            Heard::Bytes(bytes) => heard.extend(bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+    follow_each_other(&numbers(&heard));
+    assert!(heard.ends_with(last(keys).as_bytes()));
+    vms.release(spec.uuid).await.unwrap();
+    timeout(DEADLINE, async { while slow.new.next().await != Heard::Over {} })
+        .await
+        .expect("it is over for readers too");
+}

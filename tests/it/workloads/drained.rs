@@ -1,0 +1,83 @@
+//! What a drain waits for, and what is beside a task.
+
+use super::*;
+use crate::world::World;
+use meshd::{
+    fleet::{By, Phase},
+    serve::central::{RunJob, Workloads, work_on},
+    wire::job::{JobNews, JobUser},
+    work::job::{Job, JobState, Launcher},
+};
+
+/// The site has a group of these.
+async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    std::fs::write(world.path("site.toml"), format!("{site}[groups.all]\nnodes = [{}]\n", nodes.join(", "))).unwrap();
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+}
+
+async fn run(rig: &Rig) -> Result<Job, OperateError> {
+    let ask = RunJob {
+        group: "all".to_owned(),
+        nodes: None,
+        ranks_per_node: 1,
+        launcher: Some(Launcher::None),
+        user: JobUser::Job,
+        timeout_s: None,
+        argv: vec!["/bin/true".to_owned()],
+    };
+    rig.central.run_job(ask, &ordered(Verb::TaskRun)).await
+}
+
+fn state(rig: &Rig, job: &Job) -> JobState {
+    rig.central.job_record(job.id).unwrap().state
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let id = node.id();
+    group(&world, &rig, &[id]).await;
+    assert!(node.heartbeat(0).await, "it runs nothing, as far as it has said");
+    let job = run(&rig).await.unwrap();
+    let work = || rig.central.store().read(|model| work_on(model, id));
+    assert_eq!(work(), [format!("task {}", job.id)]);
+    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    assert_eq!((rig.node(id).phase, state(&rig, &job)), (Phase::Draining, JobState::Starting));
+    rig.pass(std::time::Duration::from_secs(1)).await;
+    assert_eq!(state(&rig, &job), JobState::Starting, "it goes on");
+    let refused = rig.central.maintain(id, &ordered(Verb::Maintenance)).await.expect_err("a task would fail");
+    assert!(code(&refused).contains("--force"), "{refused}");
+    rig.central.drain_with(id, Workloads::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    assert_eq!(state(&rig, &job), JobState::Ending);
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
+    assert!(node.say(FromAgent::Job(JobNews::Released { job: job.id })).await);
+    assert_eq!((state(&rig, &job), work().len()), (JobState::Cancelled, 0));
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
+    // Forced, the task fails.
+    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    ready(&node).await;
+    let job = run(&rig).await.unwrap();
+    rig.central.maintain(id, &By { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
+    rig.pass(std::time::Duration::from_secs(1)).await;
+    assert_eq!(state(&rig, &job), JobState::Failed);
+}
+
+#[tokio::test]
+async fn a_task_has_no_node_with_machines_that_nobody_ordered() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    group(&world, &rig, &[node.id()]).await;
+    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
+    tell(&node, &[(&stranger, VmState::Running)]).await;
+    let refused = code(&run(&rig).await.expect_err("it would not be alone"));
+    assert!(refused.contains("not on record"), "{refused}");
+    tell(&node, &[]).await;
+    run(&rig).await.unwrap();
+}

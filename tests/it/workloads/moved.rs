@@ -1,0 +1,94 @@
+//! What a node has when its ID becomes another one, and what becomes of it when a link comes back while it is fenced.
+
+use super::*;
+use crate::world::World;
+use meshd::{
+    id::SystemUuid,
+    serve::central::{LinkCommand, SlotParts, VmVerb},
+    wire::vm::VmWant,
+};
+
+/// The site trusts this UUID no more.
+async fn deny(world: &World, rig: &Rig, uuid: SystemUuid) {
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    std::fs::write(world.path("site.toml"), format!("{site}[identity]\ndeny_uuids = [\"{uuid}\"]\n")).unwrap();
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+}
+
+#[tokio::test]
+async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_one() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = facts("ready");
+    node.boot_approved(Stage::Online).await;
+    ready(&node).await;
+    let old = node.id();
+    let slot = rig.central.slots().pop().expect("a candidate").id;
+    rig.central.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    let restart = "units = 1\n[restart]\nwhen = \"always\"";
+    let stays = create(&rig, ask(1, restart), Some(old)).await.unwrap();
+    let going = create(&rig, ask(2, ""), None).await.unwrap();
+    tell(&node, &[(&stays, VmState::Running), (&going, VmState::Running)]).await;
+    rig.central.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    deny(&world, &rig, node.uuid).await;
+    node.power_off().await;
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    let new = node.id();
+    assert_ne!(new, old);
+
+    let vm = record(&rig, &stays).expect("it is on record");
+    assert_eq!((vm.node(), vm.only, vm.start), (Some(new), Some(new), 2));
+    assert_eq!(life(&rig, &stays), VmLife::Ordered);
+    let orders = rig.central.vm_orders(new, None);
+    let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
+    assert!(matches!(want(&stays), Some(VmWant::Run { start: 2, .. })), "{orders:?}");
+    assert!(want(&going).is_some(), "it is asked to release it");
+    let [slot] = rig.central.slots().try_into().expect("one slot");
+    assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
+    assert!(rig.central.store().read(|model| model.held(old).is_none()));
+    tell(&node, &[(&stays, VmState::Running)]).await;
+    released(&node, &going).await;
+    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmLife::Running));
+}
+
+#[tokio::test]
+async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let (mut old, new) = (host(&rig, 1).await, host(&rig, 2).await);
+    let vm = create(&rig, ask(1, ""), Some(old.id())).await.unwrap();
+    tell(&old, &[(&vm, VmState::Running)]).await;
+    old.power_off().await;
+    let by = meshd::fleet::By { forced: true, ..ordered(Verb::Replace) };
+    rig.central.replace(old.id(), new.id(), &by).await.unwrap();
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmLife::Unplaced, Some(new.id())));
+    rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
+}
+
+#[tokio::test]
+async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let id = node.id();
+    let vm = create(&rig, ask(1, ""), None).await.unwrap();
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    // Its link is one that does not answer, and does not end either.
+    let mut inbox = read_orders(&mut node).await;
+    let central = rig.central.clone();
+    let fence = tokio::spawn(async move { central.fence(id, &ordered(Verb::Fence)).await });
+    let probe = loop {
+        match inbox.recv().await.expect("it is asked whether it is there") {
+            LinkCommand::Probe(probe) => break probe,
+            _ => continue,
+        }
+    };
+    node.link_up().await;
+    drop(probe);
+    let fenced = fence.await.unwrap();
+    assert!(matches!(fenced, Err(OperateError::StillLinked { .. })), "{fenced:?}");
+    assert_eq!((rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())), (1, Some(id)));
+}

@@ -1,0 +1,256 @@
+//! When a virtual machine is started, and what becomes of one that its node refuses. Nothing stays reserved, and nothing runs where it
+//! should not.
+
+use super::*;
+use crate::world::World;
+use meshd::{
+    fleet::{By, Phase},
+    id::Digest,
+    serve::central::{VmVerb, Workloads},
+    wire::vm::{VmFailure, VmFailureKind, VmWant},
+    work::VmWish,
+};
+
+/// The node says that it could not run them, by the order of this number.
+async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
+    let failure = VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
+    let plain = VmReport::new(vm.uuid(), vm.name().clone(), VmState::Failed);
+    let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
+    assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+}
+
+async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, OperateError> {
+    rig.central.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
+}
+
+fn want(rig: &Rig, node: NodeId) -> Option<VmWant> {
+    rig.central.vm_orders(node, None).pop().map(|order| order.want)
+}
+
+/// Its checks, of which one says this.
+async fn check(machine: &Machine<'_>, status: &str) {
+    let kvm = json!({ "name": "kvm", "status": "PASS", "detail": "it opens" });
+    let clock = json!({ "name": "clock", "status": status, "detail": "it is an hour late" });
+    let report = json!({ "kind": "checks", "checks": [kvm, clock] });
+    assert!(machine.say(serde_json::from_value(report).unwrap()).await);
+}
+
+#[tokio::test]
+async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_holds_nothing() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
+    let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
+    let (first, second) = if vm.node() == Some(one.id()) { (&one, &two) } else { (&two, &one) };
+    refuse(first, &vm, 1, "bridge_missing: br0").await;
+    let moved = record(&rig, &vm).unwrap();
+    assert_eq!((moved.node(), moved.start, moved.wish), (Some(second.id()), 2, VmWish::Run));
+    assert!(rig.central.store().read(|model| model.held(first.id()).is_none()), "nothing stays reserved");
+    assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
+    assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
+    refuse(first, &vm, 1, "bridge_missing: br0").await;
+    assert!(rig.central.strangers().is_empty(), "it is known there");
+    // Said again, it is old; the second one refuses it as well.
+    refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
+    let off = record(&rig, &vm).unwrap();
+    assert_eq!((life(&rig, &vm), off.wish), (VmLife::Unplaced, VmWish::Stop));
+    let why = off.trouble.expect("a reason");
+    assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
+    assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
+    rig.pass(std::time::Duration::from_secs(6)).await;
+    assert_eq!(life(&rig, &vm), VmLife::Unplaced, "no endless tour");
+    // An operator starts it again, on whatever node; what is old of it there goes first.
+    order(&rig, &vm, VmVerb::Start).await.unwrap();
+    let again = record(&rig, &vm).unwrap();
+    let (node, machine) = if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
+    assert_eq!((again.node(), again.trouble), (Some(node), None));
+    assert_eq!(want(&rig, node), Some(VmWant::Release { disks: Vec::new() }));
+    released(machine, &vm).await;
+    assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
+    tell(machine, &[(&vm, VmState::Running)]).await;
+    assert_eq!(life(&rig, &vm), VmLife::Running);
+}
+
+#[tokio::test]
+async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_node_would_take() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
+    let vm = create(&rig, ask(1, ""), Some(one.id())).await.unwrap();
+    tell(&one, &[(&vm, VmState::Running)]).await;
+    order(&rig, &vm, VmVerb::Stop).await.unwrap();
+    tell(&one, &[(&vm, VmState::Stopped)]).await;
+    order(&rig, &vm, VmVerb::Start).await.unwrap();
+    refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
+    assert_eq!(
+        (life(&rig, &vm), record(&rig, &vm).unwrap().node()),
+        (VmLife::Failed, Some(one.id())),
+        "its disk is there"
+    );
+    // Every node would refuse this one: only one is asked.
+    let bad = create(&rig, ask(2, ""), None).await.unwrap();
+    let asked = if bad.node() == Some(one.id()) { &one } else { &two };
+    refuse(asked, &bad, 1, "volume_differs: root").await;
+    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmLife::Unplaced, VmWish::Stop));
+    // An agent that does not say by which order it failed is not understood as if it did.
+    let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
+    let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
+    let report = VmReport { failure: Some(failure), ..VmReport::new(old.uuid(), old.name().clone(), VmState::Failed) };
+    assert!(two.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+    assert_eq!(record(&rig, &old).unwrap().node(), Some(two.id()));
+}
+
+#[tokio::test]
+async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_that_is_disabled() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let id = node.id();
+    let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    order(&rig, &vm, VmVerb::Stop).await.unwrap();
+    tell(&node, &[(&vm, VmState::Stopped)]).await;
+    let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
+    // Its slot.
+    let slot = rig.central.slots().pop().expect("a slot").id;
+    rig.central.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
+    for verb in [VmVerb::Start, VmVerb::Restart] {
+        assert!(refused(verb).await.contains("disabled"));
+    }
+    rig.central.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
+    // A check.
+    check(&node, "FAIL").await;
+    assert!(refused(VmVerb::Start).await.contains("check clock says it is an hour late"));
+    check(&node, "PASS").await;
+    // An operator.
+    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
+    for verb in [VmVerb::Start, VmVerb::Restart] {
+        assert!(refused(verb).await.contains("meshd node resume"));
+    }
+    assert!(matches!(want(&rig, id), Some(VmWant::Stop { .. })), "nothing has changed");
+    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    ready(&node).await;
+    order(&rig, &vm, VmVerb::Start).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_passed() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let id = node.id();
+    let always = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
+    let off = create(&rig, ask(2, ""), None).await.unwrap();
+    tell(&node, &[(&always, VmState::Running), (&off, VmState::Running)]).await;
+    order(&rig, &off, VmVerb::Stop).await.unwrap();
+    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    // A link that is made anew changes nothing.
+    node.power_off().await;
+    node.link_up().await;
+    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    // A boot does.
+    node.power_off().await;
+    node.boot(Stage::Link).await;
+    let told = rig.central.vm_orders(id, None);
+    assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmWant::Stop { .. })), "{told:?}");
+    assert!(rig.central.vm_orders(id, Some(always.uuid())).is_empty());
+    check(&node, "FAIL").await;
+    assert_eq!(rig.central.vm_orders(id, None).len(), 1);
+    check(&node, "PASS").await;
+    let told = rig.central.vm_orders(id, None);
+    assert!(told.iter().any(|order| matches!(order.want, VmWant::Run { start: 2, .. })), "{told:?}");
+}
+
+#[tokio::test]
+async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let id = node.id();
+    let vm = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
+    tell(&node, &[(&vm, VmState::Running)]).await;
+    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    node.power_off().await;
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmLife::Failed, VmWish::Stop));
+    let lost = rig.events("vm_lost").pop().expect("it is written down");
+    assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Maintenance, "nothing is waited for");
+}
+
+#[tokio::test]
+async fn a_node_with_machines_that_nobody_ordered_is_given_nothing_and_theirs_are_not_started_elsewhere() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
+    tell(&node, &[(&stranger, VmState::Running)]).await;
+    let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("what it has left is not known"));
+    assert!(refused.contains("has_work_not_on_record"), "{refused}");
+    let other = host(&rig, 2).await;
+    let twice = code(&create(&rig, ask(9, ""), None).await.expect_err("it runs"));
+    assert!(twice.contains(&format!("--node {}", node.id())), "{twice}");
+    assert_eq!(create(&rig, ask(1, ""), None).await.unwrap().node(), Some(other.id()));
+    tell(&node, &[]).await;
+    create(&rig, ask(9, ""), Some(node.id())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_here_is_told_before_anything_is_recorded() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let _node = host(&rig, 1).await;
+    let digest = Digest::of(b"nobody added it");
+    let volume = format!("[[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"");
+    let refused = code(&create(&rig, ask(1, &volume), None).await.expect_err("it is not here"));
+    assert!(refused.contains("meshd volume add") && refused.contains(&digest.to_string()), "{refused}");
+    assert_eq!(rig.central.store().read(|model| model.vm_count()), 0);
+    let blobs = rig.central.site().blobs_dir.join("volumes");
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join(digest.to_string()), "a file").unwrap();
+    create(&rig, ask(1, &volume), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_operator_speak() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut first = host(&rig, 1).await;
+    let vm = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
+    tell(&first, &[(&vm, VmState::Running)]).await;
+    let restored = async || {
+        let all = |tx: &mut meshd::store::Tx<'_>| {
+            let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
+            vm.restored();
+            tx.put_vm(vm);
+            Ok::<_, meshd::store::StoreError>(())
+        };
+        rig.central.store().commit(all).await.unwrap();
+    };
+    restored().await;
+    assert_eq!(life(&rig, &vm), VmLife::Unconfirmed);
+    assert!(rig.central.vm_orders(first.id(), None).is_empty());
+    tell(&first, &[(&vm, VmState::Running)]).await;
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmLife::Running, None), "its node has it");
+    // It was moved after the backup: the other one has it, and this one boots anew.
+    restored().await;
+    let second = host(&rig, 2).await;
+    tell(&second, &[(&vm, VmState::Running)]).await;
+    first.power_off().await;
+    first.boot(Stage::Online).await;
+    ready(&first).await;
+    tell(&first, &[]).await;
+    rig.pass(std::time::Duration::from_secs(10)).await;
+    assert!(rig.central.vm_orders(first.id(), None).is_empty(), "never two copies");
+    assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
+    let by = By { forced: true, ..ordered(Verb::VmDelete) };
+    rig.central.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
+    tell(&second, &[]).await;
+    released(&second, &vm).await;
+    order(&rig, &vm, VmVerb::Start).await.unwrap();
+    assert!(matches!(want(&rig, first.id()), Some(VmWant::Run { .. })));
+}

@@ -1,0 +1,186 @@
+//! Tasks and the nodes that they have for themselves, as the central node keeps them.
+
+use super::*;
+use crate::world::World;
+use meshd::{
+    fleet::By,
+    id::JobId,
+    serve::central::{JobError, LinkCommand, RunJob},
+    wire::{
+        FromCentral,
+        job::{JobFault, JobNews, JobNodeState, JobReport, JobUser, JobWant, Output, OutputKept, Piece, Stream},
+    },
+    work::job::{Job, JobCause, JobState, Launcher},
+};
+
+/// Writes something into the site file, which then holds.
+async fn say(world: &World, rig: &Rig, text: &str) {
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    std::fs::write(world.path("site.toml"), site + text).unwrap();
+    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+}
+
+async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
+    let nodes: Vec<String> = nodes.iter().map(|id| format!("\"{id}\"")).collect();
+    say(world, rig, &format!("[groups.pair]\nnodes = [{}]\n", nodes.join(", "))).await;
+}
+
+async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, OperateError> {
+    let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
+    let launcher = Some(Launcher::None);
+    let ask = RunJob { group, nodes, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
+    rig.central.run_job(ask, &ordered(Verb::TaskRun)).await
+}
+
+fn job(rig: &Rig, id: JobId) -> Job {
+    rig.central.job_record(id).unwrap()
+}
+
+async fn news(machine: &Machine<'_>, news: JobNews) -> Option<FromCentral> {
+    machine.rig.central.link_message(machine.link.expect("a link"), FromAgent::Job(news)).await.unwrap()
+}
+
+async fn runs(machine: &Machine<'_>, job: JobId) {
+    let jobs = vec![JobReport { job, state: JobNodeState::Running { launch: None } }];
+    news(machine, JobNews::All { jobs }).await;
+}
+
+/// Two nodes of group `pair`.
+async fn pair<'a>(world: &World, rig: &'a Rig) -> [Machine<'a>; 2] {
+    let pair = [host(rig, 1).await, host(rig, 2).await];
+    group(world, rig, &[pair[0].id(), pair[1].id()]).await;
+    pair
+}
+
+#[tokio::test]
+async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let [mut first, second] = pair(&world, &rig).await;
+    first.power_off().await;
+    rig.central.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
+    match run(&rig, Some(2)).await {
+        Err(OperateError::Job(JobError::NotEnough { free: 1, why, .. })) => {
+            assert!(why.contains("which the group has already"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // All of its nodes are one node.
+    let task = run(&rig, None).await.unwrap();
+    assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
+    rig.central.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    news(&second, JobNews::Released { job: task.id }).await;
+    assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Cancelled, false));
+    run(&rig, None).await.expect("it is free again");
+}
+
+#[tokio::test]
+async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let [mut first, mut second] = pair(&world, &rig).await;
+    let task = run(&rig, None).await.unwrap();
+    runs(&first, task.id).await;
+    runs(&second, task.id).await;
+    assert_eq!(job(&rig, task.id).state, JobState::Running);
+    first.power_off().await;
+    rig.central.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
+    let failed = job(&rig, task.id);
+    let end = failed.end.clone().expect("decided in the same transaction");
+    assert_eq!((end.state, end.cause, end.node), (JobState::Failed, JobCause::NodeLost, Some(first.id())));
+    assert!(end.detail.contains("fenced"), "{}", end.detail);
+    assert_eq!(failed.holding().collect::<Vec<_>>(), [second.id()]);
+    assert!(failed.order_for(second.id()).is_some_and(|order| order.want == JobWant::Gone));
+    // The other one is lost before it can say so.
+    second.power_off().await;
+    let by = By { forced: true, ..ordered(Verb::Remove) };
+    rig.central.remove(second.id(), &by).await.unwrap();
+    assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Failed, false));
+    // What the fenced one has of it when it is back is ended.
+    first.boot(Stage::Online).await;
+    ready(&first).await;
+    runs(&first, task.id).await;
+    assert!(!job(&rig, task.id).is_open());
+    run(&rig, Some(1)).await.expect("it takes work again");
+}
+
+#[tokio::test]
+async fn a_node_writes_into_the_output_of_a_task_only_while_the_task_has_it() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let [first, second] = pair(&world, &rig).await;
+    let task = run(&rig, None).await.unwrap();
+    let piece = |at: u64, text: &str| {
+        let data = Piece::of(text.as_bytes().to_vec());
+        JobNews::Output(Output { job: task.id, stream: Stream::Out, at, data })
+    };
+    let kept = |upto| Some(FromCentral::JobKept(OutputKept { job: task.id, stream: Stream::Out, upto }));
+    assert_eq!(news(&first, piece(0, "good\n")).await, kept(5));
+    rig.central.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    assert_eq!(news(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
+    for node in [&first, &second] {
+        news(node, JobNews::Released { job: task.id }).await;
+    }
+    assert_eq!(job(&rig, task.id).state, JobState::Cancelled);
+    assert_eq!(news(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
+    let kept = rig.central.job_output(task.id, 0).await.unwrap();
+    let kept = String::from_utf8(kept.lines).unwrap();
+    assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
+}
+
+#[tokio::test]
+async fn a_node_that_invents_work_drives_out_no_events_of_others() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let invent = async |round: u8| {
+        let vms = (0..50u8).map(|number| {
+            let vm = Vm::new(ask(number, ""), None, rig.central.now());
+            let mut uuid = vm.uuid();
+            uuid.0[1] = round;
+            VmReport::new(uuid, vm.name().clone(), VmState::Running)
+        });
+        assert!(node.say(FromAgent::Vm(VmNews::All { vms: vms.collect() })).await);
+        let jobs = vec![JobReport { job: JobId([round; 4]), state: JobNodeState::Starting }];
+        news(&node, JobNews::All { jobs }).await;
+    };
+    for round in 0..100 {
+        invent(round).await;
+    }
+    assert_eq!(rig.central.strangers().len(), 50, "what it says last is shown");
+    let (vms, jobs) = (rig.events("vm_unknown").len(), rig.events("job").len());
+    assert!((1..=20).contains(&vms) && (1..=20).contains(&jobs), "{vms} {jobs}");
+    rig.clock.turn(std::time::Duration::from_secs(60));
+    assert!(node.heartbeat(0).await);
+    invent(101).await;
+    assert!(rig.events("vm_unknown").len() > vms && rig.events("job").len() > jobs, "later they are told again");
+}
+
+#[tokio::test]
+async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let [mut first, _second] = pair(&world, &rig).await;
+    let mut inbox = read_orders(&mut first).await;
+    ready(&first).await;
+    let (runs, over) = (JobId([1; 4]), JobId([2; 4]));
+    let detail = "the agent was started anew".to_owned();
+    let states = [
+        (runs, JobNodeState::Running { launch: None }),
+        (over, JobNodeState::Failed { kind: JobFault::AgentRestarted, detail }),
+    ];
+    let jobs = states.map(|(job, state)| JobReport { job, state }).to_vec();
+    news(&first, JobNews::All { jobs: jobs.clone() }).await;
+    let mut told = Vec::new();
+    while let Ok(command) = inbox.try_recv() {
+        if let LinkCommand::Send(FromCentral::Job(order)) = command {
+            told.push((order.job, order.want));
+        }
+    }
+    assert_eq!(told, [(over, JobWant::Gone)]);
+    // It is not free before it has nothing of either.
+    for (left, free) in [(jobs, false), (Vec::new(), true)] {
+        news(&first, JobNews::All { jobs: left }).await;
+        assert_eq!(run(&rig, Some(2)).await.is_ok(), free);
+    }
+}
