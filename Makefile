@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image demo test test-crash unit e2e lint fuzz bench bench-boot doc clean
+.PHONY: help setup agent build image demo test test-crash unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps.
@@ -20,13 +20,15 @@ help: ## Shows this
 setup: ## Installs what building, testing, measuring and the demo need (Debian packages, the Rust target of the agent)
 	@.ci/setup test bench
 
-build: ## Builds target/release/meshd and the static target/release/mesh-agent
+agent: ## Builds the static target/release/mesh-agent, which nodes run
 	@.ci/setup
-	@echo "build: meshd"
-	@cargo build --quiet --locked --release --bin meshd
 	@echo "build: mesh-agent (static)"
 	@cargo build --quiet --locked --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
-	@install -m 755 target/$(TARGET)/agent/mesh-agent target/release/mesh-agent
+	@install -D -m 755 target/$(TARGET)/agent/mesh-agent target/release/mesh-agent
+
+build: agent ## Builds target/release/meshd, and the agent beside it
+	@echo "build: meshd"
+	@cargo build --quiet --locked --release --bin meshd
 
 image: build ## Builds the image alpine-lab into .lab/blobs, once
 	@target/release/meshd lab image
@@ -37,17 +39,17 @@ demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions 
 test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 	@echo "test: everything passed"
 
-test-crash: build ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks for what it lost; 15 minutes
+test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks for what it lost; 15 minutes
 	@.ci/setup test
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_CRASH_KILLS=$(KILLS) $(if $(SEED),MESHD_CRASH_SEED=$(SEED)) \
 	  cargo test --quiet --locked --test integration crash:: -- --nocapture
 
-unit: build ## Unit, property and integration tests: a minute once built
+unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
 	@cargo test --quiet --locked --lib --bins
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
-e2e: image ## Real firmware, real Alpine: boots whole racks in QEMU
+e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@.ci/setup test
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
 

@@ -29,7 +29,10 @@ impl Accel {
             // by words. Seen with QEMU 7.2: OpenRC's forked shell in 5 s instead of 80.
             // And it never forgets what it translated before a reset, while each write to a page with stale translations is
             // slow: with the default cache of 1 GiB a UEFI machine hung for minutes at its second boot, with 128 MiB it does not.
-            Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm"],
+            // Without nested paging, KVM in a node shadows its guests' pages. QEMU corrupts state where it emulates it: with two guests
+            // at once, of which iPXE is one, a guest ran astray or was stopped with internal-error, or the node itself ended in a triple
+            // fault; seen with QEMU 7.2.22 in five of five runs on one machine, seldom on others, and with 10.0.2.
+            Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
         }
     }
 }

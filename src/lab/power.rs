@@ -232,11 +232,20 @@ impl Rack {
         })
     }
 
-    /// The ends of all serial logs, then of meshd's log.
+    /// The ends of all serial logs, also that before a node's last start, then of meshd's log.
     pub fn last_words(&self, lines: usize) -> String {
-        let serials = self.record.nodes.iter().map(|node| (node.name(), self.serial(node.place)));
-        let logs = serials.chain([("meshd".to_owned(), self.central_log())]);
-        logs.map(|(name, log)| format!("---- {name}: last lines ----\n{}\n", serial::last_lines(&log, lines))).collect()
+        let words =
+            |name: &str, log: &str| format!("---- {name}: last lines ----\n{}\n", serial::last_lines(log, lines));
+        let mut all = String::new();
+        for node in &self.record.nodes {
+            let log = self.serial(node.place);
+            let (before, since) = serial::before_and_since_start(&log);
+            if !before.is_empty() {
+                all += &words(&format!("{}, before its last start", node.name()), before);
+            }
+            all += &words(&node.name(), since);
+        }
+        all + &words("meshd", &self.central_log())
     }
 
     /// What there is and what runs.

@@ -31,6 +31,16 @@ fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
+/// What a machine wrote until its kernel started for the last time, and since then; the first is empty where it started once at most.
+/// A machine that was reset in mid-run says why in the first, if anywhere.
+pub fn before_and_since_start(text: &str) -> (&str, &str) {
+    const START: &str = "Linux version ";
+    match text.rfind(START) {
+        Some(at) if text[..at].contains(START) => text.split_at(at),
+        _ => ("", text),
+    }
+}
+
 /// The last `count` lines that are not empty.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -46,6 +56,15 @@ mod tests {
     fn what_firmware_paints_becomes_lines() {
         let painted = b"\x1b[2J\x1b[01;01H>>Start PXE over IPv4.\r\n  Station IP\x1b[0m\r ok\x07\n";
         assert_eq!(plain(painted), ">>Start PXE over IPv4.\n  Station IP\n ok\n");
+    }
+
+    #[test]
+    fn a_machine_that_started_again_has_words_from_before() {
+        let once = "iPXE\nLinux version 6\na\n";
+        assert_eq!(before_and_since_start(once), ("", once));
+        let again = format!("{once}Triple fault?\niPXE\nLinux version 6\nb\n");
+        let (before, since) = before_and_since_start(&again);
+        assert_eq!((last_lines(before, 2), since), ("Triple fault?\niPXE".to_owned(), "Linux version 6\nb\n"));
     }
 
     #[test]
