@@ -46,15 +46,20 @@ test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks 
 
 unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
+	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
+	@echo "test: integration tests"
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
 e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@.ci/setup test
+	@echo "test: end to end"
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test e2e --no-run
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
 
 lint: ## Formatting, clippy, licences, and the agent without the server
 	@.ci/setup lint
+	@echo "lint: formatting, clippy, licences"
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
 	@cargo clippy --quiet --locked --test e2e -- -D warnings

@@ -145,16 +145,21 @@ fn a_task_whose_proxy_does_not_reach_the_head_fails_and_says_where() {
 #[test]
 fn a_task_goes_on_without_the_central_node_and_is_finished_when_it_is_back() {
     let mut rig = Rig::new();
-    let (program, go) = (rig.program(), rig.file("go"));
-    let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "wait", &go]);
-    rig.until_written(&id, "sum 30 uid", 4);
-    let before = rig.ranks();
-    rig.world.kill();
-    assert_eq!((before, rig.ranks()), (4, 4));
-    // It ends while nobody is there to hear it.
-    fs::write(&go, "").unwrap();
-    rig.world.start();
-    let task = rig.until_state(&id, "succeeded");
+    let program = rig.program();
+    let (id, task) = rig.unless_hung(|rig, attempt| {
+        let go = rig.file(&format!("go{attempt}"));
+        let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "wait", &go]);
+        rig.until_written(&id, "sum 30 uid", 4);
+        let before = rig.ranks();
+        rig.world.kill();
+        assert_eq!((before, rig.ranks()), (4, 4));
+        // It ends while nobody is there to hear it.
+        fs::write(&go, "").unwrap();
+        rig.world.start();
+        let task = rig.until_ended(&id);
+        (id, task)
+    });
+    assert_eq!(task["state"], "succeeded", "{task}");
     assert!(all_free(&task) && task["code"] == 0, "{task}");
     let logs = rig.logs(&id);
     assert_eq!((logs.matches("late: sum 30").count(), logs.matches("uid").count()), (4, 4), "each line once: {logs}");
