@@ -192,7 +192,7 @@ fn a_difference_is_shown_file_by_file_between_profiles_and_between_checkouts() {
     assert!(json.contains("\"path\": \"/etc/motd\"") && json.contains("\"change\": \"changed\""), "{json}");
     let unpacked =
         "mkdir tree; meshd overlay render --profile compute --out x.tar.gz; tar -xzf x.tar.gz -C tree --no-same-owner";
-    assert!(desk.command("sh").args(["-e", "-c", unpacked]).status().unwrap().success());
+    assert!(desk.command("sh").args(["-e", "-c", unpacked]).output().unwrap().status.success());
     assert_eq!(desk.printed("overlay diff --profile compute --against tree"), "");
     fs::write(desk.path("tree/etc/motd"), "edited by hand\n").unwrap();
     let diff = desk.printed("overlay diff --profile compute --against tree");
