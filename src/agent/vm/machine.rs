@@ -123,11 +123,8 @@ impl Machine {
         match event {
             Event::Start => self.start(now),
             Event::Stop { grace } => self.ordered_stop(now, grace, Then::Rest),
-            Event::Restart { grace } => match self.state {
-                State::Off => self.start(now),
-                State::Paused { .. } => self.anew(now),
-                _ => self.ordered_stop(now, grace, Then::Start),
-            },
+            Event::Restart { .. } if matches!(self.state, State::Off | State::Paused { .. }) => self.start(now),
+            Event::Restart { grace } => self.ordered_stop(now, grace, Then::Start),
             Event::Discard => self.discard(now),
             Event::Refused(failure) => {
                 if self.state == State::Off {
@@ -187,15 +184,12 @@ impl Machine {
                 self.kept = Kept { wanted: true, ..Kept::default() };
                 vec![Action::Resume]
             }
-            State::Paused { .. } => self.anew(now),
+            State::Paused { .. } => {
+                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.stop(now, Step::Term, TERM_PATIENCE, Then::Start)
+            }
             State::Starting { .. } | State::Running { .. } => Vec::new(),
         }
-    }
-
-    /// A guest that is held ends, for it hears no button, and another begins.
-    fn anew(&mut self, now: Duration) -> Vec<Action> {
-        self.kept = Kept { wanted: true, ..Kept::default() };
-        self.stop(now, Step::Term, TERM_PATIENCE, Then::Start)
     }
 
     /// QEMU holds the guest. The policy lets it go on after a while, as it starts one again that ended; one that cannot go on is ended.

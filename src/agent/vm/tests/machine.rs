@@ -207,20 +207,11 @@ fn a_guest_that_is_held_is_told_and_goes_on_by_an_order() {
     machine.on(at(7), Event::Resumed);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
     machine.on(at(8), paused(true));
-    assert_eq!(machine.on(at(9), Event::Stop { grace: GRACE }), [Action::Terminate], "it hears no button");
-    machine.on(at(10), ended());
+    assert_eq!(machine.on(at(9), Event::Restart { grace: GRACE }), [Action::Resume]);
+    machine.on(at(10), paused(true));
+    assert_eq!(machine.on(at(11), Event::Stop { grace: GRACE }), [Action::Terminate], "it hears no button");
+    machine.on(at(12), ended());
     assert_eq!((machine.state(), kind(&machine)), (VmState::Stopped, None));
-}
-
-#[test]
-fn a_guest_that_is_held_is_begun_anew_by_a_restart() {
-    for resumable in [true, false] {
-        let mut machine = running(RestartWhen::Never);
-        machine.on(at(5), paused(resumable));
-        assert_eq!(machine.on(at(6), Event::Restart { grace: GRACE }), [Action::Terminate]);
-        assert_eq!(machine.on(at(7), ended()), [Action::Launch]);
-        assert_eq!((machine.state(), kind(&machine), machine.kept().wanted), (VmState::Starting, None, true));
-    }
 }
 
 #[test]
