@@ -54,7 +54,8 @@ unit: ## Unit, property and integration tests: minutes once built
 e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@.ci/setup test
 	@echo "test: end to end"
-	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test e2e --no-run
+	@cargo test --quiet --locked --test e2e --no-run
+	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
 
 lint: ## Formatting, clippy, licences, and the agent without the server
