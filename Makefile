@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup agent build image demo test test-crash unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
-# The lab makes network namespaces and taps.
+# The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
 NODES ?= 1000
@@ -41,6 +41,7 @@ test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 
 test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks for what it lost; 15 minutes
 	@.ci/setup test
+	@cargo test --quiet --locked --test integration --no-run
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_CRASH_KILLS=$(KILLS) $(if $(SEED),MESHD_CRASH_SEED=$(SEED)) \
 	  cargo test --quiet --locked --test integration crash:: -- --nocapture
 
@@ -49,6 +50,7 @@ unit: ## Unit, property and integration tests: minutes once built
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
 	@echo "test: integration tests"
+	@cargo test --quiet --locked --test integration --no-run
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
 e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU

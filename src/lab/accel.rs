@@ -31,7 +31,7 @@ impl Accel {
             // slow: with the default cache of 1 GiB a UEFI machine hung for minutes at its second boot, with 128 MiB it does not.
             // Without nested paging, KVM in a node shadows its guests' pages. QEMU corrupts state where it emulates it: with two guests
             // at once, of which iPXE is one, a guest ran astray or was stopped with internal-error, or the node itself ended in a triple
-            // fault; seen with QEMU 7.2.22 in five of five runs on one machine, seldom on others, and with 10.0.2.
+            // fault; seen on one machine with QEMU 7.2.22 in four of four runs and with 10.0.2 in one of two, seldom on others.
             Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
         }
     }
