@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-crash unit e2e lint fuzz bench bench-boot doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
@@ -12,6 +12,7 @@ NODES ?= 1000
 KILLS ?= 500
 SEED ?=
 SECONDS := 60
+ONLY ?=
 FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
 help: ## Shows this
@@ -44,6 +45,10 @@ test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks 
 	@cargo test --quiet --locked --test integration --no-run
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_CRASH_KILLS=$(KILLS) $(if $(SEED),MESHD_CRASH_SEED=$(SEED)) \
 	  cargo test --quiet --locked --test integration crash:: -- --nocapture
+
+test-attack: agent ## Runs each attack test with its defence on (must pass) and disabled (must fail)
+	@.ci/setup test
+	@.ci/attack $(ONLY)
 
 unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test

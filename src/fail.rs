@@ -1,6 +1,8 @@
-//! Places where a test may end this program dead, as `kill -9` would at that very instant. In a release build they are nothing.
+//! Failpoints: places where a test changes what this program does. A release build has none of them.
 //!
-//! `MESHD_FAIL=<place>` ends a debug build by SIGKILL when it comes by a place, `MESHD_FAIL=<place>:<n>` when it does for the n-th time.
+//! - `MESHD_FAIL=<place>` ends a debug build by SIGKILL at a place, `MESHD_FAIL=<place>:<n>` when it gets there for the n-th time.
+//! - `MESHD_DISABLED_DEFENCES=<name>,<name>` turns defences off in a debug build, so that an attack test is seen to fail without
+//!   the defence that it tests (`make test-attack`).
 
 /// Ends the program here, if a test wants it.
 #[inline]
@@ -33,6 +35,18 @@ pub fn bound(name: &str, bound: u64) -> u64 {
     bound
 }
 
+/// Returns true while the named defence is on. It always is in a release build. `tests/attack/defences` lists all names with their tests.
+#[inline]
+pub fn defends(name: &str) -> bool {
+    #[cfg(debug_assertions)]
+    return debug::defends(name);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = name;
+        true
+    }
+}
+
 /// SIGKILL to this program: nothing of it runs any more, no destructor and no flush.
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -57,6 +71,15 @@ mod debug {
         let times = times.parse().expect("MESHD_FAIL is <place> or <place>:<number>");
         Some(Armed { place: place.to_owned(), after: AtomicU64::new(times) })
     });
+
+    static DISABLED: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let text = std::env::var("MESHD_DISABLED_DEFENCES").unwrap_or_default();
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    });
+
+    pub(super) fn defends(name: &str) -> bool {
+        DISABLED.is_empty() || !DISABLED.iter().any(|disabled| disabled == name)
+    }
 
     pub(super) fn comes_by(place: &str) -> bool {
         ARMED.as_ref().is_some_and(|armed| armed.place == place && armed.after.fetch_sub(1, Ordering::SeqCst) == 1)

@@ -3,8 +3,7 @@
 //! A module uses only what stands above it; `tests/house.rs` holds that rule. The agent, which travels in every overlay,
 //! knows nothing but the vocabulary and the wire.
 
-// 0  the words, and what agent and central node say to each other; and where a test may end the program
-#[cfg(feature = "server")]
+// 0  the words, and what agent and central node say to each other; and failpoints for tests
 pub mod fail;
 pub mod id;
 pub mod wire;

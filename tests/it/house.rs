@@ -266,3 +266,36 @@ fn each_claim_of_the_security_document_names_a_test_and_each_attack_is_named() {
     );
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+/// Every defence that a test can disable has an attack test, and every line of the list names a defence and a test that exist.
+#[test]
+fn every_defence_has_a_test_that_runs_without_it() {
+    let mut named = std::collections::BTreeSet::new();
+    for text in sources().values() {
+        let flat: String = code(text).collect();
+        named.extend(flat.match_indices("defends(\"").map(|(at, start)| {
+            let rest = &flat[at + start.len()..];
+            rest.split('"').next().unwrap_or_default().to_owned()
+        }));
+    }
+    let list = fs::read_to_string("tests/attack/defences").unwrap();
+    let mut tests = BTreeMap::new();
+    ["tests", "src"].iter().for_each(|folder| walk(Path::new(folder), &mut tests));
+    let mut faults = Vec::new();
+    let mut listed = std::collections::BTreeSet::new();
+    for line in list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [defence, target, test] = words[..] else {
+            faults.push(format!("not `defence target test`: {line}"));
+            continue;
+        };
+        listed.insert(defence.to_owned());
+        let function = format!("fn {}(", test.rsplit("::").next().unwrap());
+        if !["lib", "integration", "e2e"].contains(&target) || !tests.values().any(|text| text.contains(&function)) {
+            faults.push(format!("no such test: {line}"));
+        }
+    }
+    faults.extend(named.difference(&listed).map(|name| format!("{name} is not in tests/attack/defences")));
+    faults.extend(listed.difference(&named).map(|name| format!("{name} is not a defence of src/")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
