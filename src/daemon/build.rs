@@ -5,8 +5,9 @@ use crate::backup::AUTHORITY;
 use crate::config::Site;
 use crate::overlay;
 use crate::serve::{
-    central::{Central, Clock, Entropy as _, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
+    central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
     dhcp,
+    lan::SystemLan,
 };
 use crate::store::Store;
 use crate::trust::CertificateAuthority;
@@ -24,11 +25,12 @@ const MAX_BINARY: u64 = 64 * 1024 * 1024;
 
 /// Reads what the central node is made of.
 pub fn build(site: Site) -> Result<Shared, DaemonError> {
-    build_with(site, Box::new(SystemClock))
+    let interfaces = site.segments.iter().filter_map(|segment| segment.interface().map(str::to_owned)).collect();
+    build_with(site, Box::new(SystemClock), Box::new(SystemLan::new(interfaces)))
 }
 
-/// The same with another clock.
-pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonError> {
+/// The same with another clock and another boot LAN.
+pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Result<Shared, DaemonError> {
     let loaders = loaders(&site.boot.loaders_dir)?;
     let agent_binary = agent_binary(&site)?;
     let mut random = [0; 32];
@@ -51,6 +53,7 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>) -> Result<Shared, DaemonErr
         authority,
         clock,
         entropy: Box::new(SystemEntropy),
+        lan,
     }))
 }
 

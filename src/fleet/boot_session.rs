@@ -4,13 +4,15 @@
 //! "why did this boot take so long" has an answer tomorrow. Beside its stages it holds what held it up: the times that the
 //! machine was told to wait, and the times that it stopped ([`Stall`]).
 
-use super::{Stage, StageMark, Stall};
+use super::{RelayPort, Stage, StageMark, Stall};
 use crate::id::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// How long after its last DHCP exchange a machine may still be given a capability.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
+/// How long a machine that has its script may take to come online before it counts as off.
+pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
 /// Reasons to wait that are told apart in one session.
 const MAX_WAITS: usize = 16;
 
@@ -69,6 +71,12 @@ pub struct BootSession {
     /// The boots before this one were found to be a loop, and that was recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looping: bool,
+    /// Where the machine is plugged in behind a relay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_port: Option<RelayPort>,
+    /// It was ended, because its address changed in a way that its own machine does not cause. Nothing is given in it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
 }
 
 /// What a DHCP exchange means for the boot session of its MAC address.
@@ -145,6 +153,8 @@ impl BootSession {
             stalls: Vec::new(),
             reboot_ordered: false,
             looping: false,
+            relay_port: None,
+            ended: false,
         };
         session.mark(stage, now);
         session
@@ -231,8 +241,18 @@ impl BootSession {
         }
     }
 
+    /// True while the machine boots from its address: nobody may take the address away. Before its script the machine may still
+    /// find that it cannot have the address.
+    pub fn holds_address(&self, now: Timestamp) -> bool {
+        let begun = self.reached(Stage::Script).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
+        begun && !self.ended && self.reached(Stage::Online).is_none()
+    }
+
     /// True while a capability may be given out in this session.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
+        if self.ended {
+            return false;
+        }
         // Either way: after the clock was set back, what was before is not fresh until it is that time again.
         now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
     }
@@ -242,6 +262,9 @@ impl BootSession {
     /// refusal, or trying again because a file did not come; one power-on is one session, however often it tries.
     pub fn continues(&self, exchange: Exchange, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
+        if self.ended {
+            return false;
+        }
         match exchange {
             // A machine that gave up and started from its disk asks as an operating system too; that is not this boot.
             Exchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),

@@ -31,6 +31,10 @@ pub enum ConditionKind {
     StaleCa,
     /// Somebody asked for this node's boot from outside its boot session.
     BootImpersonated,
+    /// A relay says that this node is plugged in elsewhere than when it enrolled.
+    RelayPortChanged,
+    /// A certificate was issued in place of that of a node that was online a moment before, without an order to reboot.
+    CertificateReplaced,
     /// A readiness check fails.
     CheckFailed,
     /// The image of its profile cannot be served.
@@ -41,7 +45,7 @@ pub enum ConditionKind {
 
 impl ConditionKind {
     /// Every kind there is.
-    pub const ALL: [ConditionKind; 15] = [
+    pub const ALL: [ConditionKind; 17] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
         ConditionKind::WeakIdentity,
@@ -54,9 +58,19 @@ impl ConditionKind {
         ConditionKind::CapabilityReplayed,
         ConditionKind::StaleCa,
         ConditionKind::BootImpersonated,
+        ConditionKind::RelayPortChanged,
+        ConditionKind::CertificateReplaced,
         ConditionKind::CheckFailed,
         ConditionKind::ImageMissing,
         ConditionKind::RenderFailed,
+    ];
+
+    /// Alarms: signs of an attack. Nothing but an operator clears one, because an attacker could cause everything else.
+    pub const ALARMS: [ConditionKind; 4] = [
+        ConditionKind::CapabilityReplayed,
+        ConditionKind::BootImpersonated,
+        ConditionKind::RelayPortChanged,
+        ConditionKind::CertificateReplaced,
     ];
 
     /// The word that is stored and shown.
@@ -74,6 +88,8 @@ impl ConditionKind {
             ConditionKind::CapabilityReplayed => "capability_replayed",
             ConditionKind::StaleCa => "stale_ca",
             ConditionKind::BootImpersonated => "boot_impersonated",
+            ConditionKind::RelayPortChanged => "relay_port_changed",
+            ConditionKind::CertificateReplaced => "certificate_replaced",
             ConditionKind::CheckFailed => "check_failed",
             ConditionKind::ImageMissing => "image_missing",
             ConditionKind::RenderFailed => "render_failed",

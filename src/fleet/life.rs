@@ -112,6 +112,7 @@ impl Node {
         self.held_from = old.held_from;
         self.held_because.clone_from(&old.held_because);
         self.released_at = old.released_at;
+        self.relay_port.clone_from(&old.relay_port);
         self.units.clone_from(&old.units);
         self.once.clone_from(&old.once);
     }
@@ -120,8 +121,14 @@ impl Node {
     pub fn acknowledged(&mut self) -> Vec<ConditionKind> {
         self.approve_units();
         self.rivals.clear();
+        let has = |kind| self.conditions.iter().any(|condition| condition.kind == kind);
+        if has(ConditionKind::RelayPortChanged) {
+            // It was moved: its next enrolment says where to.
+            self.relay_port = None;
+        }
         let seen = [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
-        seen.into_iter().filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind)).collect()
+        let seen = seen.into_iter().chain(ConditionKind::ALARMS);
+        seen.filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind)).collect()
     }
 }
 

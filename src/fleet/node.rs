@@ -1,6 +1,6 @@
 //! A node as the central node knows it.
 
-use super::{Certificate, Condition, ConditionKind, Evidence, Generation, Phase, Rival, UnitMap};
+use super::{Certificate, Condition, ConditionKind, Evidence, Generation, Phase, RelayPort, Rival, UnitMap};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,9 @@ pub struct Node {
     /// The central node's address that its last script named: part of what it boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Ipv4Addr>,
+    /// Where it is plugged in behind a relay, as it was when it enrolled; `None` on a local segment, or where relays do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_port: Option<RelayPort>,
 }
 
 /// Something for the next boot only. It is used up by the boot session whose script had it, however often that asks.
@@ -176,6 +179,7 @@ impl Node {
             once: None,
             pinned: None,
             told: None,
+            relay_port: None,
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {

@@ -39,6 +39,11 @@ impl Timestamp {
         Self::from_millis(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
     }
 
+    /// This long before.
+    pub fn before(self, span: Duration) -> Self {
+        Self::from_millis(self.0.saturating_sub(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
+    }
+
     /// How long since `earlier`; zero if the clock went back.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))

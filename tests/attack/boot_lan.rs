@@ -10,23 +10,25 @@ use meshd::{
 };
 use std::time::Duration;
 
-/// The stranger's address on the node's side of the wire; the machine's own is leased.
+/// The stranger's address; the machine's own is leased.
 const STRANGER: &str = "10.77.0.66";
+/// The stranger's network card.
+pub const STRANGER_MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x66, 0x66, 0x66]);
 
-/// The node's side of the wire has this address, and no other.
-fn move_to(world: &World, address: &str) {
-    world.nodes.ip(&["address", "flush", "dev", "eth0"]).unwrap();
-    world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+/// The stranger's machine: its own network card, and an address that was leased to nobody.
+pub fn stranger(world: &World) -> PxeNode<'_> {
+    let machine = PxeNode { mac: STRANGER_MAC, ..PxeNode::new(world, 1) };
+    let host = machine.host();
+    host.ip(&["address", "replace", &format!("{STRANGER}/24"), "dev", "eth0"]).unwrap();
+    machine
 }
 
-/// Asks for the machine's script as if from another machine: the wire's other side then has only the stranger's address.
+/// Asks for the machine's script from another machine.
 fn ask_as_stranger(world: &World, machine: &PxeNode<'_>, alarms: usize) {
-    move_to(world, STRANGER);
-    let answer = PxeNode::new(world, 1).get(&machine.script_url()).unwrap().text();
+    let answer = stranger(world).get(&machine.script_url()).unwrap().text();
     assert!(answer.starts_with("#!ipxe"), "even a stranger is answered in iPXE");
     assert!(!answer.contains("/overlay/"), "no capability: {answer}");
     assert_eq!(world.events("boot_impersonated").len(), alarms, "an alarm each time");
-    world.nodes.ip(&["address", "flush", "dev", "eth0"]).unwrap();
 }
 
 #[test]
@@ -81,6 +83,8 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
         arch: None,
         address,
         lease: None,
+        discovered: true,
+        relay_port: None,
     };
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
@@ -139,15 +143,8 @@ fn an_overlay_is_given_once_to_its_machine_and_to_nobody_else() {
     let script = machine.power_on().unwrap();
     let url = script.overlay().expect("a capability");
 
-    move_to(&world, STRANGER);
-    assert_eq!(
-        PxeNode::new(&world, 1).get(&url).unwrap().status,
-        404,
-        "a capability from another address does not exist"
-    );
+    assert_eq!(stranger(&world).get(&url).unwrap().status, 404, "a capability from another address does not exist");
     assert_eq!(world.events("capability_replayed").len(), 1);
-    world.nodes.ip(&["address", "flush", "dev", "eth0"]).unwrap();
-    machine.dhcp(As::Os);
 
     assert_eq!(machine.head(&url).unwrap().status, 200);
     assert_eq!(machine.head(&url).unwrap().status, 200, "HEAD never consumes it");

@@ -2,6 +2,7 @@
 //! Each line of that document names its test, and `house` holds it to that.
 
 mod boot_lan;
+mod boot_theft;
 mod certificates;
 pub mod client;
 mod tokens;

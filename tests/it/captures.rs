@@ -6,10 +6,10 @@
 use crate::world::dhcp::parse;
 use meshd::{
     config::{DhcpMode, Link, Pool, Segment},
-    id::Timestamp,
+    id::{MacAddr, Timestamp},
     serve::{
         central::{DhcpSeen, DhcpStep},
-        dhcp::{Destination, Effect, Engine, Interface, Origin, Reply, Setup, Sources},
+        dhcp::{Destination, Effect, Engine, Interface, NoMachines, Origin, Reply, Setup, Sources},
     },
 };
 use std::{
@@ -91,8 +91,9 @@ fn engine(mode: DhcpMode) -> Engine {
 }
 
 fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
-    let origin = Origin { via: 0, source: capture.from, local_port: capture.to.port() };
-    let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &|_| None);
+    let sender = capture.bytes.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr);
+    let origin = Origin { via: 0, source: capture.from, local_port: capture.to.port(), hardware: sender };
+    let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &NoMachines);
     effects.iter().map(told).collect()
 }
 
@@ -104,7 +105,7 @@ fn told(effect: &Effect) -> String {
     }
 }
 
-fn who(DhcpSeen { mac, exchange, uuid, arch, address, lease }: &DhcpSeen) -> String {
+fn who(DhcpSeen { mac, exchange, uuid, arch, address, lease, .. }: &DhcpSeen) -> String {
     let mut text = format!("{exchange:?} of {mac}");
     let mut more = |what: &str, value: Option<String>| {
         if let Some(value) = value {

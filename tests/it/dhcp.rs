@@ -123,10 +123,10 @@ fn the_card_of_a_virtual_machine_gets_its_own_address_boots_nothing_and_leaves_n
     });
     world.start();
     let mac = vm.ask.spec.nics[0].mac;
-    let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();
-    assert_eq!((granted.address.to_string().as_str(), granted.file.as_str()), ("10.77.0.210", ""), "nothing to boot");
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", &mac.to_string(), "up"]).unwrap();
+    let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();
+    assert_eq!((granted.address.to_string().as_str(), granted.file.as_str()), ("10.77.0.210", ""), "nothing to boot");
     assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.210");
     let leases = world.path("vm.leases");
     let args = ["-4", "-1", "-d", "-v", "-lf", leases.to_str().unwrap(), "--no-pid", "-sf", "/bin/true", "eth0"];

@@ -30,10 +30,20 @@ const LEVELS: [(&str, u32); 19] = [
 ];
 
 /// Where a package may be named.
-const HOMES: [(&str, &[&str]); 8] = [
+const HOMES: [(&str, &[&str]); 9] = [
+    ("netlink_", &["src/serve/lan/neighbour.rs"]),
     ("dhcproto::", &["src/serve/dhcp/"]),
     ("axum::", &["src/serve/"]),
-    ("nix::", &["src/serve/tftp/", "src/serve/dhcp/frames.rs", "src/serve/admin/https.rs", "src/daemon/privileges.rs"]),
+    (
+        "nix::",
+        &[
+            "src/serve/tftp/",
+            "src/serve/lan/",
+            "src/serve/dhcp/frames.rs",
+            "src/serve/admin/https.rs",
+            "src/daemon/privileges.rs",
+        ],
+    ),
     ("utoipa::", &["src/serve/admin/"]),
     ("flate2::", &["src/overlay/archive", "src/image/apk/members.rs"]),
     ("tar::", &["src/overlay/archive", "src/image/apk/members.rs"]),

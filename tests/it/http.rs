@@ -24,8 +24,8 @@ struct Cache {
 const CACHE: &str = "127.0.0.1:8081";
 
 impl Cache {
-    fn start(world: &World) -> Self {
-        let root = world.path("nginx");
+    fn start(machine: &PxeNode<'_>) -> Self {
+        let (root, host) = (machine.world.path("nginx"), machine.host());
         fs::create_dir_all(&root).unwrap();
         let config = root.join("nginx.conf");
         let text = format!(
@@ -40,11 +40,11 @@ impl Cache {
         let mut command = Command::new("nginx");
         command.arg("-p").arg(&root).arg("-c").arg(&config).args(["-g", "user root;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(root.join("talk")).unwrap());
-        let process = world.nodes.spawn(&mut command).expect("nginx is installed");
+        let process = host.spawn(&mut command).expect("nginx is installed");
         let cache = Cache { process };
         eventually("nginx answers", || {
             let log = || fs::read_to_string(root.join("talk")).unwrap_or_default();
-            world.nodes.inside(|| TcpStream::connect(CACHE)).unwrap().map_err(|error| format!("{error}: {}", log()))
+            host.inside(|| TcpStream::connect(CACHE)).unwrap().map_err(|error| format!("{error}: {}", log()))
         });
         cache
     }
@@ -60,7 +60,7 @@ impl Drop for Cache {
 /// The same URL by way of the cache, from the machine's own address, as a cache on another machine's address could not.
 fn cached(machine: &PxeNode<'_>, url: &str) -> (Answer, String) {
     let url = url.replace("10.77.0.1:8080", CACHE);
-    let answer = machine.world.nodes.inside(|| crate::world::http::request("GET", &url, None)).unwrap().unwrap();
+    let answer = machine.host().inside(|| crate::world::http::request("GET", &url, None)).unwrap().unwrap();
     let how = answer.header("x-cache").unwrap_or("none").to_owned();
     (answer, how)
 }
@@ -70,7 +70,7 @@ fn a_cache_in_front_keeps_blobs_and_never_a_script_an_overlay_or_a_fault() {
     let mut world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
-    let cache = Cache::start(&world);
+    let cache = Cache::start(&machine);
 
     let mut capabilities = BTreeSet::new();
     for _ in 0..2 {
@@ -108,20 +108,21 @@ fn a_cache_in_front_keeps_blobs_and_never_a_script_an_overlay_or_a_fault() {
         }
     }
     let kept: Vec<String> = blobs.iter().map(|url| url.replace("10.77.0.1:8080", CACHE)).collect();
-    let nodes = world.nodes.clone();
+    let host = machine.host();
+    drop(machine);
     world.kill();
     for (url, direct) in kept.iter().zip(&direct) {
-        let answer = nodes.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        let answer = host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
         assert!(answer.status == 200 && answer.body == *direct, "without the central node, for a blob never changes");
     }
     drop(cache);
 }
 
-fn curl(world: &World, args: &[&str]) -> Output {
+fn curl(machine: &PxeNode<'_>, args: &[&str]) -> Output {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--location", "--max-time", "60"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = world.nodes.spawn(&mut command).expect("curl is installed").wait_with_output().unwrap();
+    let output = machine.host().spawn(&mut command).expect("curl is installed").wait_with_output().unwrap();
     assert!(output.status.success(), "curl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
@@ -137,20 +138,20 @@ fn curl_goes_on_where_a_transfer_broke_off_and_is_sent_nowhere_else() {
     let path = file.to_str().unwrap();
     for begun in [1, 65_536, whole.len() - 1] {
         fs::write(&file, &whole[..begun]).unwrap();
-        curl(&world, &["--continue-at", "-", "--output", path, &url]);
+        curl(&machine, &["--continue-at", "-", "--output", path, &url]);
         assert!(fs::read(&file).unwrap() == whole, "from byte {begun}");
     }
-    let head = String::from_utf8(curl(&world, &["--head", &url]).stdout).unwrap().to_lowercase();
+    let head = String::from_utf8(curl(&machine, &["--head", &url]).stdout).unwrap().to_lowercase();
     assert!(head.contains(&format!("content-length: {}\r\n", whole.len())), "{head}");
     assert!(head.contains("\r\ndate: ") && head.contains("accept-ranges: bytes"), "{head}");
     assert!(!head.contains("\r\nvary: ") && !head.contains("\r\nage: "), "one answer for everyone, made here: {head}");
-    let old = curl(&world, &["--http1.0", &url]).stdout;
+    let old = curl(&machine, &["--http1.0", &url]).stdout;
     assert!(old == whole, "HTTP/1.0");
     for path in ["boot.ipxe/", "/boot.ipxe", "blob", "blob/", "loader/snponly.efi/", "overlay/", "healthz/", "%2e%2e/"]
     {
         let url = format!("http://10.77.0.1:8080/{path}");
         let seen =
-            curl(&world, &["--path-as-is", "--output", "/dev/null", "--write-out", "%{num_redirects}", &url]).stdout;
+            curl(&machine, &["--path-as-is", "--output", "/dev/null", "--write-out", "%{num_redirects}", &url]).stdout;
         assert_eq!(seen, b"0", "{path} leads elsewhere");
     }
 }
@@ -180,18 +181,19 @@ fn thirty_machines_that_boot_at_once_all_boot_and_a_thousand_idle_connections_ar
     world.start();
     let ipxe = |number| Firmware { arch: 0, client: Client::Ipxe, mac: MacAddr([0x52, 0x54, 0, 0, 1, number]) };
     let all: Vec<Firmware> = (0..30).map(ipxe).collect();
-    let answers = world.nodes.inside(|| ask::walk(&all, false, |_| true)).unwrap();
+    let answers = ask::walk_each(&world, &all, false, |_| true);
     let machines: Vec<(MacAddr, Ipv4Addr)> =
         answers.iter().map(|(ipxe, answers)| (ipxe.mac, answers.last().expect("a lease").address)).collect();
-    for (_, address) in &machines {
-        world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    for (mac, address) in &machines {
+        world.host(*mac).ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     }
+    world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
     let hoard: Vec<TcpStream> = world
         .nodes
         .inside(|| (0..1000).map(|_| TcpStream::connect(("10.77.0.1", 8080)).expect("it is accepted")).collect())
         .unwrap();
     let faults: Vec<String> = thread::scope(|scope| {
-        let boot = |machine: &(MacAddr, Ipv4Addr)| world.nodes.inside(|| load(*machine)).unwrap();
+        let boot = |machine: &(MacAddr, Ipv4Addr)| world.host(machine.0).inside(|| load(*machine)).unwrap();
         let boots: Vec<_> = machines.iter().map(|machine| scope.spawn(move || boot(machine))).collect();
         boots.into_iter().filter_map(|boot| boot.join().expect("no panic").err()).collect()
     });

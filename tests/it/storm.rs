@@ -66,17 +66,17 @@ impl Rack {
         world.start();
         let clients: Vec<_> =
             (0..machines).map(|number| Firmware { arch: 0, client: Client::Ipxe, mac: mac(number) }).collect();
-        let answers = world.nodes.inside(|| ask::walk(&clients, false, |_| true)).unwrap();
+        let answers = ask::walk_each(&world, &clients, false, |_| true);
         let addresses: Vec<_> = answers.iter().map(|(_, answers)| answers.last().expect("a lease").address).collect();
-        for address in &addresses {
-            world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+        for (number, address) in (0..machines).zip(&addresses) {
+            world.host(mac(number)).ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
         }
         Rack { world, addresses }
     }
 
     fn get(&self, number: u8, url: &str) -> http::Answer {
         let from = Some(self.addresses[usize::from(number)]);
-        self.world.nodes.inside(|| http::request("GET", url, from)).unwrap().unwrap()
+        self.world.host(mac(number)).inside(|| http::request("GET", url, from)).unwrap().unwrap()
     }
 
     fn ask(&self, number: u8) -> Script {

@@ -15,6 +15,13 @@ pub fn dhcp(bytes: &[u8]) {
     meshd::serve::dhcp::exercise(bytes);
 }
 
+/// An IPv4 packet as the packet socket of DHCP brings it.
+pub fn udp_packet(bytes: &[u8]) {
+    if let Some(datagram) = meshd::serve::lan::parse(bytes) {
+        assert!(datagram.payload.len() + 28 <= bytes.len(), "no more than came");
+    }
+}
+
 /// Requests and transfers of several TFTP clients.
 pub fn tftp(bytes: &[u8]) {
     meshd::serve::tftp::exercise(bytes);

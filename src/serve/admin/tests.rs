@@ -63,6 +63,7 @@ impl Fixture {
             authority: authority.expect("a new authority"),
             clock: Box::new(SystemClock),
             entropy: Box::new(SystemEntropy),
+            lan: Box::new(crate::serve::central::NoLan),
         });
         let node = populate(&central).await;
         let socket = folder.path().join("admin.sock");

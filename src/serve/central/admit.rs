@@ -7,15 +7,12 @@
 use super::{Central, Live, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
 use crate::boot::Refusal;
 use crate::fleet::{
-    Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, Node, Phase, PhaseChange, Rival,
-    Sighting, Stage, Verb, Who, identify,
+    Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, LONGEST_BOOT, Node, Phase,
+    PhaseChange, Rival, Sighting, Stage, Verb, Who, identify,
 };
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
-use std::{net::Ipv4Addr, time::Duration};
-
-/// How long a machine that has fetched its kernel may take to come online before it counts as off.
-const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
+use std::net::Ipv4Addr;
 
 /// Nodes that are let in beyond which rules and policy let in no more, but an operator alone: twice the largest rack. Whoever invents
 /// machines that fit a rule fills neither the store nor the audit log.
@@ -34,7 +31,15 @@ impl Central {
     /// Who it is, and whether it may boot. Stores what was learnt.
     pub(super) async fn admit(&self, sighting: &Sighting, asked: Asked) -> Result<Node, Refusal> {
         let (id, now, live) = (sighting.node_id(), self.now(), self.live());
-        let is_near = asked.link_is_live || self.silence(id) <= self.site().agent.offline_after;
+        let other_card = self.store.read(|model| {
+            let known = model.node(id).filter(|node| !node.fingerprint.macs.contains(&sighting.mac));
+            known.cloned()
+        });
+        let is_near = match other_card {
+            // Only a machine with another card has to prove that the known one is gone.
+            Some(known) => asked.link_is_live || self.is_present(&known).await,
+            None => asked.link_is_live,
+        };
         let order = |who| By::new(who, Verb::Approve, self.new_correlation());
         let mut meeting = Meeting { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
         let (known, identified) = self.store.read(|model| {
@@ -108,8 +113,9 @@ impl Central {
         let (id, mac) = (sighting.node_id(), sighting.mac);
         let other = self.store.read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
-        if other.mac == mac && self.probe(other.id).await {
-            let detail = format!("MAC {mac} is that of node {}, whose link answers", other.id);
+        let is_there = other.mac == mac && (self.probe(other.id).await || self.is_present(&other).await);
+        if is_there {
+            let detail = format!("MAC {mac} is that of node {}, which is there", other.id);
             self.collide(other.id, sighting, asked, &detail, false).await;
             return Err(Refusal::Collision { detail });
         }
@@ -206,7 +212,7 @@ fn is_open(session: &BootSession, now: Timestamp) -> bool {
 }
 
 /// True in the phases in which a node has a link, unless that was lost a moment ago.
-fn has_link(phase: Phase) -> bool {
+pub(super) fn has_link(phase: Phase) -> bool {
     use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
     matches!(phase, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
 }
@@ -265,7 +271,7 @@ impl Meeting<'_> {
             // From its DHCP on, when it is not said yet which node it is.
             boot.node.is_none_or(|of| of == known.id) && is_open(boot, self.now)
         });
-        let link_is_live = self.asked.link_is_live || (self.is_near && has_link(known.phase));
+        let link_is_live = self.asked.link_is_live || self.is_near;
         Claim { link_is_live, boots_elsewhere }
     }
 

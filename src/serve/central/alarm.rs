@@ -2,8 +2,8 @@
 
 use super::{Central, lock};
 use crate::fleet::{Actor, ConditionKind, Event, EventKind};
-use crate::id::{BootSessionId, NodeId};
-use crate::store::StoreError;
+use crate::id::{BootSessionId, NodeId, Timestamp};
+use crate::store::{StoreError, Tx};
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 /// Alarms of one cause that are recorded within [`WINDOW`]; the rest is counted.
@@ -77,6 +77,21 @@ impl Central {
         });
         report(recorded.await);
     }
+}
+
+/// Raises a condition of a node, with its event, inside a transaction that does something else too.
+pub(super) fn raise(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    session: BootSessionId,
+    kind: ConditionKind,
+    detail: &str,
+    now: Timestamp,
+) {
+    tracing::warn!(kind = kind.as_str(), %node, detail, "alarm");
+    tx.edit_node(node, |node| node.raise(kind, detail, now));
+    let event = Event::new(now, Actor::Central, EventKind::Raised { condition: kind }, detail.to_owned());
+    tx.event(event.of_node(node).in_session(session));
 }
 
 /// Logs an event that could not be recorded.

@@ -1,7 +1,8 @@
 //! A machine asked for an address: its boot session opens, or goes on.
 
-use super::Central;
-use crate::fleet::{Actor, BootSession, Event, EventKind, Exchange, Lease, Stage};
+use super::{Central, alarm::raise, lock};
+use crate::fail;
+use crate::fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Exchange, Lease, RelayPort, Stage};
 use crate::id::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::store::{StoreError, Tx};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -21,6 +22,10 @@ pub struct DhcpSeen {
     pub address: Option<Ipv4Addr>,
     /// A lease to be kept, when the exchange gave or renewed one.
     pub lease: Option<Lease>,
+    /// The exchange began with a DISCOVER: the machine was ready to take another address.
+    pub discovered: bool,
+    /// Where the relay says that the machine is plugged in.
+    pub relay_port: Option<RelayPort>,
 }
 
 /// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
@@ -48,6 +53,7 @@ impl Central {
     /// any of it may go out once this returned.
     pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
         let now = self.now();
+        let mut ended = Vec::new();
         let stored = self
             .store
             .commit(|tx| {
@@ -55,7 +61,7 @@ impl Central {
                 let mut opened = BTreeMap::new();
                 for step in steps {
                     match step {
-                        DhcpStep::Seen(seen) => self.seen(tx, seen, &mut opened, now),
+                        DhcpStep::Seen(seen) => ended.extend(self.seen(tx, seen, &mut opened, now)),
                         // The machine may have been deleted since its card asked.
                         DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
                         DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
@@ -65,20 +71,34 @@ impl Central {
                 Ok(())
             })
             .await;
-        crate::fail::point("dhcp-committed");
+        fail::point("dhcp-committed");
+        for node in ended {
+            lock(&self.capabilities).void_node(node);
+        }
         stored
     }
 
-    fn seen(&self, tx: &mut Tx<'_>, seen: &DhcpSeen, opened: &mut BTreeMap<MacAddr, BootSessionId>, now: Timestamp) {
+    /// Writes an exchange down. Returns the node whose boot it ended.
+    fn seen(
+        &self,
+        tx: &mut Tx<'_>,
+        seen: &DhcpSeen,
+        opened: &mut BTreeMap<MacAddr, BootSessionId>,
+        now: Timestamp,
+    ) -> Option<NodeId> {
         if let Some(lease) = &seen.lease {
             tx.put_lease(lease.clone());
         }
         let newest = opened.get(&seen.mac).copied();
         let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+        if let Some(moved) = newest.and_then(|id| tx.session(id)).filter(|session| moved(session, seen, now)) {
+            return end_session(tx, moved.clone(), seen, now);
+        }
         if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.random())) {
             opened.insert(seen.mac, session.id);
             tx.put_session(session);
         }
+        None
     }
 
     /// Which node has been seen with a card, if any, by the ID that the site's reservations know it as.
@@ -93,6 +113,38 @@ impl Central {
             self.record(Event::new(self.now(), Actor::Central, kind, detail)).await;
         }
     }
+}
+
+/// True if the machine of an open boot session seems to have another address now, though it began no new exchange: it keeps its
+/// address or asks anew, and whoever does neither speaks in its name.
+fn moved(session: &BootSession, seen: &DhcpSeen, now: Timestamp) -> bool {
+    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+    let is_open = session.is_fresh(now) || session.holds_address(now);
+    other && is_open && !seen.discovered && fail::defends("session-address-change")
+}
+
+/// Ends a boot session: nothing is given in it any more, and its tokens are void.
+fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpSeen, now: Timestamp) -> Option<NodeId> {
+    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let detail = format!(
+        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
+        session.mac,
+        shown(session.address),
+        shown(seen.address)
+    );
+    let id = session.id;
+    tx.put_session(BootSession { ended: true, ..session });
+    let Some(node) = node else {
+        let kind = EventKind::Raised { condition: ConditionKind::BootImpersonated };
+        tx.event(Event::new(now, Actor::Stranger, kind, detail).in_session(id));
+        return None;
+    };
+    let tokens: Vec<_> =
+        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
+    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
+    raise(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
+    Some(node)
 }
 
 fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
@@ -137,6 +189,7 @@ fn current_session(
         session.refreshed_at = now;
     }
     session.address = seen.address.or(session.address);
+    session.relay_port = seen.relay_port.clone().or(session.relay_port);
     session.uuid = seen.uuid.or(session.uuid);
     if seen.exchange == Exchange::Firmware || session.arch.is_none() {
         session.arch = seen.arch.or(session.arch);

@@ -1,6 +1,13 @@
 //! An agent asked for a certificate, by the token of its overlay or by the certificate that it has.
 
-use super::{Central, alarm::Alarm, lock, script::phase_event, stages::reach, tokens};
+use super::{
+    Central,
+    alarm::{Alarm, raise},
+    lock,
+    script::phase_event,
+    stages::reach,
+    tokens,
+};
 use crate::fail;
 use crate::fleet::{Actor, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
@@ -66,6 +73,15 @@ impl Central {
         let Some(known) = self.store.read(|model| model.token(&hash).cloned()) else {
             return Err(self.enrol_refused(&request, from, None, Why::NoToken).await);
         };
+        let node = self.store.read(|model| model.node(request.node).cloned());
+        // A token that was used, or is another node's, is an alarm that says more.
+        let is_first_use = !known.is_manual() && known.used.is_none() && known.node == request.node;
+        if let Some(node) = node.as_ref().filter(|_| is_first_use && fail::defends("enrol-neighbour"))
+            && let Err(wire) = self.check_node_neighbour(from, node)
+        {
+            return Err(self.enrol_refused(&request, from, None, Why::OtherMachine(wire)).await);
+        }
+        let takes_over = self.takes_over(node.as_ref(), &request);
         // Whoever holds an operator's token must not take the place of a node that is there.
         if known.is_manual() && known.used.is_none() && self.probe(known.node).await {
             return Err(self.enrol_refused(&request, from, None, Why::LinkAnswers).await);
@@ -95,6 +111,9 @@ impl Central {
             }
             tx.put_token(token);
             certify(tx, request.node, request.session, &issued, now);
+            if let Some(detail) = takes_over.as_ref().filter(|_| earlier.is_none()) {
+                raise(tx, request.node, request.session, ConditionKind::CertificateReplaced, detail, now);
+            }
             Ok(())
         });
         match redeemed.await {
@@ -107,6 +126,21 @@ impl Central {
             Err(Refused::Because(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
             Err(Refused::Store(error)) => Err(error.into()),
         }
+    }
+
+    /// Why the certificate that is asked for would replace that of a node which was online a moment ago, though nobody told it to
+    /// reboot. A power cycle looks the same, and so does somebody who takes the node over: an operator has to look.
+    fn takes_over(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
+        let node = node.filter(|node| !node.certificates.is_empty() && fail::defends("enrol-replaced-alarm"))?;
+        let silence = self.silence(node.id);
+        let ordered = self.store.read(|model| {
+            let mut boots = model.boots_of(node).into_iter().filter(|boot| boot.id != request.session);
+            boots.next().is_none_or(|boot| boot.reboot_ordered)
+        });
+        (silence <= self.site().agent.offline_after && !ordered && self.was_linked(node.id)).then(|| {
+            let serial = node.certificates.last().map(|certificate| certificate.serial.clone()).unwrap_or_default();
+            format!("certificate {serial} was in use {} s before another one was issued", silence.as_secs())
+        })
     }
 
     /// A certificate for another one, over its mutual TLS; it may have expired.
@@ -170,6 +204,10 @@ impl Central {
             let detail = replay(*refused, token, request, from, key);
             let (node, session) = (known.then_some(token.node), Some(token.session));
             self.alarm(Alarm { kind: ConditionKind::CapabilityReplayed, node, session, cause, detail }).await;
+        } else if let Why::OtherMachine(wire) = &why {
+            let (kind, session) = (ConditionKind::BootImpersonated, Some(request.session));
+            let detail = format!("a token of {} came from {from}: {wire}", request.node);
+            self.alarm(Alarm { kind, node: Some(request.node), session, cause, detail }).await;
         } else if self.alarms.allow(self.clock.monotonic(), &cause) {
             tracing::warn!(node = %request.node, %from, %why, "enrolment refused");
             let detail = format!("token from {from} refused: {why}");
@@ -229,6 +267,8 @@ enum Why {
     NoNode,
     #[error("the node is not admitted, or has booted again")]
     NotAdmitted,
+    #[error("another machine sent it: {0}")]
+    OtherMachine(String),
     #[error("the link of the node answers")]
     LinkAnswers,
     #[error("{0}")]
@@ -256,8 +296,11 @@ impl From<StoreError> for Refused {
 /// Writes a certificate down: it is the only one that is honoured from now on.
 pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, now: Timestamp) {
     let mut change = None;
+    let port = tx.session(session).and_then(|session| session.relay_port.clone());
     tx.edit_node(id, |node| {
         node.certificates = vec![listed(issued)];
+        // The first one counts until an operator says otherwise: whoever comes later may be somebody else.
+        node.relay_port = node.relay_port.take().or(port);
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });

@@ -316,6 +316,11 @@ impl Central {
         self.clock.monotonic().saturating_sub(heard)
     }
 
+    /// True if the node had a link since the start of this process.
+    pub(super) fn was_linked(&self, node: NodeId) -> bool {
+        lock(&self.links.0).heard.contains_key(&node)
+    }
+
     /// Ends a node's link.
     pub(super) fn close_link(&self, node: NodeId, reason: &str) {
         if let Some(live) = lock(&self.links.0).live.get(&node) {

@@ -8,6 +8,7 @@
 //! | `dhcp` | a machine asked for an address: its boot session opens or goes on |
 //! | `fetch` | it fetched a loader, kernel, initramfs, packages or modloop |
 //! | `script` | it asked what to boot: identity, admission, rendering, capability, plan |
+//! | `layer2` | whether its address is its own on the wire, and whether a node is there |
 //! | `admit` | who it is, and whether it may: collisions, rules of the site, what was learnt |
 //! | `again` | it asked the same once more |
 //! | `loading` | whether it may load now, or has to wait for its turn |
@@ -53,6 +54,7 @@ mod hosts;
 mod job_news;
 mod jobs;
 mod keep;
+mod layer2;
 mod life;
 mod link;
 mod live;
@@ -100,7 +102,7 @@ pub use pending::PendingTicket;
 pub use reload::{Reload, load_catalog};
 pub use render::{RenderError, Rendered};
 pub use revisions::RollbackError;
-pub use seams::{Clock, Entropy, SystemClock, SystemEntropy};
+pub use seams::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub use slots::{SlotError, SlotParts};
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
@@ -143,6 +145,8 @@ pub struct Parts {
     pub clock: Box<dyn Clock>,
     /// Randomness.
     pub entropy: Box<dyn Entropy>,
+    /// Layer 2 of the boot LAN.
+    pub lan: Box<dyn Lan>,
 }
 
 /// The state that all servers share.
@@ -155,6 +159,7 @@ pub struct Central {
     authority: authority::Authority,
     clock: Box<dyn Clock>,
     entropy: Box<dyn Entropy>,
+    lan: Box<dyn Lan>,
     capabilities: Mutex<Book>,
     /// What the script promised to each session: the overlay must be of the same generation.
     promises: Mutex<BTreeMap<BootSessionId, overlay::Promised>>,
@@ -207,6 +212,7 @@ impl Central {
             authority: authority::Authority::new(parts.authority, parts.clock.now()),
             clock: parts.clock,
             entropy: parts.entropy,
+            lan: parts.lan,
             capabilities: Mutex::default(),
             promises: Mutex::default(),
             renders: render::Cache::default(),

@@ -3,6 +3,7 @@
 use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
 use crate::boot::What;
 use crate::config::Delivery;
+use crate::fail;
 use crate::fleet::{Actor, ConditionKind, Event, EventKind, Generation, Given, Stage};
 use crate::id::{BootSessionId, Digest, Secret, Timestamp};
 use crate::overlay::{Delivered, deliver, deliver_targz, without_secrets};
@@ -83,6 +84,9 @@ impl Central {
             done: false,
         };
         let grant = transfer.grant;
+        if let Err(wire) = self.check_grant_neighbour(&grant, from) {
+            return Err(self.used_elsewhere(&grant, from, wire).await);
+        }
         let promise = lock(&self.promises).get(&grant.session).map(|promised| promised.rendered.clone());
         let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
         let (token, generation) = self.choose(transfer.id, &grant, &promise, now).await?;
@@ -109,12 +113,34 @@ impl Central {
     pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
         let probed = lock(&self.capabilities).probe(self.now(), capability, from);
         match probed {
-            Ok(_) => Ok(()),
+            Ok(grant) => match self.check_grant_neighbour(&grant, from) {
+                Ok(()) => Ok(()),
+                Err(wire) => Err(self.used_elsewhere(&grant, from, wire).await),
+            },
             Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
             Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
             Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
             Err(Denied::Expired | Denied::Spent(_)) => Err(OverlayDenied::Gone),
         }
+    }
+
+    /// The address of a capability must be its machine's on the wire too: another machine may have claimed it since.
+    fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), String> {
+        let own = self.store.read(|model| model.session(grant.session).map(|session| session.mac));
+        self.check_neighbour(from, |mac| Some(*mac) == own || !fail::defends("overlay-neighbour"))
+    }
+
+    /// A capability in the hands of another machine that has taken the right address.
+    async fn used_elsewhere(&self, grant: &Grant, from: Ipv4Addr, wire: String) -> OverlayDenied {
+        self.alarm(Alarm {
+            kind: ConditionKind::BootImpersonated,
+            node: Some(grant.node),
+            session: Some(grant.session),
+            cause: format!("overlay by {from}"),
+            detail: format!("{from} asked for the overlay of {}: {wire}", grant.node),
+        })
+        .await;
+        OverlayDenied::NotFound
     }
 
     /// Makes the files with secrets, for this one delivery.

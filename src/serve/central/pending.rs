@@ -64,8 +64,11 @@ impl Central {
         if self.store.read(|model| cut_off(model, &hello, from)) {
             return Err(PlaneError::Unauthorized);
         }
-        if own != Some(true) {
-            let detail = format!("{from} waits as {} of boot {}, which is not its own", hello.node, hello.session);
+        let node = self.store.read(|model| model.node(hello.node).cloned());
+        let wire = node.map_or(Ok(()), |node| self.check_node_neighbour(from, &node));
+        if own != Some(true) || wire.is_err() {
+            let why = wire.err().unwrap_or_else(|| "which is not its own".to_owned());
+            let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
             let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
             self.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
             return Err(PlaneError::Unauthorized);

@@ -58,6 +58,7 @@ async fn rack(folder: &Path) -> Shared {
         authority: authority.expect("a new authority"),
         clock: Box::new(SystemClock),
         entropy: Box::new(SystemEntropy),
+        lan: Box::new(central::NoLan),
     });
     let stored = central.store.commit(|tx| {
         (0..NODES).for_each(|number| tx.put_node(machine(number)));

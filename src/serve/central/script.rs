@@ -4,6 +4,7 @@ use super::{
     Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach, vm_news,
 };
 use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
+use crate::fail;
 use crate::fleet::{
     Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage, Transition,
 };
@@ -102,13 +103,16 @@ impl Central {
         let now = self.now();
         let session = self.store.read(|model| model.newest_session(sighting.mac).cloned());
         let own = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
-        if let Some(own) = own {
+        let wire = self.check_neighbour(from, |mac| *mac == sighting.mac || !fail::defends("boot-neighbour"));
+        if let (Some(own), Ok(())) = (own, &wire) {
             return Ok(own.clone());
         }
         let id = sighting.node_id();
-        let seen = match session {
-            None => "DHCP never saw that MAC".to_owned(),
-            Some(session) => match session.address {
+        let seen = match (wire, session) {
+            (Err(wire), _) => wire,
+            (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
+            (Ok(()), Some(session)) if session.ended => "its boot was ended after its address changed".to_owned(),
+            (Ok(()), Some(session)) => match session.address {
                 Some(own) if own != from => format!("its address is {own}"),
                 None => "it was not heard to take an address yet".to_owned(),
                 _ => "its last DHCP exchange is too long ago".to_owned(),
@@ -235,9 +239,7 @@ struct Asker {
 }
 
 /// Conditions that speak of one boot, and are over when another one begins.
-const OF_ONE_BOOT: [ConditionKind; 7] = [
-    ConditionKind::BootImpersonated,
-    ConditionKind::CapabilityReplayed,
+const OF_ONE_BOOT: [ConditionKind; 5] = [
     ConditionKind::OverlayMissing,
     ConditionKind::ImageMissing,
     ConditionKind::RenderFailed,

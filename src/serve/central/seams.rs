@@ -1,7 +1,11 @@
-//! Where time and randomness come in.
+//! Where time, randomness and layer 2 of the boot LAN come in.
 
-use crate::id::Timestamp;
+use crate::id::{MacAddr, Timestamp};
 use std::{
+    collections::BTreeSet,
+    future::Future,
+    net::Ipv4Addr,
+    pin::Pin,
     sync::OnceLock,
     time::{Duration, Instant, SystemTime},
 };
@@ -18,6 +22,39 @@ pub trait Clock: Send + Sync {
 pub trait Entropy: Send + Sync {
     /// Fills with bytes that nobody can guess.
     fn fill(&self, bytes: &mut [u8]);
+}
+
+/// What layer 2 says of an IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// Packets to it are sent to this Ethernet address.
+    Machine(MacAddr),
+    /// It is on no local segment: a router or a relay stands between.
+    Routed,
+    /// It is on a local segment, and nobody has it.
+    Unknown,
+}
+
+/// Layer 2 of the boot LAN, as an argument.
+pub trait Lan: Send + Sync {
+    /// Returns who has an address, from what is known without asking the network.
+    fn neighbour(&self, address: Ipv4Addr) -> Neighbour;
+
+    /// Asks the segment, for less than a second, and returns every Ethernet address that answers for this one.
+    fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
+}
+
+/// A LAN on which everything is behind a router: nothing is known of layer 2. For programs that have no boot LAN.
+pub struct NoLan;
+
+impl Lan for NoLan {
+    fn neighbour(&self, _: Ipv4Addr) -> Neighbour {
+        Neighbour::Routed
+    }
+
+    fn holders(&self, _: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
+        Box::pin(std::future::ready(BTreeSet::new()))
+    }
 }
 
 /// The machine's clocks.

@@ -6,7 +6,8 @@
 
 use super::{
     bootfile::{BootFile, Sources},
-    flood::Flood,
+    flood::{Flood, Sender},
+    machines::Machines,
     note::Note,
     probe,
     request::{Kind, Request, Rival},
@@ -15,8 +16,9 @@ use super::{
     turn::Turn,
 };
 use crate::config::{Link, Reservation, Segment};
+use crate::fail;
 use crate::fleet::Lease;
-use crate::id::{DenyList, MacAddr, NodeId, Timestamp};
+use crate::id::{DenyList, MacAddr, Timestamp};
 use crate::serve::central::{DhcpStep, SegmentHealth};
 use crate::work::{Card, CardNews};
 use std::{
@@ -96,6 +98,8 @@ pub struct Counters {
     pub odd: u64,
     /// From a card that sends more than its share.
     pub flood: u64,
+    /// In the name of another client.
+    pub forged: u64,
     /// Through a relay of no segment.
     pub foreign: u64,
     /// DISCOVERs for which there was no address.
@@ -190,17 +194,9 @@ impl Engine {
         std::mem::take(&mut self.notes)
     }
 
-    /// Handles one packet of a client. What is none, or needs no answer, has no effects. `node_of` tells which machine a card
-    /// belongs to; it is asked only where addresses are reserved for machines.
-    pub fn handle(
-        &mut self,
-        now: Timestamp,
-        packet: &[u8],
-        origin: Origin,
-        node_of: &dyn Fn(MacAddr) -> Option<NodeId>,
-    ) -> Vec<Effect> {
-        let chaddr = packet.get(28..34).and_then(|octets| <[u8; 6]>::try_from(octets).ok());
-        if chaddr.is_some_and(|mac| !self.flood.allow(now, mac)) {
+    /// Handles one packet of a client. What is none, or needs no answer, has no effects.
+    pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin, machines: &dyn Machines) -> Vec<Effect> {
+        if !self.flood.allow(now, Sender::of(packet, origin)) {
             self.counters.flood += 1;
             return Vec::new();
         }
@@ -219,6 +215,10 @@ impl Engine {
             return relay.map(Effect::Note).into_iter().collect();
         };
         let routed = !request.is_relayed() && self.home.get(origin.via).copied().flatten() != Some(place);
+        if let Some(forged) = forged(&request, origin, routed) {
+            self.counters.forged += 1;
+            return vec![Effect::Note(forged)];
+        }
         let Some(segment) = self.segments.get_mut(place) else { return Vec::new() };
         let address = segment.address.unwrap_or(interface);
         let card = self.cards.get(&request.mac);
@@ -233,7 +233,7 @@ impl Engine {
             // It starts from its volumes: as a node it would be one inside of another.
             boot: if card.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
             card,
-            node_of,
+            machines,
             deny: &self.deny,
         };
         let effects = turn.take(segment);
@@ -263,6 +263,13 @@ impl Engine {
         }
     }
 
+    /// From now on these are the network cards of approved nodes: their addresses are never given to others.
+    pub fn keep_addresses(&mut self, cards: &BTreeSet<MacAddr>) {
+        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
+            authority.leases.keep_addresses(cards);
+        }
+    }
+
     /// What came in since the start.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -272,10 +279,8 @@ impl Engine {
     fn segment_of(&self, request: &Request, origin: Origin) -> Option<usize> {
         let home = self.home.get(origin.via).copied().flatten();
         match request.network() {
-            Some(network) => {
-                let known = self.relays.get(&network).copied().or_else(|| self.behind_relay(network));
-                known.or_else(|| home.filter(|place| self.is_on(*place, network)))
-            }
+            // A relay on a segment that meshd hears itself is none that the site has: anybody there could claim to be it.
+            Some(network) => self.relays.get(&network).copied().or_else(|| self.behind_relay(network)),
             // A renewal goes to the server by unicast, past the relay; the address tells where it comes from.
             None => {
                 let routed = request.ciaddr == *origin.source.ip() && !request.ciaddr.is_unspecified();
@@ -291,4 +296,11 @@ impl Engine {
     fn is_on(&self, place: usize, address: Ipv4Addr) -> bool {
         self.segments.get(place).is_some_and(|segment| segment.is_on_network(address))
     }
+}
+
+/// A packet that comes straight from its client was sent by the client's own card. Behind a relay or router the frame is theirs.
+fn forged(request: &Request, origin: Origin, routed: bool) -> Option<Note> {
+    let sender = origin.hardware.filter(|_| !request.is_relayed() && !routed)?;
+    let is_forged = sender != request.mac && fail::defends("dhcp-ethernet-source");
+    is_forged.then_some(Note::Forged { mac: request.mac, sender, kind: request.kind })
 }

@@ -3,11 +3,12 @@
 use super::{
     bootfile::Sources,
     engine::{Effect, Engine, Interface, Reply, Setup, Told},
+    machines::Machines,
     route::{Origin, PROXY_PORT, SERVER_PORT},
 };
 use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
-use crate::fleet::Lease;
-use crate::id::{Basis, MacAddr, SystemUuid, Timestamp};
+use crate::fleet::{Lease, RelayPort};
+use crate::id::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::serve::central::DhcpStep;
 use crate::work::Card;
 use dhcproto::v4::{Decodable, Decoder, Message};
@@ -35,6 +36,27 @@ pub fn exercise(bytes: &[u8]) {
     bench.packet(rest, 0);
 }
 
+/// Every card is a node, in various states.
+struct EveryCard;
+
+impl Machines for EveryCard {
+    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
+        Some(Basis::Mac(mac).node_id())
+    }
+
+    fn keeps_address(&self, mac: MacAddr) -> bool {
+        mac.0[5] & 1 == 0
+    }
+
+    fn uses_address(&self, mac: MacAddr, _: Ipv4Addr) -> bool {
+        mac.0[5] & 2 == 0
+    }
+
+    fn relay_port(&self, mac: MacAddr) -> Option<RelayPort> {
+        (mac.0[5] & 4 == 0).then(|| RelayPort { circuit_id: Some("01".to_owned()), remote_id: None })
+    }
+}
+
 struct Bench {
     engine: Engine,
     now: i64,
@@ -51,9 +73,10 @@ impl Bench {
             via: usize::from(place & 1),
             source: SocketAddrV4::new(source, 68),
             local_port: if place & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
+            // Half of them are sent by the card that they name.
+            hardware: packet.get(28..34).filter(|_| place & 16 == 0).and_then(|mac| mac.try_into().ok()).map(MacAddr),
         };
-        let node_of = |mac: MacAddr| Some(Basis::Mac(mac).node_id());
-        let effects = self.engine.handle(now, packet, origin, &node_of);
+        let effects = self.engine.handle(now, packet, origin, &EveryCard);
         assert!(effects.len() <= 6, "one packet, few effects: {effects:?}");
         for effect in &effects {
             match effect {

@@ -45,10 +45,11 @@ impl Figures {
         for (kind, word) in [(Told::Offer, "offer"), (Told::Ack, "ack"), (Told::Nak, "nak")] {
             metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
         }
-        let Counters { odd, flood, foreign, refused, .. } = counters;
+        let Counters { odd, flood, forged, foreign, refused, .. } = counters;
         for (reason, count) in [
             ("odd", odd),
             ("flood", flood),
+            ("forged", forged),
             ("foreign_relay", foreign),
             ("pool_exhausted", refused),
             ("not_sent", self.unsent),

@@ -1,21 +1,59 @@
-//! No card gets more than its share: what it sends beyond a rate is dropped before it is even read.
+//! No sender gets more than its share: what it sends beyond a rate is dropped before it is even read.
 
+use super::{options::Options, route::Origin};
+use crate::fail;
 use crate::id::Timestamp;
+use dhcproto::v4::OptionCode;
 
-/// Packets of one MAC address that are handled in a second. Firmware sends four when it is in a hurry.
+/// Packets of one sender that are handled in a second. Firmware sends four when it is in a hurry.
 pub const MAX_PER_SECOND: u16 = 50;
-/// MAC addresses that are counted at once; 16 bytes each. When two share a slot, the later one takes it: who has many MAC
-/// addresses is bounded by the pool, not here.
+/// Senders that are counted at once; 24 bytes each. When two share a slot, the later one takes it: who has many MAC addresses
+/// is bounded by the pool, not here.
 const SLOTS: usize = 16_384;
+
+/// Who sends: the Ethernet address of the frame, or, behind a relay, the client together with its relay and its port there. A packet that
+/// only names a machine does not count against that machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sender {
+    mac: [u8; 6],
+    relay: [u8; 4],
+    port: u32,
+}
+
+impl Sender {
+    /// The sender of a packet, which need not be one of DHCP.
+    pub(super) fn of(packet: &[u8], origin: Origin) -> Self {
+        let octets = |at: usize| packet.get(at..).unwrap_or_default();
+        let claimed = octets(28).first_chunk::<6>().copied().unwrap_or_default();
+        let relay = octets(24).first_chunk::<4>().copied().unwrap_or_default();
+        match origin.hardware {
+            Some(hardware) if relay == [0; 4] && fail::defends("dhcp-sender-rate") => {
+                Sender { mac: hardware.0, relay, port: 0 }
+            }
+            _ => {
+                let port = Options::read(packet).get(OptionCode::RelayAgentInformation).map_or(0, hash);
+                Sender { mac: claimed, relay, port }
+            }
+        }
+    }
+
+    fn place(self) -> usize {
+        let mut key = [0; 14];
+        key[..6].copy_from_slice(&self.mac);
+        key[6..10].copy_from_slice(&self.relay);
+        key[10..].copy_from_slice(&self.port.to_be_bytes());
+        usize::try_from(hash(&key)).unwrap_or_default() % SLOTS
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    mac: [u8; 6],
+    sender: Sender,
     count: u16,
     second: i64,
 }
 
-/// How much each card has sent in this second.
+/// How much each sender has sent in this second.
 pub(super) struct Flood(Vec<Slot>);
 
 impl Default for Flood {
@@ -26,11 +64,11 @@ impl Default for Flood {
 
 impl Flood {
     /// True if this packet is within the rate.
-    pub(super) fn allow(&mut self, now: Timestamp, mac: [u8; 6]) -> bool {
+    pub(super) fn allow(&mut self, now: Timestamp, sender: Sender) -> bool {
         let second = now.seconds();
-        let Some(slot) = self.0.get_mut(place(mac)) else { return true };
-        if slot.mac != mac || slot.second != second {
-            *slot = Slot { mac, count: 0, second };
+        let Some(slot) = self.0.get_mut(sender.place()) else { return true };
+        if slot.sender != sender || slot.second != second {
+            *slot = Slot { sender, count: 0, second };
         }
         slot.count = slot.count.saturating_add(1);
         slot.count <= MAX_PER_SECOND
@@ -38,23 +76,45 @@ impl Flood {
 }
 
 /// FNV-1a.
-fn place(mac: [u8; 6]) -> usize {
-    let hash = mac.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    usize::try_from(hash).unwrap_or_default() % SLOTS
+fn hash(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::MacAddr;
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    fn sender(hardware: u8, claimed: u8, relay: u8) -> Sender {
+        let mut packet = [0; 240];
+        packet[24] = relay;
+        packet[28..34].copy_from_slice(&[2, 0, 0, 0, 0, claimed]);
+        let hardware = Some(MacAddr([2, 0, 0, 0, 0, hardware]));
+        let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
+        Sender::of(&packet, Origin { via: 0, source, local_port: 67, hardware })
+    }
 
     #[test]
-    fn a_card_has_a_rate_of_its_own() {
+    fn sender_has_a_rate_of_its_own() {
         let mut flood = Flood::default();
         let at = |millis| Timestamp::from_millis(millis);
-        let (loud, quiet) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let (loud, quiet) = (sender(1, 1, 0), sender(2, 2, 0));
         let passed = (0..1000).filter(|n| flood.allow(at(5_000 + n % 999), loud)).count();
         assert_eq!(passed, usize::from(MAX_PER_SECOND));
         assert!(flood.allow(at(5_999), quiet), "another one is not held up");
         assert!(flood.allow(at(6_000), loud), "and the next second is a new one");
+    }
+
+    #[test]
+    fn junk_in_the_name_of_a_machine_does_not_use_up_its_rate() {
+        let mut flood = Flood::default();
+        let now = Timestamp::from_millis(5_000);
+        let junk = (0..1000).filter(|_| flood.allow(now, sender(66, 1, 0))).count();
+        assert_eq!(junk, usize::from(MAX_PER_SECOND));
+        assert!(flood.allow(now, sender(1, 1, 0)), "the machine itself is heard");
+        let relayed = (0..1000).filter(|_| flood.allow(now, sender(9, 1, 10))).count();
+        assert_eq!(relayed, usize::from(MAX_PER_SECOND));
+        assert!(flood.allow(now, sender(9, 1, 20)), "behind another relay it is another one");
     }
 }

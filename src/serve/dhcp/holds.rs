@@ -3,7 +3,12 @@
 use crate::fleet::Lease;
 use crate::id::{MacAddr, SystemUuid, Timestamp};
 use crate::serve::central::LeaseChange;
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
+
+/// How long an offer is held.
+pub const OFFER_HOLD: Duration = Duration::from_secs(60);
+/// How long it is held when the pool is full: longer than any client takes to answer.
+const OFFER_LEAST: Duration = Duration::from_secs(5);
 
 /// How firmly an address is held. Ordered: the weaker one goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +24,10 @@ pub(super) struct Entry {
     pub(super) until: Timestamp,
     /// The virtual machine whose card that is.
     pub(super) vm: Option<SystemUuid>,
+    /// It is an approved node's, and never another machine's.
+    pub(super) kept: bool,
+    /// When the client was told that the address is its own; `None` since it has confirmed that it uses it.
+    pub(super) acknowledged: Option<Timestamp>,
 }
 
 /// The addresses of one card.
@@ -38,6 +47,16 @@ impl Held {
 }
 
 impl Entry {
+    /// When another machine may be given the address; `None` if never. An offer that nobody has taken goes before its time when
+    /// there is no other address: a flood of DISCOVERs must not hold a pool for a minute.
+    pub(super) fn reusable_at(&self) -> Option<Timestamp> {
+        let early = match self.hold {
+            Hold::Offered => OFFER_HOLD.saturating_sub(OFFER_LEAST),
+            Hold::Leased => Duration::ZERO,
+        };
+        (!self.kept).then(|| self.until.before(early))
+    }
+
     pub(super) fn lease(&self, address: Ipv4Addr) -> Lease {
         Lease { mac: self.mac, address, expires_at: self.until, vm: self.vm }
     }

@@ -7,11 +7,13 @@
 
 use super::{
     bits::Bits,
-    holds::{Entry, Held, Hold},
+    holds::{Entry, Held, Hold, OFFER_HOLD},
     reserved::{Client, Reserved},
+    resting::Resting,
     slots::Slots,
 };
 use crate::config::{Pool, Reservation};
+use crate::fail;
 use crate::fleet::Lease;
 use crate::id::{Digest, MacAddr, Timestamp};
 use crate::serve::central::{LeaseChange, PoolUse};
@@ -21,10 +23,13 @@ use std::{
     time::Duration,
 };
 
-/// How long an offer holds its address. A client that takes it does so within seconds.
-pub const OFFER_HOLD: Duration = Duration::from_secs(60);
 /// How long an address is left alone after a client found it in use by somebody else.
 pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
+/// How long after an acknowledgement its client may decline the address: it looks for another user before it takes the address
+/// (RFC 5227: 3 to 7 seconds), and never later.
+pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
+/// The part of a pool that rests at most, as a divisor; beyond it the address that was declined first is given again.
+const DECLINED_PART: u32 = 8;
 
 /// How often what is over is counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -60,9 +65,7 @@ pub struct LeaseTable {
     /// Who holds each address; beside the range those that are reserved.
     entries: Slots<Entry>,
     by_mac: BTreeMap<MacAddr, Held>,
-    declined: BTreeMap<Ipv4Addr, Timestamp>,
-    /// When the first of them may be used again.
-    rested: Timestamp,
+    declined: Resting,
     /// Addresses that are given to anybody and whose time was not over at `counted`, by their hold.
     live: [u32; 2],
     counted: Timestamp,
@@ -89,8 +92,7 @@ impl LeaseTable {
             reserved,
             entries: Slots::new(pool.first, pool.last),
             by_mac: BTreeMap::new(),
-            declined: BTreeMap::new(),
-            rested: Timestamp::from_millis(i64::MAX),
+            declined: Resting::new(usize::try_from(size / DECLINED_PART).unwrap_or(usize::MAX).max(1)),
             live: [0; 2],
             counted: Timestamp::from_millis(0),
             recount: false,
@@ -109,7 +111,9 @@ impl LeaseTable {
         stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
         for Lease { mac, address, expires_at, vm } in stored {
             if self.held(mac).leased.is_none() && self.entries.get(address).is_none() {
-                self.hold(address, Entry { mac, hold: Hold::Leased, until: expires_at, vm });
+                // Nobody knows which nodes there are yet: until then everybody keeps what they have.
+                let entry = Entry { mac, hold: Hold::Leased, until: expires_at, vm, kept: true, acknowledged: None };
+                self.hold(address, entry);
             }
         }
     }
@@ -167,7 +171,10 @@ impl LeaseTable {
             None => self.reclaim(now)?,
         };
         self.drop_offer(client.mac);
-        self.hold(address, Entry { mac: client.mac, hold: Hold::Offered, until: now.after(OFFER_HOLD), vm: client.vm });
+        let Client { mac, vm, .. } = client;
+        let until = now.after(OFFER_HOLD);
+        // An offer is nobody's yet: the lease of a node that has one stays beside it.
+        self.hold(address, Entry { mac, hold: Hold::Offered, until, vm, kept: false, acknowledged: None });
         Ok((address, change))
     }
 
@@ -197,7 +204,8 @@ impl LeaseTable {
         }
         self.drop_offer(mac);
         let until = now.after(self.lease);
-        self.hold(address, Entry { mac, hold: Hold::Leased, until, vm });
+        let acknowledged = (asking == Asking::Anew).then_some(now);
+        self.hold(address, Entry { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged });
         Ok((Lease { mac, address, expires_at: until, vm }, changes))
     }
 
@@ -214,21 +222,35 @@ impl LeaseTable {
         Some(LeaseChange { after: Some(Lease { expires_at: until, ..before.clone() }), before })
     }
 
+    /// True if the address was offered to this machine and not taken yet.
+    pub fn is_offered(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        self.held(mac).offered == Some(address)
+    }
+
+    /// From now on these are the network cards of approved nodes, whose addresses are never given to others.
+    pub fn keep_addresses(&mut self, cards: &BTreeSet<MacAddr>) {
+        self.entries.change_all(|entry| entry.kept = entry.hold == Hold::Leased && cards.contains(&entry.mac));
+        self.none_before = Timestamp::from_millis(0);
+    }
+
     /// The machine takes another server's offer; a lease that it has stays.
     pub fn withdraw(&mut self, mac: MacAddr) {
         self.drop_offer(mac);
     }
 
-    /// The machine found its address in use: nobody gets it for [`DECLINED_HOLD`]. Only its holder can say so. The value is
-    /// a stored lease that ends.
-    pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<Option<LeaseChange>> {
+    /// The machine found its address in use: nobody gets it for [`DECLINED_HOLD`]. Only the machine can say so that the address was
+    /// acknowledged to within [`DECLINE_WINDOW`]. Returns the stored lease that ends.
+    pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
+        let is_fresh = entry.acknowledged.is_some_and(|at| now.since(at) <= DECLINE_WINDOW);
+        if fail::defends("dhcp-decline-after-ack") && !is_fresh {
+            return None;
+        }
         self.drop_entry(address);
         let until = now.after(DECLINED_HOLD);
-        self.declined.insert(address, until);
-        self.rested = self.rested.min(until);
-        self.mark(address);
-        Some((entry.hold == Hold::Leased).then(|| entry.gone(address)))
+        let back = self.declined.add(address, until);
+        back.into_iter().chain([address]).for_each(|address| self.mark(address));
+        Some(entry.gone(address))
     }
 
     /// How many addresses are what, of those that are given to anybody. What ran out within the last second may still count.
@@ -257,13 +279,13 @@ impl LeaseTable {
     }
 
     fn is_free(&self, address: Ipv4Addr) -> bool {
-        self.entries.get(address).is_none() && !self.declined.contains_key(&address)
+        self.entries.get(address).is_none() && !self.declined.contains(address)
     }
 
     /// True if a reserved address can be its owner's now: nobody else holds it by right.
     fn is_open(&self, now: Timestamp, address: Ipv4Addr, client: Client) -> bool {
         let held = self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
-        !held && !self.declined.contains_key(&address)
+        !held && !self.declined.contains(address)
     }
 
     /// The first free address, counted from the one that the MAC address hashes to.
@@ -279,14 +301,23 @@ impl LeaseTable {
         if now < self.none_before {
             return Err(Refused::Exhausted);
         }
-        let given = || self.entries.of_range().filter(|(address, _)| self.serves(*address));
-        let first = given().map(|(_, entry)| entry.until).min().ok_or(Refused::Exhausted)?;
+        let keeps = fail::defends("dhcp-node-address");
+        let given = || {
+            let entries = self.entries.of_range().filter(|(address, _)| self.serves(*address));
+            entries.filter_map(|(address, entry)| {
+                let reusable = if keeps { entry.reusable_at() } else { Some(entry.until) };
+                Some((address, entry, reusable?))
+            })
+        };
+        let first = given().map(|(.., reusable)| reusable).min().unwrap_or(Timestamp::from_millis(i64::MAX));
         if first > now {
+            // Changes since then lower it: `hold` and `keep_addresses`.
             self.none_before = first;
             return Err(Refused::Exhausted);
         }
-        let over = given().filter(|(_, entry)| entry.until <= now);
-        let oldest = over.min_by_key(|(address, entry)| (entry.hold, entry.until, *address));
+        let over = given().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
+        // What nobody holds by right goes first.
+        let oldest = over.min_by_key(|(address, entry)| (entry.until > now, entry.hold, entry.until, *address));
         let (address, _) = oldest.ok_or(Refused::Exhausted)?;
         let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
         Ok((address, (entry.hold == Hold::Leased).then(|| entry.gone(address))))
@@ -304,16 +335,7 @@ impl LeaseTable {
         if self.recount || now.since(self.counted) >= COUNT_EVERY {
             self.recount(now);
         }
-        if now >= self.rested {
-            let back: Vec<Ipv4Addr> =
-                self.declined.iter().filter(|(_, until)| **until <= now).map(|(address, _)| *address).collect();
-            for address in back {
-                self.declined.remove(&address);
-                self.mark(address);
-            }
-            let never = Timestamp::from_millis(i64::MAX);
-            self.rested = self.declined.values().copied().min().unwrap_or(never);
-        }
+        self.declined.over(now).into_iter().for_each(|address| self.mark(address));
     }
 
     fn recount(&mut self, now: Timestamp) {
@@ -328,7 +350,7 @@ impl LeaseTable {
         self.drop_entry(address);
         self.entries.replace(address, Some(entry));
         *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
-        self.none_before = self.none_before.min(entry.until);
+        self.none_before = self.none_before.min(entry.reusable_at().unwrap_or(entry.until));
         if self.serves(address) {
             self.live[entry.hold as usize] += u32::from(entry.until > self.counted);
         }

@@ -5,7 +5,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `options`, `request` | read it; `firmware` has what firmware is there and where it departs from the RFCs |
-//! | `engine` | holds back floods (`flood`) and finds the segment (`served`) |
+//! | `engine` | refuses forged senders, holds back floods (`flood`) and finds the segment (`served`) |
 //! | `turn` | decides, with `leases` and `reserved` for the address and `bootfile` for the program |
 //! | `reply`, `route` | write the answer, and where it goes |
 //! | `note`, `level` | what an operator should know: a pool that fills up, another server |
@@ -15,6 +15,7 @@
 
 mod bits;
 mod bootfile;
+mod discoveries;
 mod engine;
 mod exercise;
 mod figures;
@@ -25,12 +26,14 @@ mod frames;
 mod holds;
 mod leases;
 mod level;
+mod machines;
 mod note;
 mod options;
 mod probe;
 mod reply;
 mod request;
 mod reserved;
+mod resting;
 mod route;
 mod run;
 mod served;
@@ -46,9 +49,12 @@ pub use engine::{Counters, Effect, Engine, Interface, Reply, Setup, Told};
 pub use exercise::exercise;
 pub use firmware::{QUIRKS, Quirk, loader_names};
 pub use flood::MAX_PER_SECOND;
-pub use leases::{DECLINED_HOLD, OFFER_HOLD};
+pub use holds::OFFER_HOLD;
+pub use leases::{DECLINE_WINDOW, DECLINED_HOLD};
 pub use level::Level;
+pub use machines::{Machines, NoMachines};
 pub use note::Note;
+pub use request::Kind;
 pub use route::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
 pub use run::run;
 pub use socket::{Bound, bind};

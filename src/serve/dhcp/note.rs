@@ -1,8 +1,8 @@
 //! What an operator should know, once.
 
-use super::{bootfile::NoLoader, level::Level};
-use crate::fleet::EventKind;
-use crate::id::VmName;
+use super::{bootfile::NoLoader, level::Level, request::Kind};
+use crate::fleet::{ConditionKind, EventKind, RelayPort};
+use crate::id::{MacAddr, VmName};
 use crate::serve::central::PoolUse;
 use std::{fmt, net::Ipv4Addr, sync::Arc};
 
@@ -28,6 +28,24 @@ pub enum Note {
         segment: Arc<str>,
         /// Which address.
         address: Ipv4Addr,
+    },
+    /// A packet names one client and was sent by another Ethernet address.
+    Forged {
+        /// The client that it names.
+        mac: MacAddr,
+        /// Who sent it.
+        sender: MacAddr,
+        /// What it asks for.
+        kind: Kind,
+    },
+    /// A relay says that a node's card is plugged in elsewhere than when the node enrolled.
+    OtherPort {
+        /// The card.
+        mac: MacAddr,
+        /// Where it was.
+        known: RelayPort,
+        /// Where it is said to be now.
+        seen: Option<RelayPort>,
     },
     /// What is reserved for a virtual machine is somebody else's by site.toml.
     NotKept {
@@ -57,6 +75,8 @@ impl Note {
             Note::OtherServer { proxy: false, .. } => "other DHCP server",
             Note::OtherServer { proxy: true, .. } => "other PXE server",
             Note::Declined { .. } => "declined",
+            Note::Forged { .. } => "forged sender",
+            Note::OtherPort { .. } => "other relay port",
             Note::NotKept { .. } => "not kept",
             Note::Pool { .. } => "pool",
         }
@@ -66,10 +86,26 @@ impl Note {
     pub fn event(&self) -> Option<EventKind> {
         match self {
             Note::NoLoader(_) | Note::ForeignRelay(_) | Note::NotKept { .. } => None,
+            // Alarms, by [`Note::alarm`].
+            Note::Forged { .. } | Note::OtherPort { .. } => None,
             Note::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
             Note::Declined { .. } => Some(EventKind::AddressDeclined),
             Note::Pool { level: Level::Exhausted, .. } => Some(EventKind::PoolExhausted),
             Note::Pool { .. } => Some(EventKind::PoolFilling),
+        }
+    }
+}
+
+impl Note {
+    /// The card that somebody else may speak for, and who, by what is known: an alarm.
+    pub fn alarm(&self) -> Option<(MacAddr, ConditionKind, String)> {
+        match self {
+            Note::Forged { mac, sender, .. } => Some((*mac, ConditionKind::BootImpersonated, sender.to_string())),
+            Note::OtherPort { mac, seen, .. } => {
+                let port = seen.as_ref().map_or_else(|| "no relay port".to_owned(), ToString::to_string);
+                Some((*mac, ConditionKind::RelayPortChanged, port))
+            }
+            _ => None,
         }
     }
 }
@@ -101,6 +137,13 @@ impl fmt::Display for Note {
                     f,
                     "{address} on {segment} is used by a machine that did not get it from meshd; take it out of range"
                 )
+            }
+            Note::Forged { mac, sender, kind } => {
+                write!(f, "{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored")
+            }
+            Note::OtherPort { mac, known, seen } => {
+                let seen = seen.as_ref().map_or_else(|| "no port at all".to_owned(), ToString::to_string);
+                write!(f, "{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored")
             }
             Note::NotKept { vm, address } => write!(
                 f,

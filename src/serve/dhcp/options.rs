@@ -1,5 +1,7 @@
 //! The options of a packet as they came: total, and without a copy.
 
+use crate::fleet::RelayPort;
+use crate::id::hex;
 use dhcproto::v4::{OptionCode, UnknownOption};
 use std::net::Ipv4Addr;
 
@@ -48,7 +50,7 @@ impl<'a> Options<'a> {
         Some(UnknownOption::new(code, data.to_vec()))
     }
 
-    /// What the relay says in option 82 (RFC 3046) beside where the client is plugged in.
+    /// What the relay says in option 82 (RFC 3046).
     pub(super) fn agent(&self) -> Agent {
         let mut agent = Agent::default();
         let mut rest = self.get(OptionCode::RelayAgentInformation).unwrap_or_default();
@@ -57,6 +59,11 @@ impl<'a> Options<'a> {
             match *code {
                 LINK_SELECTION => agent.link = agent.link.or(address(data)),
                 SERVER_OVERRIDE => agent.server = agent.server.or(address(data)),
+                CIRCUIT_ID | REMOTE_ID => {
+                    let port = agent.port.get_or_insert(RelayPort { circuit_id: None, remote_id: None });
+                    let id = if *code == CIRCUIT_ID { &mut port.circuit_id } else { &mut port.remote_id };
+                    id.get_or_insert_with(|| hex(data));
+                }
                 _ => {}
             }
             rest = more;
@@ -65,18 +72,23 @@ impl<'a> Options<'a> {
     }
 }
 
+/// Sub-options 1 and 2 of option 82 (RFC 3046).
+const CIRCUIT_ID: u8 = 1;
+const REMOTE_ID: u8 = 2;
 /// Sub-option 5 of option 82 (RFC 3527).
 const LINK_SELECTION: u8 = 5;
 /// Sub-option 11 of option 82 (RFC 5107).
 const SERVER_OVERRIDE: u8 = 11;
 
 /// What a relay asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agent {
     /// The network of the client, where giaddr is only the address to answer to.
     pub link: Option<Ipv4Addr>,
     /// The server identifier that the client shall see, so that its renewals pass the relay.
     pub server: Option<Ipv4Addr>,
+    /// Where the client is plugged in.
+    pub port: Option<RelayPort>,
 }
 
 fn address(data: &[u8]) -> Option<Ipv4Addr> {

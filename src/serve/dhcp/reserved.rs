@@ -13,6 +13,8 @@ pub struct Client {
     pub node: Option<NodeId>,
     /// The virtual machine whose card it is.
     pub vm: Option<SystemUuid>,
+    /// It is an approved node's: its address is never given to another machine.
+    pub keeps_address: bool,
 }
 
 impl Client {

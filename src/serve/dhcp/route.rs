@@ -23,6 +23,8 @@ pub struct Origin {
     pub source: SocketAddrV4,
     /// Our port that it came to: 67 or [`PROXY_PORT`].
     pub local_port: u16,
+    /// The Ethernet address that sent the frame: the client's own, or that of a relay or router. `None` where frames have none.
+    pub hardware: Option<MacAddr>,
 }
 
 /// How a client is reached.

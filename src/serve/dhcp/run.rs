@@ -6,12 +6,12 @@ use super::{
     engine::{Effect, Engine, Reply, Setup},
     figures::Figures,
     firmware::loader_names,
+    note::Note,
     probe,
-    route::{Origin, PROXY_PORT, SERVER_PORT},
+    route::Origin,
     socket::{Bound, Ear},
 };
 use crate::config::DhcpMode;
-use crate::id::MacAddr;
 use crate::serve::{
     central::{DhcpStep, Shared},
     log::Log,
@@ -21,13 +21,12 @@ use std::{
     collections::VecDeque,
     future::{Future, pending, poll_fn},
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
-use tokio::{net::UdpSocket, time::MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The largest packet that is read.
@@ -46,6 +45,8 @@ const SLICE_PART: usize = 8;
 const BETWEEN_SLICES: Duration = Duration::from_millis(1);
 /// A socket that fails at every read is not asked in a tight loop.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// Events and alarms that may be on their way to the disk.
+const MAX_ALARMS: usize = 64;
 /// The rhythm of everything that happens by itself, and how many beats are a second.
 const BEAT: Duration = Duration::from_millis(250);
 const SECOND: u64 = 4;
@@ -144,8 +145,10 @@ impl Driver {
         for ear in bound.ears.iter().filter(|ear| ear.server.is_some()) {
             tracing::info!(interface = ear.interface.name, address = %ear.interface.address, "DHCP serves");
         }
+        let mut engine = Engine::new(setup, shared.leases());
+        engine.keep_addresses(&shared.approved_cards());
         Driver {
-            engine: Engine::new(setup, shared.leases()),
+            engine,
             cards_seen,
             shared,
             ears: bound.ears,
@@ -186,15 +189,19 @@ impl Driver {
         self.beat % PROBE_EVERY < PROBE_LISTEN
     }
 
-    /// The sockets that are read now, with their interface and port.
-    fn sockets(&self) -> impl Iterator<Item = (usize, u16, &UdpSocket)> {
+    /// True if something can be read from a socket that is read now. Every socket is asked, so that each of them can wake this task.
+    fn poll_ready(&self, context: &mut Context<'_>) -> bool {
         let (serves, listens) = (self.serves(), self.listens());
-        self.ears.iter().enumerate().flat_map(move |(via, ear)| {
-            let server = ear.server.as_ref().filter(|_| serves).map(|socket| (via, SERVER_PORT, socket));
-            let proxy = ear.proxy.as_ref().filter(|_| serves).map(|socket| (via, PROXY_PORT, socket));
-            let probe = ear.probe.as_ref().filter(|_| listens).map(|socket| (via, probe::PROBE_PORT, socket));
-            [server, proxy, probe].into_iter().flatten()
-        })
+        let mut ready = false;
+        for ear in &self.ears {
+            if let Some(receiver) = ear.receiver.as_ref().filter(|_| serves) {
+                ready |= receiver.poll_ready(context).is_ready();
+            }
+            if let Some(probe) = ear.probe.as_ref().filter(|_| listens) {
+                ready |= probe.poll_recv_ready(context).is_ready();
+            }
+        }
+        ready
     }
 
     /// Resolves when there is something to read.
@@ -202,16 +209,7 @@ impl Driver {
         if let Some(until) = self.paused_until {
             tokio::time::sleep_until(until).await;
         }
-        poll_fn(|context| {
-            let ready = |(.., socket): (usize, u16, &UdpSocket)| socket.poll_recv_ready(context).is_ready();
-            // Every socket is asked, so that each of them can wake this task.
-            if self.sockets().map(ready).fold(false, |any, ready| any | ready) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
+        poll_fn(|context| if self.poll_ready(context) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Reads from each socket what is there, within its turn.
@@ -220,10 +218,16 @@ impl Driver {
         // Whoever is on record before it asks is known when it asks.
         self.look_at_cards();
         let since = Instant::now();
-        let places: Vec<(usize, u16)> = self.sockets().map(|(via, port, _)| (via, port)).collect();
-        for (via, port) in places {
-            for _ in 0..TURN {
-                if self.read_one(via, port, since).is_none() {
+        let (serves, listens) = (self.serves(), self.listens());
+        for via in 0..self.ears.len() {
+            for _ in 0..if serves { TURN } else { 0 } {
+                if self.receive_one(via, since).is_none() {
+                    break;
+                }
+                self.figures.received();
+            }
+            for _ in 0..if listens { TURN } else { 0 } {
+                if self.hear_one(via, since).is_none() {
                     break;
                 }
                 self.figures.received();
@@ -240,36 +244,41 @@ impl Driver {
         self.perform(notes.into_iter().map(Effect::Note), Instant::now());
     }
 
-    /// Reads and handles one packet; `None` if there is none.
-    fn read_one(&mut self, via: usize, port: u16, since: Instant) -> Option<()> {
-        let ear = self.ears.get(via)?;
-        let socket = match port {
-            SERVER_PORT => ear.server.as_ref()?,
-            PROXY_PORT => ear.proxy.as_ref()?,
-            _ => ear.probe.as_ref()?,
+    /// Receives and handles one packet of a client or relay; `None` if there is none.
+    fn receive_one(&mut self, via: usize, since: Instant) -> Option<()> {
+        let receiver = self.ears.get_mut(via)?.receiver.as_mut()?;
+        let received = match receiver.try_receive(&mut self.buffer[..]) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Some(()),
+            Err(error) => return self.unreadable(via, &error),
         };
-        let (length, source) = match socket.try_recv_from(&mut self.buffer[..]) {
-            Ok((length, SocketAddr::V4(source))) => (length, source),
-            Ok((_, SocketAddr::V6(_))) => return Some(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(error) => {
-                let name = &ear.interface.name;
-                self.log.warn("receive", || format!("cannot read DHCP packets on {name}: {error}"));
-                self.paused_until = Some(tokio::time::Instant::now() + AFTER_ERROR);
-                return None;
-            }
-        };
-        let (now, packet) = (self.shared.now(), self.buffer.get(..length)?);
-        if port == probe::PROBE_PORT {
-            let heard = self.engine.heard(now, packet, via);
-            self.perform(heard, since);
-            return Some(());
-        }
-        let shared = &self.shared;
-        let node_of = |mac: MacAddr| shared.node_of_mac(mac);
-        let effects = self.engine.handle(now, packet, Origin { via, source, local_port: port }, &node_of);
+        let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
+        let origin = Origin { via, source: received.source, local_port: received.port, hardware: received.hardware };
+        let effects = self.engine.handle(now, packet, origin, &*self.shared);
         self.perform(effects, since);
         Some(())
+    }
+
+    /// Reads one answer to a probe; `None` if there is none.
+    fn hear_one(&mut self, via: usize, since: Instant) -> Option<()> {
+        let probe = self.ears.get(via)?.probe.as_ref()?;
+        let length = match probe.try_recv_from(&mut self.buffer[..]) {
+            Ok((length, _)) => length,
+            Err(error) => return self.unreadable(via, &error),
+        };
+        let heard = self.engine.heard(self.shared.now(), self.buffer.get(..length)?, via);
+        self.perform(heard, since);
+        Some(())
+    }
+
+    /// Nothing could be read: there is nothing, or the socket fails, and is left alone for a moment.
+    fn unreadable(&mut self, via: usize, error: &io::Error) -> Option<()> {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            let name = self.ears.get(via).map_or("?", |ear| ear.interface.name.as_str());
+            self.log.warn("receive", || format!("cannot read DHCP packets on {name}: {error}"));
+            self.paused_until = Some(tokio::time::Instant::now() + AFTER_ERROR);
+        }
+        None
     }
 
     /// Performs effects in their order: what stands behind a change waits for it.
@@ -285,6 +294,7 @@ impl Driver {
                 }
                 Effect::Note(note) => {
                     self.log.warn(note.cause(), || note.to_string());
+                    self.raise(&note);
                     if let Some(kind) = note.event() {
                         let shared = Arc::clone(&self.shared);
                         let cause = note.cause();
@@ -293,6 +303,16 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Records an alarm, if the note is one and it was not recorded just now: a flood of them must not become a flood of tasks.
+    fn raise(&mut self, note: &Note) {
+        let Some((mac, kind, who)) = note.alarm() else { return };
+        if self.tasks.len() >= MAX_ALARMS {
+            return;
+        }
+        let (shared, detail) = (Arc::clone(&self.shared), note.to_string());
+        self.tasks.spawn(async move { shared.dhcp_alarm(mac, kind, &who, detail).await });
     }
 
     fn send(&mut self, reply: &Reply, since: Instant) {
@@ -350,6 +370,7 @@ impl Driver {
             self.probe();
         }
         if self.beat.is_multiple_of(SECOND) {
+            self.engine.keep_addresses(&self.shared.approved_cards());
             let health = self.engine.health(self.shared.now());
             self.figures.publish(self.engine.counters());
             health.into_iter().for_each(|segment| self.shared.report_segment(segment));

@@ -1,6 +1,6 @@
 //! One segment as the engine keeps it: mode, leases, how full it is, who else is there.
 
-use super::{leases::LeaseTable, level::Level, note::Note};
+use super::{discoveries::Discoveries, leases::LeaseTable, level::Level, note::Note};
 use crate::config::{DhcpMode, Link, Pool, Reservation, Segment};
 use crate::fleet::Lease;
 use crate::id::Timestamp;
@@ -27,6 +27,8 @@ pub(super) struct Served {
     pub(super) address: Option<Ipv4Addr>,
     /// Present in authoritative mode.
     pub(super) authority: Option<Box<Authority>>,
+    /// Exchanges with another server that have begun.
+    pub(super) discoveries: Discoveries,
     others: Vec<OtherServer>,
     level: Level,
     refused: bool,
@@ -48,6 +50,7 @@ impl Served {
             mode: segment.mode,
             address: segment.address,
             authority,
+            discoveries: Discoveries::default(),
             others: Vec::new(),
             level: Level::default(),
             refused: false,

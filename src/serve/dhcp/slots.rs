@@ -51,6 +51,11 @@ impl<T: Copy> Slots<T> {
         addresses.zip(&self.range).filter_map(|(address, value)| Some((address, (*value)?)))
     }
 
+    /// Changes everything that is known.
+    pub(super) fn change_all(&mut self, change: impl FnMut(&mut T)) {
+        self.range.iter_mut().flatten().chain(self.beside.values_mut()).for_each(change);
+    }
+
     fn index(&self, address: Ipv4Addr) -> Option<usize> {
         usize::try_from(self.offset(address)?).ok()
     }

@@ -7,8 +7,11 @@ use super::{
     route::{Destination, PROXY_PORT, SERVER_PORT},
 };
 use crate::config::{DhcpMode, Link, Segment, Site};
-use crate::serve::bind::{self, BindError, Service};
-use rustix::net::{SendFlags, sendto, sockopt};
+use crate::serve::{
+    bind::{self, BindError, Service},
+    lan::{Receiver, send_only},
+};
+use rustix::net::{SendFlags, sendto};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
@@ -27,10 +30,12 @@ pub struct Bound {
 /// What is open on one interface.
 pub(super) struct Ear {
     pub(super) interface: Interface,
-    /// Port 67.
+    /// Port 67, for sending.
     pub(super) server: Option<UdpSocket>,
-    /// Port 4011.
+    /// Port 4011, for sending.
     pub(super) proxy: Option<UdpSocket>,
+    /// What comes in for both ports.
+    pub(super) receiver: Option<Receiver>,
     /// Port 68, to hear what other servers answer to a probe.
     pub(super) probe: Option<UdpSocket>,
     frames: Option<FrameSocket>,
@@ -82,6 +87,11 @@ impl Ear {
             }
             opened.ok()
         });
+        let ports: Vec<u16> = [(SERVER_PORT, &server), (PROXY_PORT, &proxy)]
+            .into_iter()
+            .filter_map(|(port, socket)| socket.as_ref().map(|_| port))
+            .collect();
+        let receiver = (!ports.is_empty()).then(|| receive(name, &ports)).transpose()?;
         let frames = server.as_ref().and_then(|_| {
             let opened = FrameSocket::open(name);
             if let Err(why) = &opened {
@@ -90,7 +100,7 @@ impl Ear {
             opened.ok()
         });
         let interface = Interface { name: name.to_owned(), address };
-        Ok(Ear { interface, server, proxy, probe, frames })
+        Ok(Ear { interface, server, proxy, receiver, probe, frames })
     }
 
     /// Sends, or says why not. Never waits: a client asks again.
@@ -122,12 +132,21 @@ impl Ear {
 fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let socket = bind::udp(service, Some(interface), at)?;
-    // Broadcasts of our own come back to port 68: it needs no room for them.
-    if port != PROBE_PORT && sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-        // Without CAP_NET_ADMIN the kernel gives what net.core.rmem_max allows.
-        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    let failed = |source| BindError::Io { service, at, source };
+    if port != PROBE_PORT {
+        send_only(&socket).map_err(failed)?;
     }
-    UdpSocket::from_std(socket.into()).map_err(|source| BindError::Io { service, at, source })
+    UdpSocket::from_std(socket.into()).map_err(failed)
+}
+
+/// What comes in for the ports. Without the Ethernet address of a sender nobody could tell a machine from one that only claims to be
+/// it, so there is no service without it.
+fn receive(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
+    let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT);
+    Receiver::open(interface, ports, RECEIVE_BUFFER).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => BindError::Denied { service: Service::Dhcp, at },
+        _ => BindError::Io { service: Service::Dhcp, at, source },
+    })
 }
 
 #[cfg(test)]
@@ -139,6 +158,12 @@ mod tests {
         let address = Some(Ipv4Addr::LOCALHOST);
         let segment = Segment { link: Link::Interface("lo".to_owned()), address, mode: DhcpMode::Off, pool: None };
         let ear = Ear::open("lo", &segment, false, false).expect("nothing to open");
-        assert!(ear.server.is_none() && ear.proxy.is_none() && ear.probe.is_none() && ear.frames.is_none());
+        assert!(
+            ear.server.is_none()
+                && ear.proxy.is_none()
+                && ear.probe.is_none()
+                && ear.frames.is_none()
+                && ear.receiver.is_none()
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 mod clients;
 mod conversation;
+mod forgery;
 mod pool;
 mod quirks;
 mod rivals;

@@ -4,6 +4,7 @@ use super::{
     bootfile::BootFile,
     engine::{Effect, Reply, Told},
     leases::Asking,
+    machines::Machines,
     note::Note,
     reply::{Answer, Answerer},
     request::{Kind, Request, Vendor},
@@ -12,8 +13,9 @@ use super::{
     served::{Authority, Served},
 };
 use crate::config::{DhcpMode, Pool};
+use crate::fail;
 use crate::fleet::{Exchange, Lease};
-use crate::id::{DenyList, Hardware, MacAddr, NodeId, Timestamp};
+use crate::id::{DenyList, Hardware, Timestamp};
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
 use crate::work::Card;
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -36,12 +38,15 @@ pub(super) struct Turn<'a> {
     pub(super) card: Option<&'a Card>,
     /// UUIDs that say nothing.
     pub(super) deny: &'a DenyList,
-    pub(super) node_of: &'a dyn Fn(MacAddr) -> Option<NodeId>,
+    pub(super) machines: &'a dyn Machines,
 }
 
 impl Turn<'_> {
     /// What is to be done.
     pub(super) fn take(&self, segment: &mut Served) -> Vec<Effect> {
+        if let Some(refused) = self.at_another_port() {
+            return vec![Effect::Note(refused)];
+        }
         match segment.mode {
             DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
             DhcpMode::Proxy if self.card.is_none() => self.proxy(segment),
@@ -60,13 +65,32 @@ impl Turn<'_> {
             Kind::Discover => self.discover(segment),
             Kind::Request => self.request(segment),
             Kind::Decline => self.decline(segment),
-            Kind::Release => {
-                let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
-                let change = leases.and_then(|leases| leases.release(self.now, request.mac, request.ciaddr));
-                change.map(store).into_iter().collect()
-            }
+            Kind::Release => self.release(segment),
             Kind::Inform => self.inform(segment),
         }
+    }
+
+    /// The relay says that the client is plugged in elsewhere than its node was when it enrolled: it is another machine, or was moved.
+    fn at_another_port(&self) -> Option<Note> {
+        let seen = self.request.agent.port.clone();
+        // A switch may write the option as well, and need not do so for a renewal by unicast.
+        let tells = self.request.is_relayed() || seen.is_some();
+        if !tells || !fail::defends("dhcp-relay-port") {
+            return None;
+        }
+        let mac = self.request.mac;
+        let known = self.machines.relay_port(mac)?;
+        (seen.as_ref() != Some(&known)).then_some(Note::OtherPort { mac, known, seen })
+    }
+
+    /// A lease ends, unless its machine boots or runs with it: then somebody else speaks in its name, or it is mistaken.
+    fn release(&self, segment: &mut Served) -> Vec<Effect> {
+        let Request { mac, ciaddr, .. } = *self.request;
+        if fail::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
+            return Vec::new();
+        }
+        let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
+        leases.and_then(|leases| leases.release(self.now, mac, ciaddr)).map(store).into_iter().collect()
     }
 
     /// The client speaks to another server.
@@ -90,7 +114,7 @@ impl Turn<'_> {
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
         if self.request.exchange != Exchange::Os && self.card.is_none() {
-            effects.push(self.seen(Some(address), None));
+            effects.push(self.seen(Some(address), None, true));
         }
         effects.extend(segment.filled(self.now, false).map(Effect::Note));
         effects
@@ -103,12 +127,17 @@ impl Turn<'_> {
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
         let asking = if in_use == Some(wanted) { Asking::Renewal } else { Asking::Anew };
+        // From behind a router its frames say nothing of the client: it can keep what it has, and nothing else.
+        if self.routed && asking != Asking::Renewal {
+            return Vec::new();
+        }
+        let discovered = leases.is_offered(request.mac, wanted);
         match leases.lease(self.now, self.client(leases.asks_for_nodes()), wanted, asking) {
             Ok((lease, changes)) => {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
                 effects.push(match self.card {
                     Some(_) => Effect::Store(DhcpStep::Leased(lease)),
-                    None => self.seen(Some(wanted), Some(lease)),
+                    None => self.seen(Some(wanted), Some(lease), discovered),
                 });
                 effects.push(self.reply(Some(pool), Answer::Ack(wanted)));
                 effects.extend(self.no_loader());
@@ -123,9 +152,12 @@ impl Turn<'_> {
 
     fn decline(&self, segment: &mut Served) -> Vec<Effect> {
         let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Vec::new() };
-        let Some(address) = self.request.requested else { return Vec::new() };
-        let Some(change) = leases.decline(self.now, self.request.mac, address) else { return Vec::new() };
-        let mut effects: Vec<Effect> = change.map(store).into_iter().collect();
+        let (mac, Some(address)) = (self.request.mac, self.request.requested) else { return Vec::new() };
+        if self.routed || self.machines.uses_address(mac, address) {
+            return Vec::new();
+        }
+        let Some(change) = leases.decline(self.now, mac, address) else { return Vec::new() };
+        let mut effects = vec![store(change)];
         effects.push(Effect::Note(Note::Declined { segment: segment.name.clone(), address }));
         effects.extend(segment.filled(self.now, false).map(Effect::Note));
         effects
@@ -147,13 +179,18 @@ impl Turn<'_> {
         let request = self.request;
         let boots = request.exchange == Exchange::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
         let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
+        if request.kind == Kind::Discover {
+            segment.discoveries.began(self.now, request.mac, request.xid);
+        }
         match (request.kind, self.origin.local_port) {
             (Kind::Request, SERVER_PORT) => self.overheard(segment),
             (Kind::Discover | Kind::Request, _) if boots && nothing => self.no_loader().into_iter().collect(),
             (Kind::Discover, SERVER_PORT) if boots => {
-                vec![self.reply(None, Answer::ProxyOffer), self.seen(None, None)]
+                vec![self.reply(None, Answer::ProxyOffer), self.seen(None, None, true)]
             }
-            (Kind::Request, PROXY_PORT) if boots => vec![self.seen(None, None), self.reply(None, Answer::ProxyAck)],
+            (Kind::Request, PROXY_PORT) if boots => {
+                vec![self.seen(None, None, true), self.reply(None, Answer::ProxyAck)]
+            }
             _ => Vec::new(),
         }
     }
@@ -165,7 +202,8 @@ impl Turn<'_> {
         let other = request.server.filter(|server| !self.is_ours(*server));
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let note = other.and_then(|server| segment.rival(self.now, server, false));
-        let seen = request.requested.or(in_use).map(|address| self.seen(Some(address), None));
+        let discovered = segment.discoveries.took(self.now, request.mac, request.xid);
+        let seen = request.requested.or(in_use).map(|address| self.seen(Some(address), None, discovered));
         note.map(Effect::Note).into_iter().chain(seen).collect()
     }
 
@@ -180,8 +218,9 @@ impl Turn<'_> {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
             Some(hardware.basis(self.deny)?.node_id())
         };
-        let node = asks_for_nodes.then(|| (self.node_of)(mac).or_else(by_uuid)).flatten();
-        Client { mac, node, vm: self.card.map(|card| card.vm) }
+        let node = asks_for_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
+        let keeps_address = self.card.is_none() && self.machines.keeps_address(mac);
+        Client { mac, node, vm: self.card.map(|card| card.vm), keeps_address }
     }
 
     fn reply(&self, pool: Option<&Pool>, answer: Answer) -> Effect {
@@ -200,11 +239,13 @@ impl Turn<'_> {
         })
     }
 
-    fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>) -> Effect {
+    /// `discovered`: the address comes from an exchange that began with a DISCOVER.
+    fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
         let Request { mac, exchange, uuid, arch, .. } = *self.request;
+        let relay_port = self.request.agent.port.clone();
         // What firmware does not say it is, it is by default; iPXE and systems say it or do not.
         let arch = if exchange == Exchange::Firmware { Some(self.request.boot_arch()) } else { arch };
-        Effect::Store(DhcpStep::Seen(DhcpSeen { mac, exchange, uuid, arch, address, lease }))
+        Effect::Store(DhcpStep::Seen(DhcpSeen { mac, exchange, uuid, arch, address, lease, discovered, relay_port }))
     }
 
     fn no_loader(&self) -> Option<Effect> {

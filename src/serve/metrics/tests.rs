@@ -30,6 +30,7 @@ async fn central(folder: &Path) -> Shared {
         authority: authority.expect("a new authority"),
         clock: Box::new(SystemClock),
         entropy: Box::new(SystemEntropy),
+        lan: Box::new(crate::serve::central::NoLan),
     });
     central.report_segment(SegmentHealth {
         name: "br\"0".to_owned(),
@@ -44,6 +45,8 @@ async fn central(folder: &Path) -> Shared {
         arch: None,
         address: Some([10, 77, 0, 123].into()),
         lease: None,
+        discovered: true,
+        relay_port: None,
     };
     central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
     central

@@ -7,7 +7,7 @@ use meshd::{
     daemon,
     fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
     id::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
-    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, LinkCommand, LinkId, Shared},
+    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared},
     store::EventFilter,
     trust::Peer,
     wire::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION},
@@ -15,7 +15,9 @@ use meshd::{
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
 use std::{
+    collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
@@ -78,18 +80,40 @@ impl Clock for HandClock {
     }
 }
 
+/// Who has which address on the wire, as the test says; all others are behind a router.
+#[derive(Clone, Default)]
+pub struct Wire(Arc<Mutex<BTreeMap<Ipv4Addr, MacAddr>>>);
+
+impl Wire {
+    pub fn put(&self, address: Ipv4Addr, mac: MacAddr) {
+        self.0.lock().unwrap().insert(address, mac);
+    }
+}
+
+impl Lan for Wire {
+    fn neighbour(&self, address: Ipv4Addr) -> Neighbour {
+        self.0.lock().unwrap().get(&address).map_or(Neighbour::Routed, |mac| Neighbour::Machine(*mac))
+    }
+
+    fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
+        let found = self.0.lock().unwrap().get(&address).copied();
+        Box::pin(async move { found.into_iter().collect() })
+    }
+}
+
 /// The central node of a world's site, in this process.
 pub struct Rig {
     pub central: Shared,
     pub clock: HandClock,
+    pub wire: Wire,
 }
 
 impl Rig {
     pub fn new(world: &World) -> Self {
         let site = config::load(&world.path("site.toml")).unwrap();
-        let clock = HandClock::new();
-        let central = daemon::build_with(site, Box::new(clock.clone())).unwrap();
-        Rig { central, clock }
+        let (clock, wire) = (HandClock::new(), Wire::default());
+        let central = daemon::build_with(site, Box::new(clock.clone()), Box::new(wire.clone())).unwrap();
+        Rig { central, clock, wire }
     }
 
     /// Time passes, and the watch looks as often as it does.
@@ -159,6 +183,8 @@ impl<'a> Machine<'a> {
             arch: None,
             address: Some(self.address),
             lease: Some(lease),
+            discovered: true,
+            relay_port: None,
         };
         self.rig.central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
     }

@@ -1,12 +1,13 @@
 //! Every firmware there could be: its questions by DHCP, written from RFC 2131, RFC 4578 and the PXE specification alone, and
 //! everything in the answers that could be the name of a file.
 
-use crate::world::DEADLINE;
+use crate::world::{DEADLINE, World};
 use meshd::id::MacAddr;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -101,6 +102,21 @@ pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool)
     let both =
         |client: &Firmware| [&offers, &acks].into_iter().filter_map(|all| all.get(&client.mac).cloned()).collect();
     clients.iter().map(|client| (*client, both(client))).collect()
+}
+
+/// [`walk`] for each client where its card is.
+pub fn walk_each(
+    world: &World,
+    clients: &[Firmware],
+    proxy: bool,
+    must: impl Fn(&Firmware) -> bool + Sync,
+) -> Vec<(Firmware, Vec<Named>)> {
+    let must = &must;
+    let walk_one = |client: Firmware| world.host(client.mac).inside(|| walk(&[client], proxy, must)).unwrap();
+    thread::scope(|scope| {
+        let walks: Vec<_> = clients.iter().map(|client| scope.spawn(move || walk_one(*client))).collect();
+        walks.into_iter().flat_map(|walk| walk.join().expect("no panic")).collect()
+    })
 }
 
 /// A client tells everybody which address it takes from another server, as all of them do.

@@ -79,12 +79,12 @@ impl Names {
 
 fn everything_that_is_named_is_served(site: &Site) {
     let world = site.start();
-    world.nodes.ip(&["address", "add", &format!("{ADDRESS}/24"), "dev", "eth0"]).unwrap();
+    let machine = PxeNode::new(&world, 1);
+    machine.host().ip(&["address", "add", &format!("{ADDRESS}/24"), "dev", "eth0"]).unwrap();
     let mut names = named_by_dhcp(&world, site.proxy);
     for name in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         names.add(name.to_owned(), "the contract");
     }
-    let machine = PxeNode::new(&world, 1);
     let entry = names.0.keys().find(|name| name.ends_with("/boot.ipxe")).expect("iPXE is given its script").clone();
     let scripts = scripts(&machine, &entry, site.proxy);
     assert!(scripts.values().any(|script| script.contains("/overlay/")), "a boot: {scripts:?}");
@@ -116,8 +116,7 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
         Firmware { arch, client: Client::ALL[usize::from(client)], mac }
     };
     let clients: Vec<_> = (0u8..3).flat_map(|client| ARCHES.map(move |arch| (client, arch))).map(firmware).collect();
-    let answers =
-        world.nodes.inside(|| ask::walk(&clients, proxy, |one| MUST.contains(&(one.arch, one.client)))).unwrap();
+    let answers = ask::walk_each(world, &clients, proxy, |one| MUST.contains(&(one.arch, one.client)));
     let mut names = Names::default();
     let mut answered = BTreeSet::new();
     for (Firmware { arch, client, .. }, answers) in answers {
@@ -139,12 +138,12 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
 /// What iPXE of each build is told, after its own DHCP and the entry script. Its overlay is fetched here.
 fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static str, String> {
     let ipxe = Firmware { arch: 7, client: Client::Ipxe, mac: machine.mac };
-    let answers = machine.world.nodes.inside(|| ask::walk(&[ipxe], proxy, |_| true)).unwrap();
+    let answers = machine.host().inside(|| ask::walk(&[ipxe], proxy, |_| true)).unwrap();
     let address = answers[0].1.last().expect("iPXE is answered").address;
     if proxy {
-        machine.world.nodes.inside(|| ask::take(ipxe, ADDRESS)).unwrap();
+        machine.host().inside(|| ask::take(ipxe, ADDRESS)).unwrap();
     } else {
-        machine.world.nodes.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+        machine.host().ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
         machine.address.set(Some(address));
     }
     let entry = machine.get(entry).unwrap().text();
@@ -186,7 +185,7 @@ fn fetch(machine: &PxeNode<'_>, name: &str, by: &str) -> Vec<u8> {
         let name = name.strip_prefix(&format!("tftp://{CENTRAL}/")).unwrap_or(name);
         let server = CENTRAL.parse().unwrap();
         let from = machine.address.get();
-        let size = machine.world.nodes.inside(|| tftp::size(server, name, from)).unwrap();
+        let size = machine.host().inside(|| tftp::size(server, name, from)).unwrap();
         let size = size.unwrap_or_else(|error| panic!("tsize of {name}, named by {by}: {error}"));
         let bytes = machine.tftp(name).unwrap_or_else(|error| panic!("{name}, named by {by}: {error}"));
         assert_eq!(size, bytes.len(), "tsize of {name}");

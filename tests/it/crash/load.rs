@@ -63,16 +63,20 @@ impl<'a> Load<'a> {
         self.world.nodes.inside(work).unwrap();
     }
 
+    /// Where this card is.
+    fn at<T: Send>(&self, mac: MacAddr, work: impl FnOnce() -> T + Send) -> T {
+        self.world.host(mac).inside(work).unwrap()
+    }
+
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::SeqCst)
     }
 
     fn ask_for_addresses(&self, mut dice: Dice) {
-        let socket = dhcp::client();
         while self.goes_on() {
             let number = u8::try_from(dice.below(CLIENTS)).unwrap();
             let (mac, uuid) = (MacAddr([0x52, 0x54, 0, 2, 0, number]), SystemUuid([number; 16]));
-            match dhcp::attempt(&socket, mac, uuid, As::Firmware(0)) {
+            match self.at(mac, || dhcp::attempt(&dhcp::client(), mac, uuid, As::Firmware(0))) {
                 Some(granted) => self.record.leased(granted.address, mac),
                 None => thread::park_timeout(BREATH),
             }
@@ -93,10 +97,10 @@ impl<'a> Load<'a> {
         let (mac, uuid) = machine(number);
         let silent = || io::Error::other("no answer");
         for who in [As::Firmware(0), As::Ipxe] {
-            let granted = dhcp::attempt(&dhcp::client(), mac, uuid, who).ok_or_else(silent)?;
+            let granted = self.at(mac, || dhcp::attempt(&dhcp::client(), mac, uuid, who)).ok_or_else(silent)?;
             self.record.leased(granted.address, mac);
             let address = format!("{}/24", granted.address);
-            self.world.nodes.ip(&["address", "replace", &address, "dev", "eth0"]).map_err(io::Error::other)?;
+            self.world.host(mac).ip(&["address", "replace", &address, "dev", "eth0"]).map_err(io::Error::other)?;
         }
         let from = self.record.address_of(mac).ok_or_else(silent)?;
         let id = Basis::Uuid(uuid).node_id();
@@ -113,7 +117,7 @@ impl<'a> Load<'a> {
             script = self.script(mac, uuid, from)?;
         }
         let url = script.split_whitespace().find(|word| word.contains("/overlay/")).ok_or_else(silent)?.to_owned();
-        let overlay = http::request("GET", &url, Some(from))?;
+        let overlay = self.at(mac, || http::request("GET", &url, Some(from)))?;
         if overlay.status != 200 {
             return Err(silent());
         }
@@ -122,21 +126,21 @@ impl<'a> Load<'a> {
         let Some((token, roots_pem)) = part.token.zip(part.roots_pem) else { return Err(silent()) };
         let boot = Boot { node: part.node, session: part.session, token: token.expose().clone(), roots_pem };
         assert_eq!(boot.node, id, "the overlay is this machine's");
-        self.enrol(boot, dice)
+        self.enrol(mac, boot, dice)
     }
 
     fn script(&self, mac: MacAddr, uuid: SystemUuid, from: Ipv4Addr) -> io::Result<String> {
         let url = format!(
             "http://{CENTRAL}:8080/boot/script?mac={mac}&uuid={uuid}&serial=S-{mac}&manufacturer=QEMU&product=crash&arch=x86_64"
         );
-        Ok(http::request("GET", &url, Some(from))?.text())
+        Ok(self.at(mac, || http::request("GET", &url, Some(from)))?.text())
     }
 
     /// With the same key again after a cut, as the agent does: the answer may have been lost.
-    fn enrol(&self, boot: Boot, dice: &mut Dice) -> io::Result<()> {
+    fn enrol(&self, mac: MacAddr, boot: Boot, dice: &mut Dice) -> io::Result<()> {
         let csr = client::csr();
         for _ in 0..3 {
-            match client::enrol(&boot, &csr) {
+            match self.at(mac, || client::enrol(&boot, &csr)) {
                 Ok(Ok(serial)) => {
                     self.record.enrolled(&boot, serial);
                     break;
@@ -148,7 +152,7 @@ impl<'a> Load<'a> {
         }
         // A thief with a key of its own, before and after restarts.
         if let Some(used) = self.record.used_token(dice) {
-            match client::enrol(&used, &client::csr()) {
+            match self.at(mac, || client::enrol(&used, &client::csr())) {
                 Ok(Ok(serial)) => self.record.fault(format!("a used token bought the certificate {serial}")),
                 Ok(Err(401)) | Err(_) => self.record.refused(),
                 Ok(Err(status)) => self.record.fault(format!("a used token was answered {status}")),

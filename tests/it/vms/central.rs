@@ -57,7 +57,7 @@ impl<'a> Machine<'a> {
         command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
         command.arg("--vm-dir").arg(&self.vms).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.agent = Some(self.world.nodes.spawn(&mut command).unwrap());
+        self.agent = Some(PxeNode::new(self.world, 1).host().spawn(&mut command).unwrap());
     }
 
     pub(super) fn kill(&mut self) {

@@ -95,7 +95,8 @@ fn a_terminal_that_sleeps_holds_up_neither_the_guest_nor_the_agent_and_is_told_w
     });
     // It stops: what is between it and the node is full after a while. That is little here, so that the while is short: the central
     // node gives up a terminal that is silent for longer than 90 seconds. These files are those of the network of who opens them.
-    for (network, bound) in [(&world.nodes, "tcp_wmem"), (&world.central, "tcp_rmem")] {
+    let node = PxeNode::new(&world, 1).host();
+    for (network, bound) in [(&node, "tcp_wmem"), (&world.central, "tcp_rmem")] {
         let narrow = || fs::write(format!("/proc/sys/net/ipv4/{bound}"), "4096 16384 32768");
         network.inside(narrow).unwrap().unwrap();
     }

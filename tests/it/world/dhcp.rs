@@ -90,7 +90,8 @@ fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
     None
 }
 
-fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
+/// A packet of a client: 1 DISCOVER, 3 REQUEST, 4 DECLINE, 7 RELEASE, with more options.
+pub fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let mut packet = vec![0; 236];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
     // Each program has its own: an answer to the one before, which had to ask twice, is not for this one.

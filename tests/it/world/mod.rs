@@ -9,15 +9,19 @@ pub mod unpack;
 
 use meshd::{
     catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
-    id::{Arch, Digest, Timestamp},
+    id::{Arch, Digest, MacAddr, Timestamp},
     lab::Namespace,
 };
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -47,6 +51,8 @@ pub struct World {
     pub site: PathBuf,
     pub central: Namespace,
     pub nodes: Namespace,
+    /// A namespace for each machine, with a network card of its own.
+    hosts: Mutex<BTreeMap<MacAddr, Namespace>>,
     daemon: Option<Child>,
 }
 
@@ -66,7 +72,7 @@ impl World {
         let central = Namespace::of(Path::new("ip"), Path::new(&name));
         let nodes = central.beside("n");
         let site = dir.path().join("site.toml");
-        let world = World { dir, site, central, nodes, daemon: None };
+        let world = World { dir, site, central, nodes, hosts: Mutex::default(), daemon: None };
         world.central.create().unwrap();
         world.nodes.create().unwrap();
         world
@@ -79,6 +85,21 @@ impl World {
         world.write_site(policy);
         world.write_image();
         world
+    }
+
+    /// A machine on the wire: a namespace whose `eth0` has this MAC address. It is made when it is first asked for.
+    pub fn host(&self, mac: MacAddr) -> Namespace {
+        let mut hosts = self.hosts.lock().unwrap();
+        let made = hosts.entry(mac).or_insert_with(|| {
+            let text = mac.to_string();
+            let host = self.nodes.beside(&text.replace(':', ""));
+            host.create().unwrap();
+            let card = ["link", "add", "link", "eth0", "name", "card", "address", &text, "netns", host.name()];
+            self.nodes.ip(&[&card[..], &["type", "macvlan", "mode", "bridge"]].concat()).unwrap();
+            host.ip(&["link", "set", "card", "name", "eth0", "up"]).unwrap();
+            host
+        });
+        made.clone()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -301,6 +322,9 @@ impl Drop for World {
             eprintln!("--- meshd's log\n{}", self.log_text());
         }
         self.kill();
+        for host in self.hosts.lock().unwrap().values() {
+            let _ = host.delete();
+        }
         let _ = self.nodes.delete();
         let _ = self.central.delete();
     }

@@ -5,7 +5,10 @@ use super::{
     dhcp::{self, As, Granted},
     eventually, http, tftp, unpack,
 };
-use meshd::id::{MacAddr, SystemUuid};
+use meshd::{
+    id::{MacAddr, SystemUuid},
+    lab::Namespace,
+};
 use serde_json::Value;
 use std::{
     cell::Cell,
@@ -64,15 +67,24 @@ impl<'a> PxeNode<'a> {
         }
     }
 
+    /// Where it runs: its own network card is the only one there.
+    pub fn host(&self) -> Namespace {
+        self.world.host(self.mac)
+    }
+
     fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.world.nodes.inside(work).unwrap()
+        self.host().inside(work).unwrap()
     }
 
     /// Takes part in DHCP, and configures the address as a machine does.
     pub fn dhcp(&self, who: As) -> Granted {
         let (mac, uuid) = (self.mac, self.uuid);
         let granted = self.inside(|| dhcp::obtain(mac, uuid, who));
-        self.world.nodes.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
+        let host = self.host();
+        if self.address.get() != Some(granted.address) {
+            host.ip(&["address", "flush", "dev", "eth0"]).unwrap();
+        }
+        host.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
         self.address.set(Some(granted.address));
         granted
     }
@@ -185,7 +197,7 @@ impl<'a> PxeNode<'a> {
         command.arg("run").arg("--config").arg(place("agent.json")).arg("--boot-file").arg(place("boot.json"));
         command.arg("--state-dir").arg(place("state")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = self.world.nodes.spawn(&mut command).unwrap();
+        let child = self.host().spawn(&mut command).unwrap();
         Agent { child, root }
     }
 }

@@ -158,8 +158,9 @@ impl Packet {
 
     /// Comes in on the interface with this place, from this sender.
     pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
-        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67 };
-        Outcome(engine.handle(now, &self.bytes(), origin, &|_| None))
+        let bytes = self.bytes();
+        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67, hardware: card_of(&bytes) };
+        Outcome(engine.handle(now, &bytes, origin, &NoMachines))
     }
 }
 
@@ -167,7 +168,13 @@ impl Packet {
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
-    Outcome(engine.handle(now, bytes, Origin { via: 0, source, local_port }, &|_| None))
+    let origin = Origin { via: 0, source, local_port, hardware: card_of(bytes) };
+    Outcome(engine.handle(now, bytes, origin, &NoMachines))
+}
+
+/// The card that a packet names: an honest client sends from it.
+pub fn card_of(bytes: &[u8]) -> Option<MacAddr> {
+    bytes.get(28..34).and_then(|octets| octets.try_into().ok()).map(MacAddr)
 }
 
 /// What came of a packet.

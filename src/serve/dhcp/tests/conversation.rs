@@ -1,7 +1,7 @@
 //! Each state of a client, each kind of firmware, and packets as real firmware sent them.
 
 use super::clients::*;
-use crate::config::DhcpMode;
+use crate::config::{DhcpMode, Link, Pool, Segment};
 use crate::fleet::Exchange;
 use crate::id::{ClientArch, unhex};
 use crate::serve::dhcp::*;
@@ -122,16 +122,27 @@ fn a_client_that_takes_another_servers_offer_is_left_alone() {
 
 #[test]
 fn a_relay_gets_the_answer_and_its_option_back() {
-    let mut engine = engine(pool(100, 200), Vec::new());
+    let relay = Ipv4Addr::new(10, 88, 0, 1);
+    let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
+    let segment = setup.segments[0].clone();
+    setup.segments.push(Segment { link: Link::Relay(relay), pool: Some(behind), ..segment });
+    let mut engine = Engine::new(setup, Vec::new());
     let circuit = b"\x01\x04port";
-    let packet = Packet::discover(mac(1), Who::Ipxe).via(ELSEWHERE).raw(OptionCode::RelayAgentInformation, circuit);
+    let packet = Packet::discover(mac(1), Who::Ipxe).via(relay).raw(OptionCode::RelayAgentInformation, circuit);
     let outcome = packet.to(&mut engine, at(0));
-    assert_eq!(outcome.expect(MessageType::Offer).to, ip(ELSEWHERE, 67));
+    assert_eq!(outcome.expect(MessageType::Offer).to, ip(relay, 67));
     let Some(Effect::Reply(Reply { packet, .. })) = outcome.0.first() else { panic!("{outcome:?}") };
     assert!(packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"), "option 82 as it came");
     let foreign = Ipv4Addr::new(10, 99, 0, 1);
     let outcome = Packet::discover(mac(1), Who::Ipxe).via(foreign).to(&mut engine, at(0));
     assert_eq!(outcome.0, [Effect::Note(Note::ForeignRelay(foreign))]);
+    let outcome = Packet::discover(mac(1), Who::Ipxe).via(ELSEWHERE).to(&mut engine, at(0));
+    assert_eq!(
+        outcome.0,
+        [Effect::Note(Note::ForeignRelay(ELSEWHERE))],
+        "anybody on a segment could claim to be a relay"
+    );
 }
 
 #[test]

@@ -191,8 +191,8 @@ fn asks_proxy_from_any_port() {
     for port in [68, 4011, 40_000] {
         let source = SocketAddrV4::new(own, port);
         let request = Packet::new(MessageType::Request, mac(1), Who::Pxe(7)).using(own).bytes();
-        let origin = Origin { via: 0, source, local_port: PROXY_PORT };
-        let outcome = Outcome(full(DhcpMode::Proxy).handle(at(0), &request, origin, &|_| None));
+        let origin = Origin { via: 0, source, local_port: PROXY_PORT, hardware: Some(mac(1)) };
+        let outcome = Outcome(full(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
         assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
     }
 }

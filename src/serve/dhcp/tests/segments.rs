@@ -184,9 +184,10 @@ fn a_reservation_by_node_is_for_any_card_of_it_but_for_one_at_a_time() {
     let reserved = Ipv4Addr::new(10, 77, 0, 20);
     let mut engine = site(vec![reserve(Whom::Node(node), 77, 20)], Vec::new());
     assert_eq!(boot(&mut engine, at(0), mac(1), Who::Ipxe), reserved, "option 97 tells who it is");
-    let known = |asked: MacAddr| -> Option<NodeId> { (asked == mac(1) || asked == mac(2)).then_some(node) };
+    let known = Cards([mac(1), mac(2)], node);
     let mut send = |who: u8, seconds: i64| {
-        let origin = Origin { via: 0, source: SocketAddrV4::new(NOBODY, 68), local_port: 67 };
+        let source = SocketAddrV4::new(NOBODY, 68);
+        let origin = Origin { via: 0, source, local_port: 67, hardware: Some(mac(who)) };
         let outcome = Outcome(engine.handle(at(seconds), &Packet::discover(mac(who), Who::Os).bytes(), origin, &known));
         outcome.expect(MessageType::Offer).address()
     };
@@ -258,5 +259,26 @@ proptest! {
             script.extend(bytes);
         }
         exercise(&script);
+    }
+}
+
+/// Two cards of one node.
+struct Cards([MacAddr; 2], NodeId);
+
+impl Machines for Cards {
+    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
+        self.0.contains(&mac).then_some(self.1)
+    }
+
+    fn keeps_address(&self, _: MacAddr) -> bool {
+        false
+    }
+
+    fn uses_address(&self, _: MacAddr, _: Ipv4Addr) -> bool {
+        false
+    }
+
+    fn relay_port(&self, _: MacAddr) -> Option<crate::fleet::RelayPort> {
+        None
     }
 }

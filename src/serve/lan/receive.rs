@@ -1,0 +1,201 @@
+//! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket does not tell it, so a packet socket
+//! receives, and a UDP socket that keeps the port only sends.
+
+use super::{datagram, ethernet, link_of, waiting_for};
+use crate::id::MacAddr;
+use nix::{
+    ifaddrs::getifaddrs,
+    sys::socket::{LinkAddr, bind, recvfrom},
+};
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
+    os::fd::AsRawFd,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// EtherType of IPv4.
+const ETH_P_IP: u16 = 0x0800;
+/// Packet type of a frame for another machine, which a bridge or a promiscuous interface passes on too.
+const OTHER_HOST: u8 = 3;
+/// Shortest time between two looks at this machine's addresses.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A packet that came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Sender, as the packet claims.
+    pub source: SocketAddrV4,
+    /// The port that it was sent to.
+    pub port: u16,
+    /// The Ethernet address that sent the frame; `None` if the interface is not Ethernet.
+    pub hardware: Option<MacAddr>,
+    /// Where in the buffer its payload is.
+    pub payload: Range<usize>,
+}
+
+/// Receives the UDP packets that come in on one interface for this machine, for some ports.
+pub struct Receiver {
+    socket: AsyncFd<Socket>,
+    interface: String,
+    index: usize,
+    is_ethernet: bool,
+    /// This machine's addresses and the broadcast addresses of its networks, and when they were looked up.
+    own: BTreeSet<Ipv4Addr>,
+    looked: Instant,
+}
+
+impl Receiver {
+    /// Opens it, with room for `buffer` bytes in the kernel. Needs a tokio runtime and CAP_NET_RAW.
+    pub fn open(interface: &str, ports: &[u16], buffer: usize) -> io::Result<Self> {
+        let link = link_of(interface)?;
+        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
+        socket.attach_filter(&filter(ports))?;
+        if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
+            // Without CAP_NET_ADMIN the kernel gives what net.core.rmem_max allows.
+            let _ = socket.set_recv_buffer_size(buffer);
+        }
+        bind(socket.as_raw_fd(), &link)?;
+        Ok(Receiver {
+            socket: waiting_for(socket)?,
+            interface: interface.to_owned(),
+            index: link.ifindex(),
+            is_ethernet: ethernet(&link).is_some(),
+            own: own_addresses(),
+            looked: Instant::now(),
+        })
+    }
+
+    /// Ready when there may be something to receive.
+    pub fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.socket.poll_read_ready(context).map(drop)
+    }
+
+    /// Receives one packet; `Ok(None)` for one that is not for this machine.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none, and what the kernel says.
+    pub fn try_receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+        let received = self.socket.try_io(Interest::READABLE, |socket| {
+            // MSG_TRUNC is not asked for: a packet that is longer than the buffer is cut, and refused by its length.
+            let read = recvfrom::<LinkAddr>(socket.as_raw_fd(), buffer);
+            read.map_err(io::Error::from)
+        })?;
+        let (length, Some(from)) = received else { return Ok(None) };
+        // Until the socket was bound, other interfaces were heard too.
+        if from.ifindex() != self.index || from.pkttype() == OTHER_HOST {
+            return Ok(None);
+        }
+        let Some(datagram) = buffer.get(..length).and_then(datagram::parse) else { return Ok(None) };
+        let (source, destination) = (datagram.source, datagram.destination);
+        let start = datagram.payload.as_ptr().addr().saturating_sub(buffer.as_ptr().addr());
+        let payload = start..start.saturating_add(datagram.payload.len());
+        if !self.is_own(*destination.ip()) {
+            return Ok(None);
+        }
+        let hardware = from.addr().map(MacAddr).filter(|_| self.is_ethernet);
+        Ok(Some(Received { source, port: destination.port(), hardware, payload }))
+    }
+
+    /// True for an address of this machine, and for broadcasts. A frame for this machine can carry a packet that it only routes.
+    fn is_own(&mut self, address: Ipv4Addr) -> bool {
+        if address.is_broadcast() || self.own.contains(&address) {
+            return true;
+        }
+        // Addresses change while this program runs.
+        if self.looked.elapsed() >= LOOK_EVERY {
+            (self.own, self.looked) = (own_addresses(), Instant::now());
+        }
+        self.own.contains(&address)
+    }
+
+    /// The interface that it receives on.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+}
+
+/// Makes a UDP socket send only: a [`Receiver`] receives for it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn send_only(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
+    SockRef::from(socket).attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
+}
+
+fn own_addresses() -> BTreeSet<Ipv4Addr> {
+    let all = getifaddrs().into_iter().flatten().flat_map(|entry| [entry.address, entry.broadcast]);
+    all.flatten().filter_map(|address| Some(address.as_sockaddr_in()?.ip())).collect()
+}
+
+// Instructions of classic BPF (linux/bpf_common.h).
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_HALF_BEHIND: u16 = 0x48;
+const LOAD_HEADER_LENGTH: u16 = 0xb1;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_SET: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+/// UDP packets to these ports that are no fragments; everything else stays in the kernel. It sees packets from their IP header on.
+fn filter(ports: &[u16]) -> Vec<SockFilter> {
+    let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
+    // From each of the three places, the jump to "drop" behind the comparisons.
+    let mut program = vec![
+        SockFilter::new(LOAD_BYTE, 0, 0, 9),
+        SockFilter::new(JUMP_EQUAL, 0, count.saturating_add(4), 17),
+        SockFilter::new(LOAD_HALF, 0, 0, 6),
+        SockFilter::new(JUMP_SET, count.saturating_add(2), 0, 0x3fff),
+        SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, 0),
+        SockFilter::new(LOAD_HALF_BEHIND, 0, 0, 2),
+    ];
+    for (place, port) in (0..count).zip(ports) {
+        program.push(SockFilter::new(JUMP_EQUAL, count.saturating_sub(place), 0, u32::from(*port)));
+    }
+    program.push(SockFilter::new(RETURN, 0, 0, 0));
+    program.push(SockFilter::new(RETURN, 0, 0, u32::MAX));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{future::poll_fn, net::UdpSocket};
+
+    #[tokio::test]
+    async fn packets_to_the_ports_are_received_and_others_are_not() {
+        let closed = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let port = closed.local_addr().expect("bound").port();
+        send_only(&closed).expect("a filter");
+        let Ok(mut receiver) = Receiver::open("lo", &[1, port], 65_536) else {
+            assert!(!rustix::process::geteuid().is_root(), "root may open packet sockets");
+            return;
+        };
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let beside = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        sender.send_to(b"not this", beside.local_addr().expect("bound")).expect("sent");
+        sender.send_to(b"this", ("127.0.0.1", port)).expect("sent");
+        let mut buffer = [0; 2048];
+        let received = loop {
+            poll_fn(|context| receiver.poll_ready(context)).await;
+            match receiver.try_receive(&mut buffer) {
+                Ok(Some(received)) => break received,
+                Ok(None) => {}
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+            }
+        };
+        assert_eq!(buffer.get(received.payload), Some(&b"this"[..]));
+        assert_eq!((received.port, received.hardware), (port, None), "lo is not Ethernet");
+        assert_eq!(received.source.port(), sender.local_addr().expect("bound").port());
+        closed.set_nonblocking(true).expect("it can be");
+        let nothing = closed.recv(&mut buffer).expect_err("the UDP socket only sends");
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+}
