@@ -52,6 +52,7 @@ mod output;
 mod retain;
 mod revisions;
 mod runs;
+mod sessions;
 mod tx;
 mod work;
 
@@ -69,6 +70,7 @@ pub use output::{Chunk, OutputLine, Outputs};
 pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
+use crate::fail;
 use crate::fleet::{Event, EventSeq};
 use flush::Flusher;
 use journal::Journal;
@@ -264,6 +266,18 @@ impl Store {
     /// Every event from now on, after it is durable.
     pub fn subscribe(&self) -> broadcast::Receiver<(EventSeq, Event)> {
         self.subscribers.subscribe()
+    }
+
+    /// Whether a change could be written now. After a failed write it tries that one again.
+    ///
+    /// # Errors
+    /// The disk is full, read-only or broken.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        if !fail::defends("store-readiness") {
+            return Ok(());
+        }
+        self.flusher.recover().await.map_err(StoreError::Write)?;
+        self.flusher.has_room().await.map_err(StoreError::Write)
     }
 
     /// Flushes what is left; called once, at the end.

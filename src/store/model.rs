@@ -1,14 +1,14 @@
 //! The state in memory, and the indexes that are derived from it.
 
 use super::{
-    MAX_IDLE_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_STRANGER_SESSIONS, MAX_UNKNOWN_NODES,
+    MAX_UNKNOWN_NODES,
     jobs::Jobs,
     retain::Retained,
+    sessions::{Age, age},
     tx::{Change, Staged},
     work::Work,
 };
-use crate::fail;
-use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions, Stage, StageMark};
+use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use crate::trust::{ApiToken, TokenRecord};
 use std::{
@@ -20,14 +20,6 @@ use std::{
 thread_local! {
     /// Nodes that somebody on this thread looked at.
     pub(crate) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// Which session came first: in the order in which they were stored, whatever the clock said then. Those of an older meshd, which wrote
-/// no order down, go by their time and before all others.
-type Age = (u64, Timestamp, BootSessionId);
-
-fn age(session: &BootSession) -> Age {
-    (session.order, session.opened_at, session.id)
 }
 
 /// Everything but events and audit log.
@@ -54,7 +46,7 @@ pub struct Model {
     /// Derived: the order that the next session has.
     pub(super) next_order: u64,
     /// Derived: all sessions, oldest first.
-    by_age: BTreeSet<Age>,
+    pub(super) by_age: BTreeSet<Age>,
     /// Derived: those of machines that nobody let in.
     pub(super) strangers: BTreeSet<Age>,
     /// Derived: those of them that came no further than DHCP.
@@ -209,40 +201,6 @@ impl Model {
         self.asked.get(key)
     }
 
-    /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
-    /// those that go in it.
-    pub(super) fn surplus_sessions(
-        &self,
-        newcomer: &BootSession,
-        more: isize,
-        goes: impl Fn(&BootSessionId) -> bool,
-    ) -> Vec<BootSessionId> {
-        let stays = |(.., id): &&Age| !goes(id);
-        let own = || self.by_mac.get(&newcomer.mac).into_iter().flatten().filter(stays);
-        let too_many = (own().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
-        let mut surplus: Vec<_> = own().take(too_many).map(|(.., id)| *id).collect();
-        let over = |count: usize, bound: usize| (count.saturating_add_signed(more) + 1).saturating_sub(bound);
-        // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
-        let (is_stranger, is_idle) = self.is_stranger(newcomer);
-        let excess = if is_idle { over(self.idle.len(), MAX_IDLE_SESSIONS) } else { 0 };
-        surplus.extend(self.idle.iter().filter(stays).map(|(.., id)| *id).take(excess));
-        let excess = if is_stranger { over(self.strangers.len(), MAX_STRANGER_SESSIONS) } else { 0 };
-        let oldest = self.idle.iter().chain(&self.strangers).filter(stays).map(|(.., id)| *id);
-        surplus.extend(oldest.take(excess.saturating_sub(surplus.len())));
-        let excess = over(self.sessions.len(), MAX_SESSIONS).saturating_sub(surplus.len());
-        surplus.extend(self.by_age.iter().filter(stays).map(|(.., id)| *id).take(excess));
-        surplus
-    }
-
-    /// Whether a session is of a machine that nobody let in; and whether that came no further than DHCP.
-    fn is_stranger(&self, session: &BootSession) -> (bool, bool) {
-        let is_let_in = |node: &Node| !matches!(node.phase, Phase::Discovered | Phase::Removed);
-        let own = session.node.and_then(|id| self.nodes.get(&id)).or_else(|| self.node_of_mac(session.mac));
-        let is_stranger = !own.is_some_and(is_let_in) && fail::defends("stranger-sessions");
-        let is_dhcp = |mark: &StageMark| matches!(mark.stage, Stage::Dhcp | Stage::IpxeDhcp | Stage::OsDhcp);
-        (is_stranger, is_stranger && session.stages.iter().all(is_dhcp))
-    }
-
     /// The node that has to go when one more is kept that nobody let in.
     pub(super) fn surplus_node(&self, newcomer: &Node) -> Option<NodeId> {
         let is_new = newcomer.phase == Phase::Discovered && !self.nodes.contains_key(&newcomer.id);
@@ -363,7 +321,7 @@ impl Model {
     pub(super) fn put_session(&mut self, session: BootSession) {
         let age = age(&session);
         if let Some(address) = session.address {
-            let newer = self.session_at(address).is_none_or(|other| self::age(other) <= age);
+            let newer = self.session_at(address).is_none_or(|other| super::sessions::age(other) <= age);
             if newer {
                 self.by_address.insert(address, session.id);
             }
@@ -376,7 +334,11 @@ impl Model {
         self.next_order = self.next_order.max(session.order + 1);
         let (is_stranger, is_idle) = self.is_stranger(&session);
         for (set, is_in) in [(&mut self.strangers, is_stranger), (&mut self.idle, is_idle)] {
-            if is_in { set.insert(age) } else { set.remove(&age) };
+            if is_in {
+                set.insert(age)
+            } else {
+                set.remove(&age)
+            };
         }
         self.sessions.insert(session.id, session);
     }

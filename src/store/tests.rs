@@ -205,8 +205,8 @@ fn flood_of_invented_macs_evicts_no_boot_of_others() {
     };
     let (of_node, of_new) = (session(1, 1, 0), open_session(u32::MAX, Stage::Script));
     put(&mut model, &[of_node.clone(), of_new.clone()]);
-    for n in 0..130 {
-        let flood: Vec<_> = (n * 1000..(n + 1) * 1000).map(|n| open_session(n, Stage::Dhcp)).collect();
+    for n in 0..300 {
+        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(n, Stage::Dhcp)).collect();
         put(&mut model, &flood);
     }
     assert!(model.session(of_node.id).is_some(), "a node that was let in, though it has only begun");
@@ -214,8 +214,8 @@ fn flood_of_invented_macs_evicts_no_boot_of_others() {
     assert_eq!(model.session_count(), MAX_IDLE_SESSIONS + 2);
     assert_eq!(model.by_mac.len(), MAX_IDLE_SESSIONS + 2);
     assert_eq!((model.idle.len(), model.strangers.len()), (MAX_IDLE_SESSIONS, MAX_IDLE_SESSIONS + 1));
-    for n in 0..100 {
-        let flood: Vec<_> = (n * 1000..(n + 1) * 1000).map(|n| open_session(1 << 24 | n, Stage::Script)).collect();
+    for n in 0..450 {
+        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(1 << 25 | n, Stage::Script)).collect();
         put(&mut model, &flood);
     }
     assert!(model.session(of_node.id).is_some());
@@ -258,6 +258,25 @@ async fn a_record_that_cannot_be_read_or_is_of_no_kind_is_refused_by_its_key() {
         let error = Store::open(dir.path()).err().expect("refused").to_string();
         assert!(error.contains(key), "{error}");
     }
+}
+
+#[tokio::test]
+async fn missing_store_next_to_an_authority_is_refused_until_confirmed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    std::fs::create_dir(dir.path().join("ca")).unwrap();
+    std::fs::write(dir.path().join("ca/ca.pem"), "the authority").unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    std::fs::remove_dir_all(dir.path().join(FOLDER)).unwrap();
+    let refused = || Store::open(dir.path()).err().expect("refused").to_string();
+    assert!(refused().contains("it is missing") && refused().contains("meshd backup restore"), "{}", refused());
+    assert!(!dir.path().join(FOLDER).exists(), "nothing was changed");
+    std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
+    assert!(refused().contains("confirm-new-store"));
+    std::fs::write(dir.path().join("confirm-new-store"), "").unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    assert!(!dir.path().join("confirm-new-store").exists(), "it is confirmed once");
+    Store::open(dir.path()).unwrap();
 }
 
 #[tokio::test]

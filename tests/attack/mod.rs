@@ -4,4 +4,5 @@
 mod boot_lan;
 mod certificates;
 pub mod client;
+mod evidence;
 mod tokens;

@@ -32,6 +32,7 @@ use crate::fail;
 use files::{Header, Kind, write_whole};
 use frame::{Check, Frames, HEAD};
 use numbered::{Index, Place};
+use rustix::fs::StatVfsMountFlags;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -44,6 +45,9 @@ use witness::Witness;
 
 /// A journal is written anew when it has grown by so many bytes, and to twice its size.
 const RENEW_AFTER: u64 = 32 << 20;
+
+/// With less room on its disk, in bytes, the next change may not be written.
+const MIN_ROOM: u64 = 64 << 10;
 
 /// A change in the making: all of it happens, or nothing.
 #[derive(Debug, Default)]
@@ -253,6 +257,18 @@ impl Journal {
     /// Takes numbered records out of memory that a store of an earlier release kept beyond today's bounds.
     pub fn forget(&self, log: Log, numbers: impl IntoIterator<Item = u64>) {
         numbers.into_iter().for_each(|number| self.index.remove(log, number));
+    }
+
+    /// Fails if the disk has no room for a change, or is read-only. Blocks.
+    pub fn has_room(&self) -> io::Result<()> {
+        let disk = rustix::fs::statvfs(&self.dir)?;
+        if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_ROOM {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
     }
 
     /// Flushes what is left, and makes the witness as durable as what it speaks of. Blocks.

@@ -9,8 +9,8 @@ use super::{
     renew_at,
     witness::{Said, Witness},
 };
-use crate::store::{READABLE, StoreError, VERSION};
 use crate::fail;
+use crate::store::{READABLE, StoreError, VERSION};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Length of a header that is read without the rest of its file, in bytes.
-const MAX_HEADER: u64 = 4096;
 /// A file of the store of version 1, which was another one.
 const VERSION_1: &str = "conf";
 
@@ -283,14 +281,6 @@ fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<
         return Err(damaged(path, frame.at, "it is another file of the store, or was renamed"));
     }
     Ok((header, frame))
-}
-
-/// The header of a file alone.
-pub(super) fn header(path: &Path) -> io::Result<Header> {
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(File::open(path)?, MAX_HEADER), &mut bytes)?;
-    let frame = Frames::of(&bytes).next().ok_or_else(|| io::Error::other("it has no beginning"))?;
-    serde_json::from_slice(frame.body).map_err(io::Error::other)
 }
 
 /// The numbered records have come as far as they should.

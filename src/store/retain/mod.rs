@@ -9,9 +9,12 @@
 //!
 //! Pure: the time is that of the records. What goes is removed in the transaction that brings the newer record.
 
+mod record;
+
+pub(super) use record::{Class, Record, Source};
+
 use crate::fail;
-use crate::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Who};
-use crate::id::{NodeId, Timestamp};
+use crate::id::Timestamp;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -24,175 +27,8 @@ const MAX_FOLDS: usize = 16_384;
 /// A folded record counts so long; then the next repeat begins a new one.
 const FOLD_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// What drives out what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Class {
-    /// An attack, or something that looks like one.
-    Alarm,
-    /// An operator did something.
-    Order,
-    /// Somebody was refused something.
-    Refusal,
-    /// What nodes do from day to day.
-    Routine,
-    /// What machines do that nobody let in.
-    Unknown,
-}
-
-/// Who causes records.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
-    /// Somebody without a name that meshd could check.
-    Nobody,
-    /// A node that was let in.
-    Node(NodeId),
-    /// An operator, a token, a rule, or meshd itself.
-    Caller(Who),
-}
-
-/// What one class may take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
-    /// Records that are kept.
-    pub(super) records: usize,
-    /// Records that a source writes at once.
-    pub(super) burst: u32,
-    /// Time in which a source gets one more.
-    pub(super) refill: Duration,
-    /// Folded records of a source that are told apart by more than their kind.
-    pub(super) distinct: usize,
-}
-
-const fn share(records: usize, burst: u32, refill_seconds: u64, distinct: usize) -> Share {
-    Share { records, burst, refill: Duration::from_secs(refill_seconds), distinct }
-}
-
-/// A kind of records that is kept this way.
-pub(super) trait Record: Clone {
-    /// What it is told apart by, for its bound.
-    fn class(&self) -> Class;
-    /// Who caused it, within its class.
-    fn source(&self) -> Source;
-    /// When.
-    fn at(&self) -> Timestamp;
-    /// What, in general, and what in particular: repeats agree in both.
-    fn topic(&self) -> (String, String);
-    /// Counts what an earlier record stands for.
-    fn add_earlier(&mut self, earlier: &Self);
-    /// What a class of these records may take.
-    fn share(class: Class) -> Share;
-}
-
-/// True if a condition is an everyday one: it is about a node's health, not about who it is.
-fn is_routine(condition: ConditionKind) -> bool {
-    matches!(
-        condition,
-        ConditionKind::WeakIdentity
-            | ConditionKind::BootStalled
-            | ConditionKind::BootLoop
-            | ConditionKind::OverlayMissing
-            | ConditionKind::RebootRequired
-            | ConditionKind::Drift
-            | ConditionKind::UnitDrift
-            | ConditionKind::CheckFailed
-            | ConditionKind::ImageMissing
-            | ConditionKind::RenderFailed
-    )
-}
-
-fn is_caller(who: &Who) -> bool {
-    matches!(who, Who::Operator(_) | Who::Token(_))
-}
-
-impl Record for Event {
-    fn class(&self) -> Class {
-        let is_nobodys = self.is_unknown || self.node.is_none();
-        match &self.kind {
-            _ if self.by.as_ref().is_some_and(|by| is_caller(&by.who)) => Class::Order,
-            EventKind::Raised { condition } | EventKind::Cleared { condition } if !is_routine(*condition) => Class::Alarm,
-            EventKind::OtherDhcpServer | EventKind::PoolExhausted => Class::Alarm,
-            EventKind::EnrolRefused | EventKind::BootRefused => Class::Refusal,
-            EventKind::Reloaded | EventKind::ReloadRefused | EventKind::BackedUp | EventKind::Restored => Class::Order,
-            EventKind::AuthorityChanged => Class::Order,
-            _ if is_nobodys => Class::Unknown,
-            _ => Class::Routine,
-        }
-    }
-
-    fn source(&self) -> Source {
-        match (&self.by, self.node) {
-            (Some(by), _) if is_caller(&by.who) => Source::Caller(by.who.clone()),
-            (_, Some(node)) if !self.is_unknown => Source::Node(node),
-            _ => Source::Nobody,
-        }
-    }
-
-    fn at(&self) -> Timestamp {
-        self.at
-    }
-
-    fn topic(&self) -> (String, String) {
-        let node = self.node.map(|node| node.to_string()).unwrap_or_default();
-        match &self.by {
-            Some(by) => (format!("{} {}", self.kind.word(), by.verb), node),
-            None => (self.kind.word().to_owned(), format!("{node} {}", self.detail)),
-        }
-    }
-
-    fn add_earlier(&mut self, earlier: &Self) {
-        self.count = self.count.saturating_add(earlier.count);
-        self.first_at = Some(earlier.first_at.unwrap_or(earlier.at));
-    }
-
-    fn share(class: Class) -> Share {
-        match class {
-            Class::Alarm => share(40_000, 200, 300, 64),
-            Class::Order => share(40_000, 2_000, 10, 4_096),
-            Class::Refusal => share(20_000, 200, 300, 64),
-            Class::Routine => share(80_000, 2_000, 10, 64),
-            // A rack of 10,000 new machines may power on at once.
-            Class::Unknown => share(20_000, 20_000, 1, 64),
-        }
-    }
-}
-
-impl Record for Audit {
-    fn class(&self) -> Class {
-        match self.outcome {
-            _ if !is_caller(&self.by.who) => Class::Routine,
-            AuditOutcome::Refused(_) => Class::Refusal,
-            AuditOutcome::Done | AuditOutcome::Failed(_) => Class::Order,
-        }
-    }
-
-    fn source(&self) -> Source {
-        match self.node {
-            Some(node) if self.by.who == Who::Node => Source::Node(node),
-            _ => Source::Caller(self.by.who.clone()),
-        }
-    }
-
-    fn at(&self) -> Timestamp {
-        self.at
-    }
-
-    fn topic(&self) -> (String, String) {
-        (format!("{} {}", self.by.verb, self.outcome.code()), self.target.clone().unwrap_or_default())
-    }
-
-    fn add_earlier(&mut self, earlier: &Self) {
-        self.count = self.count.saturating_add(earlier.count);
-        self.first_at = Some(earlier.first_at.unwrap_or(earlier.at));
-    }
-
-    fn share(class: Class) -> Share {
-        match class {
-            Class::Order => share(60_000, 2_000, 10, 4_096),
-            Class::Alarm | Class::Refusal => share(20_000, 200, 60, 64),
-            Class::Routine | Class::Unknown => share(20_000, 2_000, 10, 64),
-        }
-    }
-}
+/// Shortest time between two looks at what is over.
+const SWEEP: Duration = Duration::from_secs(60);
 
 /// The numbers of all records of one class that are kept.
 #[derive(Debug, Default)]
@@ -203,32 +39,31 @@ struct Ring {
 }
 
 impl Ring {
-    fn edit(&mut self, source: &Source, edit: impl FnOnce(&mut BTreeSet<u64>)) {
+    fn edit<R>(&mut self, source: &Source, edit: impl FnOnce(&mut BTreeSet<u64>) -> R) -> R {
         let mut own = self.by_source.remove(source).unwrap_or_default();
         self.by_size.remove(&(own.len(), source.clone()));
         self.total -= own.len();
-        edit(&mut own);
+        let result = edit(&mut own);
         self.total += own.len();
         if !own.is_empty() {
             self.by_size.insert((own.len(), source.clone()));
             self.by_source.insert(source.clone(), own);
         }
+        result
     }
 
     fn insert(&mut self, source: &Source, number: u64) {
-        self.edit(source, |own| drop(own.insert(number)));
+        self.edit(source, |own| own.insert(number));
     }
 
     fn remove(&mut self, source: &Source, number: u64) {
-        self.edit(source, |own| drop(own.remove(&number)));
+        self.edit(source, |own| own.remove(&number));
     }
 
     /// The oldest record of the source that has most.
     fn evict(&mut self) -> Option<u64> {
         let (_, source) = self.by_size.last()?.clone();
-        let mut oldest = None;
-        self.edit(&source, |own| oldest = own.pop_first());
-        oldest
+        self.edit(&source, BTreeSet::pop_first)
     }
 }
 
@@ -260,6 +95,8 @@ pub(super) struct Retained<T> {
     rings: BTreeMap<Class, Ring>,
     budgets: BTreeMap<(Class, Source), Budget>,
     folds: BTreeMap<Topic, Fold<T>>,
+    /// When budgets and folds that are over were forgotten last.
+    swept: Timestamp,
 }
 
 /// What becomes of new records.
@@ -273,7 +110,13 @@ pub(super) struct Taken<T> {
 
 impl<T> Default for Retained<T> {
     fn default() -> Self {
-        Retained { next: 0, rings: BTreeMap::new(), budgets: BTreeMap::new(), folds: BTreeMap::new() }
+        Retained {
+            next: 0,
+            rings: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            folds: BTreeMap::new(),
+            swept: Timestamp::EPOCH,
+        }
     }
 }
 
@@ -308,7 +151,8 @@ impl<T: Record> Retained<T> {
             let number = self.next;
             self.next += 1;
             let (class, source) = place(&record);
-            if !self.may_write(class, &source, record.at()) && fail::defends("evidence-folding") {
+            let may_fold = fail::defends("evidence-folding") && fail::defends("evidence-classes");
+            if may_fold && !self.may_write(class, &source, record.at()) {
                 taken.gone.extend(self.fold(class, &source, number, &mut record));
             }
             taken.gone.extend(self.keep(class, &source, number));
@@ -345,7 +189,7 @@ impl<T: Record> Retained<T> {
         let mut key = (class, source.clone());
         let burst = T::share(class).burst;
         if self.budgets.len() >= MAX_BUDGETS && !self.budgets.contains_key(&key) {
-            self.budgets.retain(|_, budget| budget.left < burst || budget.folds > 0);
+            self.sweep(now);
             if self.budgets.len() >= MAX_BUDGETS {
                 key.1 = Source::Nobody;
             }
@@ -373,7 +217,7 @@ impl<T: Record> Retained<T> {
     fn topic(&mut self, class: Class, source: &Source, record: &T) -> Topic {
         let now = record.at();
         if self.folds.len() >= MAX_FOLDS {
-            self.close_old(now);
+            self.sweep(now);
         }
         let (kind, subject) = record.topic();
         let topic = (class, source.clone(), kind.clone(), Some(subject));
@@ -392,28 +236,38 @@ impl<T: Record> Retained<T> {
         topic
     }
 
-    /// Closes folded records that count no longer.
-    fn close_old(&mut self, now: Timestamp) {
+    /// Forgets folded records that count no longer, and budgets that are whole; at most once in [`SWEEP`].
+    fn sweep(&mut self, now: Timestamp) {
+        if now.since(self.swept).max(self.swept.since(now)) < SWEEP {
+            return;
+        }
+        self.swept = now;
         let budgets = &mut self.budgets;
         self.folds.retain(|(class, source, _, subject), fold| {
             let stays = now.since(fold.record.at()) <= FOLD_LIFE;
-            if !stays && subject.is_some()
+            if !stays
+                && subject.is_some()
                 && let Some(budget) = budgets.get_mut(&(*class, source.clone()))
             {
                 budget.folds = budget.folds.saturating_sub(1);
             }
             stays
         });
+        let is_whole =
+            |class: Class, budget: &Budget| now.since(budget.at) > T::share(class).refill * T::share(class).burst;
+        budgets.retain(|(class, _), budget| budget.folds > 0 || !is_whole(*class, budget));
     }
 }
 
 /// Class and source of a record.
 fn place<T: Record>(record: &T) -> (Class, Source) {
-    let class = if fail::defends("evidence-classes") { record.class() } else { Class::Routine };
+    if !fail::defends("evidence-classes") {
+        return (Class::Routine, Source::Nobody);
+    }
+    let class = record.class();
     let source = if fail::defends("evidence-shares") { record.source() } else { Source::Nobody };
     (class, source)
 }
 
 #[cfg(test)]
-#[path = "retain_tests.rs"]
 mod tests;
