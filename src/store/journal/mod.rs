@@ -49,11 +49,14 @@ const RENEW_AFTER: u64 = 32 << 20;
 /// With less room on its disk, in bytes, the next change may not be written.
 const MIN_ROOM: u64 = 64 << 10;
 
+/// Where in the body of a change a value begins, and its length; `None`: the record is removed.
+type Within = Option<(usize, usize)>;
+
 /// A change in the making: all of it happens, or nothing.
 #[derive(Debug, Default)]
 pub struct Batch {
     body: Vec<u8>,
-    numbered: Vec<(Log, u64, Option<(usize, usize)>)>,
+    numbered: Vec<(Log, u64, Within)>,
 }
 
 impl Batch {
