@@ -130,7 +130,7 @@ fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
 
 /// Opens the store, which reads and checks all of it, and writes down that it was restored.
 async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
-    let store = Store::open(&fresh.join("state"))?;
+    let store = Store::open_restored(&fresh.join("state"))?;
     let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
     let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());

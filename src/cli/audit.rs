@@ -3,6 +3,7 @@
 use super::{
     Context, Failure,
     client::segment,
+    events::times,
     print::{Output, table},
     wait,
 };
@@ -45,7 +46,10 @@ fn rows(lines: &[AuditView]) -> String {
             audit.target.clone().unwrap_or_default(),
             audit.outcome.code().to_owned(),
             audit.by.reason.clone().unwrap_or_default(),
-            audit.detail.clone(),
+            match audit.count {
+                1 => audit.detail.clone(),
+                count => format!("{} {}", audit.detail, times(count, audit.first_at)).trim().to_owned(),
+            },
         ]
     });
     table(["at", "actor", "verb", "target", "outcome", "reason", "detail"], rows)

@@ -6,6 +6,7 @@ use super::{
     print::{Output, clean, wrapped},
     wait,
 };
+use crate::id::Timestamp;
 use crate::serve::admin::view::EventView;
 use clap::Args;
 
@@ -43,6 +44,11 @@ impl Events {
     }
 }
 
+/// How often something happened, and since when.
+pub(super) fn times(count: u32, first: Option<Timestamp>) -> String {
+    first.map_or_else(|| format!("({count} times)"), |first| format!("({count} times since {first})"))
+}
+
 fn line(event: &EventView) -> String {
     let node = event.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
     let more = match (event.stage, event.from.zip(event.to), event.condition) {
@@ -57,7 +63,8 @@ fn line(event: &EventView) -> String {
         Some(reason) => format!("({}: {})", by.who, clean(reason)),
         None => format!("({})", by.who),
     });
-    let more = [more, detail, by.unwrap_or_default()]
+    let times = event.count.map(|count| times(count, event.first_at));
+    let more = [more, detail, by.unwrap_or_default(), times.unwrap_or_default()]
         .into_iter()
         .filter(|text| !text.is_empty())
         .collect::<Vec<_>>()

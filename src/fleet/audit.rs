@@ -1,6 +1,9 @@
 //! The audit log: every order, by whom, why, and what came of it; those that were refused, too.
 
-use super::{By, Event, EventKind};
+use super::{
+    By, Event, EventKind,
+    event::{is_once, once},
+};
 use crate::id::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -53,12 +56,19 @@ pub struct Audit {
     /// For people; never a secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
+    /// How often it was ordered: repeats of an actor that is over its budget are folded into one line.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub count: u32,
+    /// The first of these times; `None` if it was ordered once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_at: Option<Timestamp>,
 }
 
 impl Audit {
     /// An order that was followed.
     pub fn done(at: Timestamp, by: By) -> Self {
-        Audit { at, by, target: None, node: None, outcome: AuditOutcome::Done, detail: String::new() }
+        let (outcome, detail) = (AuditOutcome::Done, String::new());
+        Audit { at, by, target: None, node: None, outcome, detail, count: 1, first_at: None }
     }
 
     /// What an event says of the order that it came of; `None` if it came of none.

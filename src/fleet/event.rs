@@ -4,6 +4,9 @@ use super::{By, Cause, Condition, ConditionKind, Phase, Stage};
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+/// Most characters of an event's detail.
+pub const MAX_EVENT_DETAIL: usize = 4000;
+
 /// Place of an event in the record; grows by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -201,13 +204,41 @@ pub struct Event {
     /// The order that it came of, where it came of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
+    /// How often it happened: repeats of a source that is over its budget are folded into one record.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub count: u32,
+    /// The first of these times; `None` if it happened once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_at: Option<Timestamp>,
+    /// Nobody let its node in when it happened: such events are kept apart from those of known nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unknown: bool,
+}
+
+/// The count of a record that stands for one time.
+pub(super) fn once() -> u32 {
+    1
+}
+
+/// True if a record stands for one time.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+pub(super) fn is_once(count: &u32) -> bool {
+    *count == 1
 }
 
 impl Event {
     /// An event that an actor or an order caused; refine it with the methods below.
     pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
         let Cause { actor, by } = cause.into();
-        Event { at, node: None, session: None, actor, kind, detail: detail.into(), by }
+        let detail = detail.into();
+        Event { at, node: None, session: None, actor, kind, detail, by, count: 1, first_at: None, is_unknown: false }
+    }
+
+    /// Cuts the detail at [`MAX_EVENT_DETAIL`]: a record has a bounded size.
+    pub fn bound_detail(&mut self) {
+        if let Some((end, _)) = self.detail.char_indices().nth(MAX_EVENT_DETAIL) {
+            self.detail.truncate(end);
+        }
     }
 
     /// Names the node.

@@ -1,9 +1,6 @@
 //! The audit log: appended in the transaction of the change that it speaks of, never edited, bounded.
 
-use super::{
-    Store, StoreError,
-    journal::{AUDIT, Batch},
-};
+use super::{Store, StoreError, journal::AUDIT};
 use crate::fleet::{Audit, AuditSeq, Who};
 use crate::id::{CorrelationId, NodeId};
 
@@ -30,18 +27,10 @@ impl AuditFilter {
     }
 }
 
-/// Writes lines from a place on; the journal lets the oldest go beyond the bound.
-pub(super) fn write(batch: &mut Batch, next: AuditSeq, lines: &[Audit]) -> Result<(), StoreError> {
-    for (seq, audit) in (next.0..).zip(lines) {
-        batch.insert(AUDIT.key(seq), serde_json::to_vec(audit).map_err(StoreError::Encode)?);
-    }
-    Ok(())
-}
-
 impl Store {
     /// The place of the next line of the audit log.
     pub fn next_audit(&self) -> AuditSeq {
-        self.read(|model| model.next_audit)
+        self.read(|model| AuditSeq(model.audit_log.next()))
     }
 
     /// Lines of the audit log in their order, the newest `limit` of those that fit.

@@ -87,6 +87,12 @@ impl Flusher {
         });
     }
 
+    /// Fails if the disk has no room for a change, or is read-only.
+    pub(super) async fn has_room(&self) -> io::Result<()> {
+        let journal = Arc::clone(&self.journal);
+        blocking(move || journal.has_room()).await
+    }
+
     /// Flushes what is left; called once, at the end.
     pub(super) async fn close(&self) -> io::Result<()> {
         let _turn = self.turn.lock().await;

@@ -19,6 +19,8 @@
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](crate::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](crate::fleet::Event) |
 //!
+//! **Retention.** [`retain`] decides which events and audit lines are kept, by classes that cannot drive out each other.
+//!
 //! **Memory.** All but events and audit log is held in a [`Model`] too; reads never touch the disk.
 //!
 //! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is given to the journal as one batch, then shown
@@ -47,8 +49,10 @@ mod kept;
 mod model;
 mod open;
 mod output;
+mod retain;
 mod revisions;
 mod runs;
+mod sessions;
 mod tx;
 mod work;
 
@@ -66,6 +70,7 @@ pub use output::{Chunk, OutputLine, Outputs};
 pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
+use crate::fail;
 use crate::fleet::{Event, EventSeq};
 use flush::Flusher;
 use journal::Journal;
@@ -80,12 +85,9 @@ use std::{
 use tokio::sync::broadcast;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
-pub const VERSION: &str = "2";
-/// Events kept; the oldest go first.
-pub const MAX_EVENTS: u64 = 200_000;
-/// Lines of the audit log that are kept, whatever their age; the oldest go first. An operator who gives an order a minute fills it in
-/// two months.
-pub const MAX_AUDIT: u64 = 100_000;
+pub const VERSION: &str = "3";
+/// Versions of files that can be read. Version 2 had events and audit lines without gaps in their numbers.
+pub const READABLE: [&str; 2] = ["2", VERSION];
 /// Tokens of the admin plane.
 pub const MAX_API_TOKENS: usize = 1000;
 /// Orders with a key that are remembered; the oldest go first. Three for each node of the largest rack in a day.
@@ -98,8 +100,12 @@ pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
 pub const MAX_JOBS: usize = 512;
 /// Boot sessions kept of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
-/// Boot sessions kept in all; beyond it the oldest go, so that a flood of invented MAC addresses cannot fill the store.
+/// Boot sessions kept in all; beyond it the oldest go.
 pub const MAX_SESSIONS: usize = 100_000;
+/// Of them, those of machines that nobody let in: four for each unknown machine of the largest rack.
+pub const MAX_STRANGER_SESSIONS: usize = 40_000;
+/// Of these, those that came no further than DHCP: an invented MAC address costs one of them, and drives out another one.
+pub const MAX_IDLE_SESSIONS: usize = 20_000;
 /// Nodes kept that nobody ever let in; beyond it the one that was seen least recently goes, so that a flood of invented
 /// machines cannot fill the store. Twice the largest rack, so that one that powers on for the first time fits.
 pub const MAX_UNKNOWN_NODES: usize = 20_000;
@@ -134,6 +140,31 @@ pub enum StoreError {
         at: usize,
         /// What is wrong.
         what: &'static str,
+    },
+    /// The commit marker of a journal is missing or altered.
+    #[error(
+        "cannot open the store: its commit marker {} is missing or altered, so acknowledged changes may be missing. Nothing was changed; \
+         restore the last backup with `meshd backup restore`, or create the empty file {} to accept the journal as it is", path.display(), accept.display()
+    )]
+    Marker {
+        /// The marker.
+        path: PathBuf,
+        /// The file by which an operator accepts the journal.
+        accept: PathBuf,
+    },
+    /// The site has a certificate authority, and no store.
+    #[error(
+        "cannot open the store {}: it is missing, but the site has a certificate authority in {}. Nothing was changed; put the store back, \
+         restore the last backup with `meshd backup restore`, or create the empty file {} to begin without any record of nodes, tokens and orders",
+        path.display(), authority.display(), confirm.display()
+    )]
+    Missing {
+        /// Where the store should be.
+        path: PathBuf,
+        /// The authority's folder.
+        authority: PathBuf,
+        /// The file by which an operator confirms an empty store.
+        confirm: PathBuf,
     },
     /// Written by another version of meshd.
     #[error("the store has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it")]
@@ -207,15 +238,16 @@ impl Store {
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
-        let staged = tx.into_staged();
+        let mut staged = tx.into_staged();
         if staged.is_empty() {
             return Ok((result, None));
         }
-        let events = staged.numbered_events(model.next_event);
-        let number = self.journal.append(staged.to_batch(&events, model.next_audit)?);
+        let events = model.event_log.take(std::mem::take(&mut staged.events));
+        let audit = model.audit_log.take(std::mem::take(&mut staged.audit));
+        let number = self.journal.append(staged.to_batch(&events, &audit)?);
         model.apply(staged);
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        unsent.extend(events.into_iter().map(|event| (number, event)));
+        unsent.extend(events.all.into_iter().map(|(seq, event)| (number, (EventSeq(seq), event))));
         Ok((result, Some(number)))
     }
 
@@ -234,6 +266,18 @@ impl Store {
     /// Every event from now on, after it is durable.
     pub fn subscribe(&self) -> broadcast::Receiver<(EventSeq, Event)> {
         self.subscribers.subscribe()
+    }
+
+    /// Whether a change could be written now. After a failed write it tries that one again.
+    ///
+    /// # Errors
+    /// The disk is full, read-only or broken.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        if !fail::defends("store-readiness") {
+            return Ok(());
+        }
+        self.flusher.recover().await.map_err(StoreError::Write)?;
+        self.flusher.has_room().await.map_err(StoreError::Write)
     }
 
     /// Flushes what is left; called once, at the end.

@@ -1,12 +1,14 @@
 //! The state in memory, and the indexes that are derived from it.
 
 use super::{
-    MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNKNOWN_NODES,
+    MAX_UNKNOWN_NODES,
     jobs::Jobs,
+    retain::Retained,
+    sessions::{Age, age},
     tx::{Change, Staged},
     work::Work,
 };
-use crate::fleet::{Asked, AuditSeq, BootSession, EventSeq, History, Lease, Node, Phase, Revisions};
+use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
 use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use crate::trust::{ApiToken, TokenRecord};
 use std::{
@@ -18,14 +20,6 @@ use std::{
 thread_local! {
     /// Nodes that somebody on this thread looked at.
     pub(crate) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// Which session came first: in the order in which they were stored, whatever the clock said then. Those of an older meshd, which wrote
-/// no order down, go by their time and before all others.
-type Age = (u64, Timestamp, BootSessionId);
-
-fn age(session: &BootSession) -> Age {
-    (session.order, session.opened_at, session.id)
 }
 
 /// Everything but events and audit log.
@@ -48,19 +42,23 @@ pub struct Model {
     /// Derived: tokens of a node.
     by_node: BTreeMap<NodeId, BTreeSet<Digest>>,
     /// Derived: sessions of a MAC, oldest first.
-    by_mac: BTreeMap<MacAddr, BTreeSet<Age>>,
+    pub(super) by_mac: BTreeMap<MacAddr, Vec<Age>>,
     /// Derived: the order that the next session has.
     pub(super) next_order: u64,
     /// Derived: all sessions, oldest first.
-    by_age: BTreeSet<Age>,
-    /// Derived: those of them that belong to no node yet.
-    nameless: BTreeSet<Age>,
+    pub(super) by_age: BTreeSet<Age>,
+    /// Derived: those of machines that nobody let in.
+    pub(super) strangers: BTreeSet<Age>,
+    /// Derived: those of them that came no further than DHCP.
+    pub(super) idle: BTreeSet<Age>,
     /// Derived: nodes that nobody let in, and removed ones, the one first that was seen least recently.
     unknown: BTreeSet<(Timestamp, NodeId)>,
     /// Derived: the newest session at an address.
     by_address: BTreeMap<Ipv4Addr, BootSessionId>,
-    pub(super) next_event: EventSeq,
-    pub(super) next_audit: AuditSeq,
+    /// Derived: which events are kept.
+    pub(super) event_log: Retained<Event>,
+    /// Derived: which audit lines are kept.
+    pub(super) audit_log: Retained<Audit>,
 }
 
 impl Model {
@@ -108,7 +106,7 @@ impl Model {
 
     /// The newest boot session of every MAC address.
     pub fn newest_sessions(&self) -> impl Iterator<Item = &BootSession> {
-        let newest = self.by_mac.values().filter_map(BTreeSet::last);
+        let newest = self.by_mac.values().filter_map(|own| own.last());
         newest.filter_map(|(.., id)| self.sessions.get(id))
     }
 
@@ -203,27 +201,6 @@ impl Model {
         self.asked.get(key)
     }
 
-    /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
-    /// those that go in it.
-    pub(super) fn surplus_sessions(
-        &self,
-        newcomer: &BootSession,
-        more: isize,
-        goes: impl Fn(&BootSessionId) -> bool,
-    ) -> Vec<BootSessionId> {
-        let stays = |(.., id): &&Age| !goes(id);
-        let own = || self.by_mac.get(&newcomer.mac).into_iter().flatten().filter(stays);
-        let too_many = (own().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
-        let mut surplus: Vec<_> = own().take(too_many).map(|(.., id)| *id).collect();
-        let all = self.sessions.len().saturating_add_signed(more + 1);
-        let excess = all.saturating_sub(MAX_SESSIONS + surplus.len());
-        // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
-        let flooded = self.nameless.len() > MAX_SESSIONS / 2;
-        let oldest = if flooded { &self.nameless } else { &self.by_age };
-        surplus.extend(oldest.iter().filter(stays).map(|(.., id)| *id).take(excess));
-        surplus
-    }
-
     /// The node that has to go when one more is kept that nobody let in.
     pub(super) fn surplus_node(&self, newcomer: &Node) -> Option<NodeId> {
         let is_new = newcomer.phase == Phase::Discovered && !self.nodes.contains_key(&newcomer.id);
@@ -232,8 +209,6 @@ impl Model {
     }
 
     pub(super) fn apply(&mut self, staged: Staged) {
-        self.next_event.0 += staged.events.len() as u64;
-        self.next_audit.0 += staged.audit.len() as u64;
         // A MAC address may move from one node to another in one change.
         staged.nodes.keys().for_each(|id| self.unname(*id));
         for (id, change) in staged.nodes {
@@ -346,18 +321,24 @@ impl Model {
     pub(super) fn put_session(&mut self, session: BootSession) {
         let age = age(&session);
         if let Some(address) = session.address {
-            let newer = self.session_at(address).is_none_or(|other| self::age(other) <= age);
+            let newer = self.session_at(address).is_none_or(|other| super::sessions::age(other) <= age);
             if newer {
                 self.by_address.insert(address, session.id);
             }
         }
-        self.by_mac.entry(session.mac).or_default().insert(age);
+        let own = self.by_mac.entry(session.mac).or_insert_with(|| Vec::with_capacity(1));
+        if let Err(place) = own.binary_search(&age) {
+            own.insert(place, age);
+        }
         self.by_age.insert(age);
         self.next_order = self.next_order.max(session.order + 1);
-        if session.node.is_none() {
-            self.nameless.insert(age);
-        } else {
-            self.nameless.remove(&age);
+        let (is_stranger, is_idle) = self.is_stranger(&session);
+        for (set, is_in) in [(&mut self.strangers, is_stranger), (&mut self.idle, is_idle)] {
+            if is_in {
+                set.insert(age)
+            } else {
+                set.remove(&age)
+            };
         }
         self.sessions.insert(session.id, session);
     }
@@ -366,9 +347,10 @@ impl Model {
         let Some(session) = self.sessions.remove(&id) else { return };
         let age = age(&session);
         self.by_age.remove(&age);
-        self.nameless.remove(&age);
+        self.strangers.remove(&age);
+        self.idle.remove(&age);
         if let Some(own) = self.by_mac.get_mut(&session.mac) {
-            own.remove(&age);
+            own.retain(|other| *other != age);
             if own.is_empty() {
                 self.by_mac.remove(&session.mac);
             }

@@ -2,31 +2,90 @@
 
 use super::{
     Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,
-    journal::{AUDIT, EVENTS, Journal, Records},
+    journal::{AUDIT, EVENTS, Journal, Log, Records},
+    retain::{Record, Retained},
 };
-use crate::fleet::{AuditSeq, EventSeq};
+use crate::fail;
 use serde::de::DeserializeOwned;
 use std::{
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, RwLock},
 };
 use tokio::sync::broadcast;
 
 /// Folder of the store within the state folder.
 pub const FOLDER: &str = "store";
+/// Folder of the certificate authority within the state folder.
+const AUTHORITY: &str = "ca";
+/// Made by an operator in the state folder, to begin without a store that was lost; removed when it was used.
+const CONFIRM: &str = "confirm-new-store";
 
 impl Store {
-    /// Opens the store below a state folder, making it if it is not there. Blocks.
+    /// Opens the store below a state folder, making it if nothing of the site is there. Blocks.
+    ///
+    /// # Errors
+    /// The store is held, damaged or of another version; its commit marker is missing; or it is missing itself, next to the site's
+    /// certificate authority.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        let (journal, records) = Journal::open(&state_dir.join(FOLDER))?;
+        let confirmed = check_new(state_dir)?;
+        let opened = Self::of(Journal::open(&state_dir.join(FOLDER))?)?;
+        if let Some(confirmed) = confirmed {
+            fs::remove_file(&confirmed).map_err(|source| StoreError::Open { path: confirmed, source })?;
+        }
+        Ok(opened)
+    }
+
+    /// Opens the store below a state folder that a backup brought: its files are known to be whole, and have no commit marker. Blocks.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_restored(state_dir: &Path) -> Result<Self, StoreError> {
+        Self::of(Journal::open_whole(&state_dir.join(FOLDER))?)
+    }
+
+    fn of((journal, records): (Journal, Records)) -> Result<Self, StoreError> {
         let mut model = load(&records)?;
-        model.next_event = EventSeq(journal.next(EVENTS));
-        model.next_audit = AuditSeq(journal.next(AUDIT));
+        load_log(&journal, EVENTS, "event", &mut model.event_log)?;
+        load_log(&journal, AUDIT, "audit", &mut model.audit_log)?;
         let journal = Arc::new(journal);
         let flusher = Flusher::new(Arc::clone(&journal));
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_BACKLOG);
         Ok(Store { journal, model: RwLock::new(model), flusher, subscribers, unsent: Mutex::default() })
     }
+}
+
+/// A store that is missing next to a certificate authority was lost: the site is not new. Gives the file by which an operator confirmed
+/// to begin without it.
+fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
+    let (path, authority, confirm) = (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
+    let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+    if !is_empty(&path) || is_empty(&authority) || !fail::defends("missing-store") {
+        return Ok(None);
+    }
+    if !confirm.exists() {
+        return Err(StoreError::Missing { path, authority, confirm });
+    }
+    tracing::warn!(store = %path.display(), "the store is missing; the site begins without it, as an operator confirmed");
+    Ok(Some(confirm))
+}
+
+/// Reads which numbered records are kept. Those beyond the bounds, which an earlier release had not, go.
+fn load_log<T: Record + DeserializeOwned>(
+    journal: &Journal,
+    log: Log,
+    kind: &str,
+    retained: &mut Retained<T>,
+) -> Result<(), StoreError> {
+    let mut gone = Vec::new();
+    for record in journal.all(log) {
+        let (number, value) = record.map_err(StoreError::Read)?;
+        let record: T = decode(&format!("{kind}/{number}"), &value)?;
+        gone.extend(retained.load(number, &record));
+    }
+    retained.go_on_at(journal.next(log));
+    journal.forget(log, gone);
+    Ok(())
 }
 
 fn load(records: &Records) -> Result<Model, StoreError> {

@@ -167,14 +167,19 @@ async fn a_flood_of_invented_machines_drives_out_itself_and_nobody_who_was_let_i
     assert!(!first && kept);
 }
 
+fn open_session(n: u32, stage: Stage) -> BootSession {
+    let [a, b, c, d] = n.to_be_bytes();
+    let name = BootSessionId(std::array::from_fn(|at| n.to_be_bytes()[at % 4]));
+    BootSession::open(name, MacAddr([2, 1, a, b, c, d]), stage, Timestamp::from_millis(i64::from(n)))
+}
+
 #[test]
 fn many_sessions_in_one_change_keep_to_the_bound_of_all() {
     let mut model = Model::default();
-    let name = |n: u32| BootSessionId(std::array::from_fn(|at| n.to_be_bytes()[at % 4]));
-    let open = |n: u32| {
-        let [_, a, b, c] = n.to_be_bytes();
-        BootSession::open(name(n), MacAddr([2, 0, 0, a, b, c]), Stage::Dhcp, Timestamp::from_millis(i64::from(n)))
-    };
+    let mut known = node(1);
+    known.change(PhaseChange::Approve).unwrap();
+    model.put_node(known.clone());
+    let open = |n: u32| BootSession { node: Some(known.id), ..open_session(n, Stage::Online) };
     let full = u32::try_from(MAX_SESSIONS).unwrap();
     (0..full - 5).for_each(|n| model.put_session(open(n)));
     let mut tx = Tx::new(&model);
@@ -182,7 +187,39 @@ fn many_sessions_in_one_change_keep_to_the_bound_of_all() {
     let staged = tx.into_staged();
     model.apply(staged);
     assert_eq!(model.sessions.len(), MAX_SESSIONS);
-    assert!(model.session(name(14)).is_none() && model.session(name(15)).is_some(), "the oldest went");
+    let is_kept = |n: u32| model.session(open(n).id).is_some();
+    assert!(!is_kept(14) && is_kept(15), "the oldest went");
+}
+
+#[test]
+fn flood_of_invented_macs_evicts_no_boot_of_others() {
+    let mut model = Model::default();
+    let mut known = node(1);
+    known.change(PhaseChange::Approve).unwrap();
+    model.put_node(known);
+    let put = |model: &mut Model, sessions: &[BootSession]| {
+        let mut tx = Tx::new(model);
+        sessions.iter().for_each(|session| tx.put_session(session.clone()));
+        let staged = tx.into_staged();
+        model.apply(staged);
+    };
+    let (of_node, of_new) = (session(1, 1, 0), open_session(u32::MAX, Stage::Script));
+    put(&mut model, &[of_node.clone(), of_new.clone()]);
+    for n in 0..300 {
+        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(n, Stage::Dhcp)).collect();
+        put(&mut model, &flood);
+    }
+    assert!(model.session(of_node.id).is_some(), "a node that was let in, though it has only begun");
+    assert!(model.session(of_new.id).is_some(), "a new machine that boots");
+    assert_eq!(model.session_count(), MAX_IDLE_SESSIONS + 2);
+    assert_eq!(model.by_mac.len(), MAX_IDLE_SESSIONS + 2);
+    assert_eq!((model.idle.len(), model.strangers.len()), (MAX_IDLE_SESSIONS, MAX_IDLE_SESSIONS + 1));
+    for n in 0..450 {
+        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(1 << 25 | n, Stage::Script)).collect();
+        put(&mut model, &flood);
+    }
+    assert!(model.session(of_node.id).is_some());
+    assert_eq!((model.idle.len(), model.strangers.len()), (0, MAX_STRANGER_SESSIONS));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,6 +258,25 @@ async fn a_record_that_cannot_be_read_or_is_of_no_kind_is_refused_by_its_key() {
         let error = Store::open(dir.path()).err().expect("refused").to_string();
         assert!(error.contains(key), "{error}");
     }
+}
+
+#[tokio::test]
+async fn missing_store_next_to_an_authority_is_refused_until_confirmed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    std::fs::create_dir(dir.path().join("ca")).unwrap();
+    std::fs::write(dir.path().join("ca/ca.pem"), "the authority").unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    std::fs::remove_dir_all(dir.path().join(FOLDER)).unwrap();
+    let refused = || Store::open(dir.path()).err().expect("refused").to_string();
+    assert!(refused().contains("it is missing") && refused().contains("meshd backup restore"), "{}", refused());
+    assert!(!dir.path().join(FOLDER).exists(), "nothing was changed");
+    std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
+    assert!(refused().contains("confirm-new-store"));
+    std::fs::write(dir.path().join("confirm-new-store"), "").unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    assert!(!dir.path().join("confirm-new-store").exists(), "it is confirmed once");
+    Store::open(dir.path()).unwrap();
 }
 
 #[tokio::test]

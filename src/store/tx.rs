@@ -1,10 +1,11 @@
 //! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
 
 use super::{
-    Model, StoreError, audit,
-    journal::{Batch, EVENTS},
+    Model, StoreError,
+    journal::{AUDIT, Batch, EVENTS, Log},
+    retain::Taken,
 };
-use crate::fleet::{Asked, Audit, AuditSeq, BootSession, Event, EventSeq, History, Lease, Node, Revisions};
+use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
 use crate::id::{BootSessionId, Digest, JobId, NodeId, ProfileName, SystemUuid};
 use crate::trust::{ApiToken, TokenRecord};
 use crate::work::{Approved, SlotId, Vm, job::Job};
@@ -247,7 +248,10 @@ impl<'a> Tx<'a> {
     }
 
     /// Appends to the record of events; and to the audit log what came of an order, one line for all events of it.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, mut event: Event) {
+        event.bound_detail();
+        let phase = event.node.and_then(|node| self.node(node)).map(|node| node.phase);
+        event.is_unknown = phase.is_some_and(|phase| matches!(phase, Phase::Discovered | Phase::Removed));
         if let Some(audit) = Audit::of(&event) {
             let same = |line: &&mut Audit| line.by == audit.by && line.node == audit.node;
             match self.staged.audit.last_mut().filter(same) {
@@ -276,12 +280,8 @@ impl Staged {
             && self.audit.is_empty()
     }
 
-    pub(super) fn numbered_events(&self, next: EventSeq) -> Vec<(EventSeq, Event)> {
-        (next.0..).map(EventSeq).zip(self.events.iter().cloned()).collect()
-    }
-
     /// One batch: all of it happens, or nothing.
-    pub(super) fn to_batch(&self, events: &[(EventSeq, Event)], next_audit: AuditSeq) -> Result<Batch, StoreError> {
+    pub(super) fn to_batch(&self, events: &Taken<Event>, audit: &Taken<Audit>) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
         write_all(&mut batch, "node", &self.nodes)?;
         write_all(&mut batch, "session", &self.sessions)?;
@@ -294,12 +294,20 @@ impl Staged {
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
         write_all(&mut batch, "job", &self.jobs)?;
-        audit::write(&mut batch, next_audit, &self.audit)?;
-        for (seq, event) in events {
-            batch.insert(EVENTS.key(seq.0), serde_json::to_vec(event).map_err(StoreError::Encode)?);
-        }
+        write_log(&mut batch, EVENTS, events)?;
+        write_log(&mut batch, AUDIT, audit)?;
         Ok(batch)
     }
+}
+
+/// Writes numbered records, and removes those that go for them. What went before it was written is not written.
+fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &Taken<T>) -> Result<(), StoreError> {
+    let first = taken.all.first().map_or(u64::MAX, |(number, _)| *number);
+    for (number, record) in taken.all.iter().filter(|(number, _)| !taken.gone.contains(number)) {
+        batch.insert(log.key(*number), serde_json::to_vec(record).map_err(StoreError::Encode)?);
+    }
+    taken.gone.range(..first).for_each(|number| batch.remove(log.key(*number)));
+    Ok(())
 }
 
 fn write_all<K: Display, T: Serialize>(

@@ -5,4 +5,5 @@ mod boot_lan;
 mod boot_theft;
 mod certificates;
 pub mod client;
+mod evidence;
 mod tokens;

@@ -107,6 +107,35 @@ fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room(
     assert!(acknowledged < 500 && !world.log_text().contains("panicked"), "{}", world.log_text());
 }
 
+#[test]
+fn full_disk_makes_status_and_healthz_say_not_ready() {
+    let (world, disk, id) = world();
+    let health = || {
+        let url = "http://10.77.0.1:8080/healthz";
+        let answer = world.nodes.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        (answer.status, answer.text())
+    };
+    let status = || {
+        let output = world.meshd(&["status"]);
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(health(), (200, "ok\n".to_owned()));
+    assert!(status().1.contains("ready       yes") || status().1.contains("yes"), "{}", status().1);
+    disk.fill();
+    let (code, said) = health();
+    assert!(code == 503 && said.contains("cannot write the store"), "before anybody tried: {code} {said}");
+    assert!(!status().0 && status().1.contains("cannot write the store"), "{}", status().1);
+    while set(&world, &id, 1).is_ok() {}
+    assert_eq!(health().0, 503, "and after somebody did");
+    assert!(!status().0);
+    disk.make_room();
+    eventually("it is ready without a restart", || {
+        let (code, said) = health();
+        if code == 200 { Ok(()) } else { Err(said) }
+    });
+    set(&world, &id, 2).unwrap();
+}
+
 /// The number of the one task that there is.
 async fn task(rig: &Rig) -> TaskId {
     let told = async {

@@ -264,7 +264,10 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
         }
     });
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
-    let found = doctor::findings(&central);
+    let mut found = doctor::findings(&central);
+    if let Err(error) = central.store().ready().await {
+        found.push(doctor::Finding::fail_of("store", &error));
+    }
     let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
     let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
     let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());

@@ -252,6 +252,13 @@ pub struct EventView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub condition: Option<ConditionKind>,
+    /// How often it happened; 1 is left out. Repeats of a source that is over its budget are folded into one record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// The first of these times; `at` is the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub first_at: Option<Timestamp>,
 }
 
 impl NodeView {
@@ -346,6 +353,8 @@ impl EventView {
             from: None,
             to: None,
             condition: None,
+            count: (event.count > 1).then_some(event.count),
+            first_at: event.first_at,
         };
         match event.kind {
             EventKind::Stage { stage } => view.stage = Some(stage),

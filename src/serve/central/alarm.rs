@@ -14,25 +14,43 @@ const MAX_CAUSES: usize = 4096;
 
 /// Bounds how often one cause is recorded.
 #[derive(Default)]
-pub(super) struct Limiter(Mutex<BTreeMap<String, (Duration, u32)>>);
+pub(super) struct Limiter(Mutex<BTreeMap<String, Cause>>);
+
+/// What one cause did within a window.
+struct Cause {
+    since: Duration,
+    count: u32,
+    /// Not recorded since the last one that was.
+    suppressed: u32,
+}
 
 impl Limiter {
     /// True if this one is to be recorded.
     pub(super) fn allow(&self, now: Duration, cause: &str) -> bool {
+        self.count(now, cause).is_some()
+    }
+
+    /// How many a record of this one stands for: those of its cause that were not recorded before it count with it. `None`: it is not to
+    /// be recorded now.
+    fn count(&self, now: Duration, cause: &str) -> Option<u32> {
         let mut causes = lock(&self.0);
         if causes.len() >= MAX_CAUSES {
-            causes.retain(|_, (since, _)| now.saturating_sub(*since) < WINDOW);
+            causes.retain(|_, cause| now.saturating_sub(cause.since) < WINDOW);
         }
         let key = if causes.len() >= MAX_CAUSES { "everything else" } else { cause };
-        let (since, count) = causes.entry(key.to_owned()).or_insert((now, 0));
-        if now.saturating_sub(*since) >= WINDOW {
-            if *count > BURST {
-                tracing::warn!(cause, suppressed = *count - BURST, "alarms were not recorded one by one");
+        let known = causes.entry(key.to_owned()).or_insert(Cause { since: now, count: 0, suppressed: 0 });
+        if now.saturating_sub(known.since) >= WINDOW {
+            if known.suppressed > 0 {
+                tracing::warn!(cause, suppressed = known.suppressed, "alarms were not recorded one by one");
             }
-            (*since, *count) = (now, 0);
+            (known.since, known.count) = (now, 0);
         }
-        *count += 1;
-        *count <= BURST
+        known.count = known.count.saturating_add(1);
+        if known.count > BURST {
+            known.suppressed = known.suppressed.saturating_add(1);
+            return None;
+        }
+        Some(1 + std::mem::take(&mut known.suppressed))
     }
 }
 
@@ -49,9 +67,7 @@ pub(super) struct Alarm {
 impl Central {
     /// Records an alarm as an event, and as a condition of the node if it is known.
     pub(super) async fn alarm(&self, alarm: Alarm) {
-        if !self.alarms.allow(self.clock.monotonic(), &alarm.cause) {
-            return;
-        }
+        let Some(count) = self.alarms.count(self.clock.monotonic(), &alarm.cause) else { return };
         let Alarm { kind, node, session, detail, .. } = alarm;
         tracing::warn!(kind = kind.as_str(), node = node.map(tracing::field::display), detail, "alarm");
         let now = self.now();
@@ -61,7 +77,8 @@ impl Central {
                 if let Some(node) = node {
                     tx.edit_node(node, |node| node.raise(kind, &detail, now));
                 }
-                let event = Event::new(now, Actor::Stranger, EventKind::Raised { condition: kind }, detail);
+                let mut event = Event::new(now, Actor::Stranger, EventKind::Raised { condition: kind }, detail);
+                event.count = count;
                 tx.event(event.of_node(node).in_session(session));
                 Ok::<_, StoreError>(())
             })
@@ -98,5 +115,20 @@ pub(super) fn raise(
 pub(super) fn report(recorded: Result<(), StoreError>) {
     if let Err(error) = recorded {
         tracing::error!(error = &error as &dyn std::error::Error, "cannot record an event");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_that_were_not_recorded_are_counted_with_the_next_one() {
+        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let counts: Vec<_> = (0..50).filter_map(|_| limiter.count(second, "10.0.0.9")).collect();
+        assert_eq!(counts, [1; 20]);
+        assert_eq!(limiter.count(second, "10.0.0.8"), Some(1), "another cause");
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(31));
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(1));
     }
 }

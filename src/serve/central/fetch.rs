@@ -1,6 +1,7 @@
 //! A machine fetched a file: the stage is recorded with its boot session.
 
 use super::{Central, stages::reach};
+use crate::fail;
 use crate::fleet::Stage;
 use crate::id::Digest;
 use std::net::Ipv4Addr;
@@ -15,10 +16,18 @@ pub enum Fetched {
 }
 
 impl Central {
-    /// Records it. An address that belongs to no boot session is no error: anybody may fetch what is public.
+    /// Records it, once in each boot session. An address that belongs to no boot session is no error: anybody may fetch what is public.
     pub async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
         let Some(stage) = self.stage_of(what) else { return };
         let now = self.now();
+        let known = self.store.read(|model| {
+            let session = model.session_at(from).filter(|session| session.reached(stage).is_some());
+            session.map(|session| session.mac)
+        });
+        // Whoever fetches it again and again in one boot costs no write.
+        if let Some(mac) = known.filter(|_| fail::defends("fetched-once")) {
+            return self.loaded(mac, stage);
+        }
         let marked = self
             .store
             .commit(|tx| {

@@ -30,6 +30,11 @@ pub trait BootPlane: Clone + Send + Sync + 'static {
     /// A loader by its file name.
     fn loader(&self, name: &str) -> Option<Bytes>;
 
+    /// Whether machines can boot; else why not.
+    fn ready(&self) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Something was fetched whole.
     fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
 
@@ -77,6 +82,10 @@ impl BootPlane for Shared {
 
     fn loader(&self, name: &str) -> Option<Bytes> {
         self.as_ref().loader(name)
+    }
+
+    async fn ready(&self) -> Result<(), String> {
+        self.store().ready().await.map_err(|error| error.to_string())
     }
 
     async fn fetched(&self, from: Ipv4Addr, what: Fetched) {

@@ -7,6 +7,7 @@ use super::plane::{BootPlane, Transfer};
 use super::twins::Twins;
 use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use crate::config::Delivery;
+use crate::fail;
 use crate::id::Digest;
 use crate::serve::{
     central::{Fetched, OverlayDenied},
@@ -62,7 +63,7 @@ pub fn router<P: BootPlane>(plane: P) -> Router {
         .route("/blob/{digest}/{part}", any(blob::<P>))
         .route("/overlay/{capability}/{file}", any(overlay::<P>))
         .route("/loader/{file}", any(loader::<P>))
-        .route("/healthz", any(|| async { ([NO_STORE, TEXT], "ok\n") }))
+        .route("/healthz", any(healthz::<P>))
         .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
         .layer(middleware::from_fn(guard))
         .with_state(Shared { twins: Twins::new(plane.folder()), plane })
@@ -110,6 +111,14 @@ fn route_name(path: &str) -> &'static str {
         "loader" => "loader",
         "healthz" => "healthz",
         _ => "none",
+    }
+}
+
+/// Ready means that a boot can be recorded: without the store, no machine is given anything.
+async fn healthz<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
+    match shared.plane.ready().await {
+        Ok(()) => ([NO_STORE, TEXT], "ok\n").into_response(),
+        Err(why) => sentence(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {why}")),
     }
 }
 
@@ -180,7 +189,9 @@ async fn blob<P: BootPlane>(
         }
         Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
         Selection::Part(first, last) => {
-            let part = send(bytes.slice(first..=last), last + 1 == len);
+            // Its end alone says nothing of the rest: only an answer with the whole file is one fetch.
+            let is_whole = last + 1 == len && (first == 0 || !fail::defends("fetched-whole"));
+            let part = send(bytes.slice(first..=last), is_whole);
             (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)
                 .into_response()
         }

@@ -17,6 +17,8 @@ use std::{
 
 /// Where the [witness](super::witness) is.
 pub(super) const WITNESS: &str = "acknowledged";
+/// Made by an operator who accepts a journal without its marker; removed when it was used.
+pub(super) const ACCEPTED: &str = "accept-without-marker";
 /// Held by the one meshd that has the store open.
 pub(super) const LOCK: &str = "lock";
 /// A file that is not whole yet.
@@ -61,7 +63,13 @@ pub(super) struct Header {
     pub(super) records: u64,
     /// By kind of numbered records, the number that the next one has: after a numbered file, and at the begin of a journal.
     pub(super) next: BTreeMap<String, u64>,
+    /// It holds every numbered record that is kept, also those of the files before it, which are not needed any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_merged: bool,
 }
+
+/// A key and its value; without one, the record of the key is no more.
+pub(super) type Record<K, V> = (K, Option<V>);
 
 /// A file that is whole and in its place.
 pub(super) struct Whole {
@@ -78,12 +86,12 @@ pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
 }
 
 /// Writes a file beside its place, flushes it and renames it: after a crash it is there whole or not at all.
-pub(super) fn write_whole<'a>(
+pub(super) fn write_whole(
     dir: &Path,
     kind: Kind,
     seq: u64,
     header: &Header,
-    records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    records: impl Iterator<Item = io::Result<Record<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
 ) -> io::Result<Whole> {
     let fresh = dir.join(format!("{}{FRESH}", kind.name(header.number)));
     let written = write_fresh(&fresh, seq, header, records).and_then(|whole| {
@@ -112,11 +120,11 @@ pub(super) fn put_in_place(fresh: &Path, place: &Path, flush: impl Fn() -> io::R
     })
 }
 
-fn write_fresh<'a>(
+fn write_fresh(
     fresh: &Path,
     seq: u64,
     header: &Header,
-    records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    records: impl Iterator<Item = io::Result<Record<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
 ) -> io::Result<Whole> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
     let file = Arc::new(file);
@@ -131,7 +139,13 @@ fn write_fresh<'a>(
     };
     put(&serde_json::to_vec(header).map_err(io::Error::other)?)?;
     let (mut body, mut places) = (Vec::new(), Vec::new());
-    for (key, value) in records {
+    for record in records {
+        let (key, value) = record?;
+        let (key, value) = (key.as_ref(), value.as_ref().map(AsRef::as_ref));
+        let Some(value) = value else {
+            frame::remove(&mut body, key);
+            continue;
+        };
         frame::put(&mut body, key, value);
         if let Some((log, number)) = Log::of(key) {
             places.push((log, number, body.len() - value.len(), value.len()));

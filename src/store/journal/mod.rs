@@ -10,7 +10,8 @@
 //! itself once there is room.
 //!
 //! **Renewal.** A journal that has grown long is written anew: first its numbered records, then all other records as the beginning of
-//! the next journal, each beside its place, flushed, renamed. Then the old one goes.
+//! the next journal, each beside its place, flushed, renamed. Then the old one goes. Where the files of numbered records hold more that
+//! was removed than that is kept, all that is kept is written into one file, and the files before it go.
 //!
 //! **Opening** reads and checks every byte. A journal may end in half a frame only beyond what the witness says: that is what a crash
 //! leaves, and it is cut off. Anything else that is not as it was written is refused by file and place, and nothing is changed.
@@ -31,6 +32,7 @@ use crate::fail;
 use files::{Header, Kind, write_whole};
 use frame::{Check, Frames, HEAD};
 use numbered::{Index, Place};
+use rustix::fs::StatVfsMountFlags;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -44,11 +46,17 @@ use witness::Witness;
 /// A journal is written anew when it has grown by so many bytes, and to twice its size.
 const RENEW_AFTER: u64 = 32 << 20;
 
+/// With less room on its disk, in bytes, the next change may not be written.
+const MIN_ROOM: u64 = 64 << 10;
+
+/// Where in the body of a change a value begins, and its length; `None`: the record is removed.
+type Within = Option<(usize, usize)>;
+
 /// A change in the making: all of it happens, or nothing.
 #[derive(Debug, Default)]
 pub struct Batch {
     body: Vec<u8>,
-    numbered: Vec<(Log, u64, usize, usize)>,
+    numbered: Vec<(Log, u64, Within)>,
 }
 
 impl Batch {
@@ -57,13 +65,17 @@ impl Batch {
         let (key, value) = (key.as_ref(), value.as_ref());
         frame::put(&mut self.body, key, value);
         if let Some((log, number)) = Log::of(key) {
-            self.numbered.push((log, number, self.body.len() - value.len(), value.len()));
+            self.numbered.push((log, number, Some((self.body.len() - value.len(), value.len()))));
         }
     }
 
     /// A record is no more.
     pub fn remove(&mut self, key: impl AsRef<[u8]>) {
-        frame::remove(&mut self.body, key.as_ref());
+        let key = key.as_ref();
+        frame::remove(&mut self.body, key);
+        if let Some((log, number)) = Log::of(key) {
+            self.numbered.push((log, number, None));
+        }
     }
 }
 
@@ -101,7 +113,8 @@ struct Disk {
     check: Check,
     /// Frames that no write has taken yet, or that one could not write: they stand after `length`.
     unwritten: Vec<u8>,
-    unindexed: Vec<(Log, u64, Place)>,
+    /// What becomes of numbered records by them, in order; without a place, the record is no more.
+    unindexed: Vec<(Log, u64, Option<Place>)>,
     last: u64,
     renew_at: u64,
     witness: Witness,
@@ -146,6 +159,11 @@ impl Journal {
         self.index.newest(log, first)
     }
 
+    /// Every numbered record of a kind, the oldest first.
+    pub fn all(&self, log: Log) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
+        self.index.all(log)
+    }
+
     /// Writes and flushes every change that was taken before. Blocks.
     ///
     /// # Errors
@@ -165,6 +183,10 @@ impl Journal {
         if !disk.unwritten.is_empty() {
             disk.write()?;
             for (log, number, place) in disk.unindexed.drain(..) {
+                let Some(place) = place else {
+                    self.index.remove(log, number);
+                    continue;
+                };
                 if !self.index.push(log, number, place) {
                     return Err(io::Error::other(format!("the numbered record {number} is out of order")));
                 }
@@ -191,11 +213,22 @@ impl Journal {
             return Err(io::Error::other(format!("{} is damaged", Kind::Journal.name(disk.number))));
         };
         let next = Log::all().map(|log| (log.prefix().to_owned(), self.index.next(log))).collect();
-        let mut header = Header { version: VERSION.into(), number: disk.number, records: numbered.len() as u64, next };
-        let kept = write_whole(&self.dir, Kind::Numbered, disk.seq, &header, numbered.into_iter())?;
-        header.number += 1;
+        let is_merged = self.is_worth_merging(&disk)?;
+        let mut header = Header { version: VERSION.into(), number: disk.number, records: 0, next, is_merged };
+        let kept = if is_merged {
+            header.records = Log::all().map(|log| self.index.size(log).0).sum();
+            let all = Log::all().flat_map(|log| {
+                self.index.all(log).map(move |record| record.map(|(number, value)| (log.key(number), Some(value))))
+            });
+            write_whole(&self.dir, Kind::Numbered, disk.seq, &header, all)?
+        } else {
+            header.records = numbered.len() as u64;
+            write_whole(&self.dir, Kind::Numbered, disk.seq, &header, numbered.into_iter().map(Ok))?
+        };
+        (header.number, header.is_merged) = (header.number + 1, false);
         header.records = records.len() as u64;
-        let fresh = write_whole(&self.dir, Kind::Journal, disk.seq, &header, records.into_iter())?;
+        let all = records.into_iter().map(|(key, value)| Ok((key, Some(value))));
+        let fresh = write_whole(&self.dir, Kind::Journal, disk.seq, &header, all)?;
         let old = disk.number;
         disk.turn_to(header.number, fresh.file, fresh.length, fresh.check);
         fail::point("store-renewed");
@@ -203,26 +236,42 @@ impl Journal {
             self.index.moved(log, number, place);
         }
         fs::remove_file(Kind::Journal.path(&self.dir, old))?;
-        self.forget(&mut disk)
+        if is_merged { self.forget_before(&mut disk, old) } else { Ok(()) }
     }
 
-    /// Removes files of numbered records of which none is kept any more.
-    fn forget(&self, disk: &mut Disk) -> io::Result<()> {
-        let numbers = files::numbers(&self.dir, Kind::Numbered)?;
-        let mut gone = Vec::new();
-        // The last one stays: it says where the numbers of all kinds have come to.
-        for number in numbers.iter().copied().take(numbers.len().saturating_sub(1)) {
-            let header = open::header(&Kind::Numbered.path(&self.dir, number))?;
-            let is_over = |log: Log| header.next.get(log.prefix()).is_none_or(|next| *next <= self.index.first(log));
-            if !Log::all().all(is_over) {
-                break;
-            }
-            gone.push(number);
+    /// True if the files of numbered records hold more that is gone than that is kept, and enough of it.
+    fn is_worth_merging(&self, disk: &Disk) -> io::Result<bool> {
+        let mut written = 0;
+        for number in disk.first..disk.number {
+            written += fs::metadata(Kind::Numbered.path(&self.dir, number))?.len();
         }
-        let Some(last) = gone.last() else { return Ok(()) };
-        disk.first = last + 1;
+        let kept: u64 = Log::all().map(|log| self.index.size(log).1).sum();
+        Ok(written > 2 * kept + renew_after())
+    }
+
+    /// Removes files of numbered records before a merged one.
+    fn forget_before(&self, disk: &mut Disk, merged: u64) -> io::Result<()> {
+        let old: Vec<u64> = (disk.first..merged).collect();
+        disk.first = merged;
         disk.witness.insist(disk.seq, disk.first)?;
-        gone.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
+        old.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
+    }
+
+    /// Takes numbered records out of memory that a store of an earlier release kept beyond today's bounds.
+    pub fn forget(&self, log: Log, numbers: impl IntoIterator<Item = u64>) {
+        numbers.into_iter().for_each(|number| self.index.remove(log, number));
+    }
+
+    /// Fails if the disk has no room for a change, or is read-only. Blocks.
+    pub fn has_room(&self) -> io::Result<()> {
+        let disk = rustix::fs::statvfs(&self.dir)?;
+        if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_ROOM {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
     }
 
     /// Flushes what is left, and makes the witness as durable as what it speaks of. Blocks.
@@ -242,9 +291,9 @@ impl Disk {
         for (seq, batch) in (begin..).zip(batches) {
             let at = self.length + (self.unwritten.len() + HEAD) as u64;
             self.check = frame::write(&mut self.unwritten, self.check, seq, &batch.body);
-            let place = |at_in, length| Place { file: self.file.clone(), at: at + at_in as u64, length };
+            let place = |(at_in, length)| Place { file: self.file.clone(), at: at + at_in as u64, length };
             let numbered = batch.numbered.into_iter();
-            self.unindexed.extend(numbered.map(|(log, number, at, length)| (log, number, place(at, length))));
+            self.unindexed.extend(numbered.map(|(log, number, within)| (log, number, within.map(place))));
         }
     }
 
@@ -282,19 +331,23 @@ fn renew_at(begin: u64) -> u64 {
 }
 
 type Map<'a> = BTreeMap<&'a [u8], &'a [u8]>;
-type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+type Numbered<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
 
-/// All records of a journal, and its numbered ones in their order; `None` if it is damaged.
-fn split(bytes: &[u8]) -> Option<(Map<'_>, Pairs<'_>)> {
-    let (mut records, mut numbered) = (BTreeMap::new(), Vec::new());
+/// All records of a journal; and what became of numbered ones in it: their values, or that those of an earlier file are gone. `None` if
+/// it is damaged.
+fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
+    let (mut records, mut numbered) = (BTreeMap::new(), BTreeMap::new());
     let mut frames = Frames::of(bytes);
-    for frame in frames.by_ref().skip(1) {
+    let header: Header = serde_json::from_slice(frames.next()?.body).ok()?;
+    let is_own = |log: Log, number: u64| header.next.get(log.prefix()).is_none_or(|first| number >= *first);
+    for frame in frames.by_ref() {
         for op in frame::ops(frame.body) {
             let op = op?;
-            match op.value {
-                Some((value, _)) if Log::of(op.key).is_some() => numbered.push((op.key, value)),
-                Some((value, _)) => drop(records.insert(op.key, value)),
-                None => drop(records.remove(op.key)),
+            match (Log::of(op.key), op.value) {
+                (Some((log, number)), None) if is_own(log, number) => drop(numbered.remove(op.key)),
+                (Some(_), value) => drop(numbered.insert(op.key, value.map(|(value, _)| value))),
+                (None, Some((value, _))) => drop(records.insert(op.key, value)),
+                (None, None) => drop(records.remove(op.key)),
             }
         }
     }

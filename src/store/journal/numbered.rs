@@ -1,7 +1,7 @@
 //! Records that are only ever appended, such as events: found by their number, read from the disk.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     fs::File,
     io,
     os::unix::fs::FileExt as _,
@@ -17,10 +17,10 @@ pub const EVENTS: Log = Log(0);
 /// The audit log.
 pub const AUDIT: Log = Log(1);
 
-/// How they are called, and how many of each are kept; the oldest go first.
-const LOGS: [(&str, u64); 2] = [("event/", crate::store::MAX_EVENTS), ("audit/", crate::store::MAX_AUDIT)];
+/// How their keys begin. How many records of each are kept is decided by [`Retained`](crate::store::retain::Retained).
+const LOGS: [&str; 2] = ["event/", "audit/"];
 /// Records whose places are looked up at once.
-const CHUNK: u64 = 256;
+const CHUNK: usize = 256;
 
 impl Log {
     /// All kinds.
@@ -30,7 +30,7 @@ impl Log {
 
     /// How its keys begin.
     pub(super) fn prefix(self) -> &'static str {
-        LOGS[self.0].0
+        LOGS[self.0]
     }
 
     /// The key of one record.
@@ -63,25 +63,25 @@ impl Place {
     }
 }
 
-/// The places of all records of one kind. Numbers have no gap.
+/// The places of all records of one kind. Numbers go up; those of removed records are not used again.
 #[derive(Debug, Default)]
 struct Row {
-    /// `None` as long as nothing is known of them.
-    first: Option<u64>,
-    places: VecDeque<Place>,
+    /// The number of the next record; `None` as long as nothing is known of them.
+    next: Option<u64>,
+    places: BTreeMap<u64, Place>,
+    /// Bytes of all values.
+    bytes: u64,
 }
 
 impl Row {
-    fn first(&self) -> u64 {
-        self.first.unwrap_or(0)
-    }
-
     fn next(&self) -> u64 {
-        self.first() + self.places.len() as u64
+        self.next.unwrap_or(0)
     }
 
-    fn at(&self, number: u64) -> Option<usize> {
-        number.checked_sub(self.first()).and_then(|at| usize::try_from(at).ok())
+    fn remove(&mut self, number: u64) {
+        if let Some(place) = self.places.remove(&number) {
+            self.bytes -= place.length as u64;
+        }
     }
 }
 
@@ -109,46 +109,65 @@ impl Index {
         self.row(log, Row::next)
     }
 
-    /// The first record that is kept.
-    pub(super) fn first(&self, log: Log) -> u64 {
-        self.row(log, Row::first)
+    /// How many records there are, and the bytes of their values.
+    pub(super) fn size(&self, log: Log) -> (u64, u64) {
+        self.row(log, |row| (row.places.len() as u64, row.bytes))
     }
 
-    /// The next record has this number; false if it has another one. If no record is known yet, they begin there.
+    /// The records before it end here: the next one has this number. False if there are others than the records up to it.
     #[must_use]
     pub(super) fn goes_on_at(&self, log: Log, number: u64) -> bool {
+        self.edit(log, |row| *row.next.get_or_insert(number) == number)
+    }
+
+    /// The last records before this number may have been removed: the next one has this number. False if there is a later one.
+    #[must_use]
+    pub(super) fn ends_at(&self, log: Log, number: u64) -> bool {
         self.edit(log, |row| {
-            if row.places.is_empty() {
-                row.first = Some(number);
-            }
-            row.next() == number
+            let fits = row.next() <= number;
+            row.next = Some(row.next().max(number));
+            fits
         })
     }
 
-    /// One more record; false if it is not the next one. The oldest goes beyond the bound.
+    /// One more record; false if a later one is known.
     #[must_use]
     pub(super) fn push(&self, log: Log, number: u64, place: Place) -> bool {
         self.edit(log, |row| {
-            let first = *row.first.get_or_insert(number);
-            if row.next() != number {
+            if number < row.next() {
                 return false;
             }
-            row.places.push_back(place);
-            if row.places.len() as u64 > LOGS[log.0].1 {
-                row.places.pop_front();
-                row.first = Some(first + 1);
-            }
+            row.next = Some(number + 1);
+            row.bytes += place.length as u64;
+            row.places.insert(number, place);
             true
         })
     }
 
-    /// The record stands elsewhere now.
+    /// A record is no more.
+    pub(super) fn remove(&self, log: Log, number: u64) {
+        self.edit(log, |row| row.remove(number));
+    }
+
+    /// Forgets all records: a file that holds all of them follows.
+    pub(super) fn clear(&self) {
+        Log::all().for_each(|log| self.edit(log, |row| *row = Row::default()));
+    }
+
+    /// The record stands elsewhere now, if it is still there.
     pub(super) fn moved(&self, log: Log, number: u64, place: Place) {
         self.edit(log, |row| {
-            if let Some(known) = row.at(number).and_then(|at| row.places.get_mut(at)) {
+            if let Some(known) = row.places.get_mut(&number) {
                 *known = place;
             }
         });
+    }
+
+    /// Every record of a kind with its value, the oldest first.
+    pub(super) fn all(&self, log: Log) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
+        let places: Vec<_> =
+            self.row(log, |row| row.places.iter().map(|(number, place)| (*number, place.clone())).collect());
+        places.into_iter().map(|(number, place)| Ok((number, place.read()?)))
     }
 
     /// Records from `first` on, the newest first.
@@ -173,9 +192,11 @@ impl Iterator for Newest<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         if self.chunk.is_empty() {
             self.chunk = self.index.row(self.log, |row| {
-                let begin = self.end.saturating_sub(CHUNK).max(self.first).max(row.first());
-                let place = |number| Some((number, row.places.get(row.at(number)?)?.clone()));
-                (begin..self.end).filter_map(place).collect()
+                let wanted = self.first..self.end.max(self.first);
+                let newest = row.places.range(wanted).rev().take(CHUNK);
+                let mut chunk: Vec<_> = newest.map(|(number, place)| (*number, place.clone())).collect();
+                chunk.reverse();
+                chunk
             });
             self.end = self.chunk.first()?.0;
         }

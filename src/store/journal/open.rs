@@ -9,7 +9,8 @@ use super::{
     renew_at,
     witness::{Said, Witness},
 };
-use crate::store::{StoreError, VERSION};
+use crate::fail;
+use crate::store::{READABLE, StoreError, VERSION};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     collections::BTreeMap,
@@ -20,8 +21,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Length of a header that is read without the rest of its file, in bytes.
-const MAX_HEADER: u64 = 4096;
 /// A file of the store of version 1, which was another one.
 const VERSION_1: &str = "conf";
 
@@ -31,18 +30,38 @@ impl Journal {
     /// # Errors
     /// Another meshd has it open; it is of another version; or it is damaged: then nothing was changed.
     pub fn open(dir: &Path) -> Result<(Self, Records), StoreError> {
+        Self::open_by(dir, Trust::Marker)
+    }
+
+    /// Opens a journal that is known to be whole, such as one from a backup, which has no marker: it is made from what the files hold.
+    ///
+    /// # Errors
+    /// As [`Journal::open`]. Half a change at the end is refused too.
+    pub fn open_whole(dir: &Path) -> Result<(Self, Records), StoreError> {
+        Self::open_by(dir, Trust::Files)
+    }
+
+    fn open_by(dir: &Path, trust: Trust) -> Result<(Self, Records), StoreError> {
         let fault = |source| StoreError::Open { path: dir.to_owned(), source };
         files::make_folder(dir).map_err(fault)?;
         if dir.join(VERSION_1).exists() {
             return Err(StoreError::Version { found: "1".to_owned() });
         }
         let lock = hold(dir)?;
-        let (witness, said) = Witness::open(&dir.join(files::WITNESS)).map_err(fault)?;
         let journals = files::numbers(dir, Kind::Journal).map_err(fault)?;
         let rows = files::numbers(dir, Kind::Numbered).map_err(fault)?;
+        let is_new = journals.is_empty() && rows.is_empty();
+        let said = said(dir, is_new, trust)?;
+        let mut witness = Witness::open(&dir.join(files::WITNESS)).map_err(fault)?.0;
         let number = match journals.last() {
             Some(number) => *number,
-            None => begin(dir, said.is_none() && rows.is_empty())?,
+            None => {
+                if is_new && said.is_none_or(|said| said.seq == 0) {
+                    // Before the journal: from its first byte on, a journal has a marker.
+                    witness.insist(0, 1).map_err(fault)?;
+                }
+                begin(dir, is_new && said.is_none_or(|said| said.seq == 0))?
+            }
         };
         let first = said.map_or_else(|| rows.first().copied().unwrap_or(number), |said| said.first);
         let index = Index::default();
@@ -58,7 +77,7 @@ impl Journal {
             fs::remove_file(kind.path(dir, number)).map_err(fault)?;
         }
         let waiting = Waiting { seq: read.seq, batches: Vec::new() };
-        let Read { file, length, check, seq, begin, records, .. } = read;
+        let Read { file, length, check, seq, begin, is_old, records } = read;
         let mut disk = Disk {
             file,
             number,
@@ -68,7 +87,8 @@ impl Journal {
             unwritten: Vec::new(),
             unindexed: Vec::new(),
             last: seq,
-            renew_at: renew_at(begin),
+            // A store of an earlier version is written anew at once.
+            renew_at: if is_old { 0 } else { renew_at(begin) },
             witness,
             first,
         };
@@ -97,6 +117,35 @@ impl Journal {
     }
 }
 
+/// What says that no acknowledged change is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// The commit marker, or the operator who accepts the journal without it.
+    Marker,
+    /// Whoever made the files.
+    Files,
+}
+
+/// What the commit marker says. A journal without one is refused: nobody could tell if its last changes were cut off.
+fn said(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<Said>, StoreError> {
+    let path = dir.join(files::WITNESS);
+    let fault = |source| StoreError::Open { path: dir.to_owned(), source };
+    let said = Witness::read(&path).map_err(fault)?;
+    if said.is_some() || is_new || trust == Trust::Files || !fail::defends("commit-marker") {
+        return Ok(said);
+    }
+    let accepted = dir.join(files::ACCEPTED);
+    if !accepted.exists() {
+        return Err(StoreError::Marker { path, accept: accepted });
+    }
+    tracing::warn!(
+        marker = %path.display(),
+        "the commit marker is missing or altered; the journal is accepted as it is, as an operator confirmed"
+    );
+    fs::remove_file(&accepted).map_err(fault)?;
+    Ok(None)
+}
+
 fn hold(dir: &Path) -> Result<File, StoreError> {
     let path = dir.join(files::LOCK);
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -115,8 +164,9 @@ fn begin(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
         return Err(damaged(dir, 0, "its journal is missing"));
     }
     let next = Log::all().map(|log| (log.prefix().to_owned(), 0)).collect();
-    let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next };
-    write_whole(dir, Kind::Journal, 0, &header, std::iter::empty()).map_err(fault)?;
+    let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next, is_merged: false };
+    let nothing = std::iter::empty::<io::Result<files::Record<&[u8], &[u8]>>>();
+    write_whole(dir, Kind::Journal, 0, &header, nothing).map_err(fault)?;
     Ok(1)
 }
 
@@ -126,6 +176,9 @@ fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreErr
     let file = Arc::new(File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
     let mut frames = Frames::of(&bytes);
     let (header, _) = first_frame(path, number, &mut frames)?;
+    if header.is_merged {
+        index.clear();
+    }
     let mut count = 0;
     for frame in frames.by_ref() {
         count += each(path, &file, &frame, index, |_, _| {})?;
@@ -133,7 +186,7 @@ fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreErr
     if frames.good < bytes.len() || count != header.records {
         return Err(damaged(path, frames.good, "not all that was written is there"));
     }
-    counted(path, &header, index)
+    counted(path, &header, |log, next| index.ends_at(log, next))
 }
 
 /// What the journal holds.
@@ -143,6 +196,8 @@ struct Read {
     check: frame::Check,
     seq: u64,
     begin: u64,
+    /// It is of an earlier version.
+    is_old: bool,
     records: Records,
 }
 
@@ -152,7 +207,7 @@ fn read_journal(path: &Path, number: u64, said: Option<Said>, index: &Index) -> 
     let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
     let mut frames = Frames::of(&bytes);
     let (header, first) = first_frame(path, number, &mut frames)?;
-    counted(path, &header, index)?;
+    counted(path, &header, |log, next| index.goes_on_at(log, next))?;
     let mut records = BTreeMap::new();
     let (mut seq, mut check, mut begin, mut count) = (first.seq, first.check, frames.good, 0);
     while let Some(frame) = frames.next() {
@@ -185,7 +240,8 @@ fn read_journal(path: &Path, number: u64, said: Option<Said>, index: &Index) -> 
         let lost = bytes.len() - frames.good;
         tracing::info!(bytes = lost, "the store ended in a change that nobody was told of; it was cut off");
     }
-    Ok(Read { file, length: frames.good as u64, check, seq, begin: begin as u64, records })
+    let is_old = header.version != VERSION;
+    Ok(Read { file, length: frames.good as u64, check, seq, begin: begin as u64, is_old, records })
 }
 
 /// Hands over what a frame changes; numbered records go to the index. Gives how many records there were.
@@ -204,10 +260,11 @@ fn each(
             (Some((log, number)), Some((_, range))) => {
                 let at = (frame.at + range.start) as u64;
                 if !index.push(log, number, Place { file: file.clone(), at, length: range.len() }) {
-                    return Err(damaged(path, frame.at, "a numbered record is missing before it"));
+                    return Err(damaged(path, frame.at, "a later numbered record is before it"));
                 }
             }
-            (_, value) => change(op.key, value.map(|(value, _)| value)),
+            (Some((log, number)), None) => index.remove(log, number),
+            (None, value) => change(op.key, value.map(|(value, _)| value)),
         }
     }
     Ok(count)
@@ -217,7 +274,7 @@ fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<
     let frame = frames.next().ok_or_else(|| damaged(path, 0, "it has no beginning"))?;
     let version = |_| damaged(path, frame.at, "its beginning is not understood");
     let header: Header = serde_json::from_slice(frame.body).map_err(version)?;
-    if header.version != VERSION {
+    if !READABLE.contains(&header.version.as_str()) {
         return Err(StoreError::Version { found: header.version });
     }
     if header.number != number {
@@ -226,19 +283,11 @@ fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<
     Ok((header, frame))
 }
 
-/// The header of a file alone.
-pub(super) fn header(path: &Path) -> io::Result<Header> {
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(File::open(path)?, MAX_HEADER), &mut bytes)?;
-    let frame = Frames::of(&bytes).next().ok_or_else(|| io::Error::other("it has no beginning"))?;
-    serde_json::from_slice(frame.body).map_err(io::Error::other)
-}
-
 /// The numbered records have come as far as they should.
-fn counted(path: &Path, header: &Header, index: &Index) -> Result<(), StoreError> {
+fn counted(path: &Path, header: &Header, fits: impl Fn(Log, u64) -> bool) -> Result<(), StoreError> {
     for log in Log::all() {
         let next = header.next.get(log.prefix()).copied().unwrap_or(0);
-        if !index.goes_on_at(log, next) {
+        if !fits(log, next) {
             return Err(damaged(path, 0, "numbered records before it are missing"));
         }
     }

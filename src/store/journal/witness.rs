@@ -58,6 +58,20 @@ impl Said {
 }
 
 impl Witness {
+    /// What the file says; `None` if it is missing, or both of its places are altered.
+    pub(super) fn read(path: &Path) -> io::Result<Option<Said>> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let places: Vec<_> = (0..2).filter_map(|place| Said::read(&file, place)).collect();
+        if places.len() == 1 {
+            // A crash while it was written leaves this as well; the older place says one flush less.
+            tracing::warn!(marker = %path.display(), "one of two places of the commit marker is altered; repaired from the other");
+        }
+        Ok(places.into_iter().max())
+    }
+
     /// Opens it, or makes an empty one. `None`: it says nothing.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Option<Said>)> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;

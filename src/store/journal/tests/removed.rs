@@ -1,0 +1,101 @@
+//! A journal without its marker, and records that were removed.
+
+use super::*;
+
+#[test]
+fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
+    let sampled = tempfile::tempdir().expect("a folder");
+    let before = sample(sampled.path());
+    let altered = fs::read(sampled.path().join(files::WITNESS)).expect("read").iter().map(|byte| !byte).collect();
+    for marker in [None, Some(Vec::new()), Some(altered)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        copy(sampled.path(), dir.path());
+        // The last change is cut off where a change ends: without the marker, nothing shows that it was there.
+        let path = Kind::Journal.path(dir.path(), 3);
+        let bytes = fs::read(&path).expect("read");
+        let last = Frames::of(&bytes).last().expect("a frame").at - HEAD;
+        fs::write(&path, &bytes[..last]).expect("cut");
+        let place = dir.path().join(files::WITNESS);
+        match marker {
+            Some(bytes) => fs::write(&place, bytes).expect("written"),
+            None => fs::remove_file(&place).expect("removed"),
+        }
+        let (files_before, error) = (files_of(dir.path()), refused(dir.path()).to_string());
+        assert!(
+            error.contains("acknowledged changes may be missing") && error.contains("accept-without-marker"),
+            "{error}"
+        );
+        assert_eq!(files_of(dir.path()), files_before, "nothing was changed");
+        fs::write(dir.path().join(files::ACCEPTED), "").expect("accepted");
+        let (journal, records) = open(dir.path());
+        assert_eq!(content(&journal, &records).1.len(), before.1.len());
+        drop(journal);
+        open(dir.path());
+        assert!(!dir.path().join(files::ACCEPTED).exists(), "it is accepted once");
+    }
+}
+
+#[test]
+fn start_that_ends_before_its_journal_begins_anew() {
+    for left in [&b""[..], &[0; 40]] {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join(files::WITNESS), left).expect("written");
+        let (journal, records) = open(dir.path());
+        assert_eq!((records.len(), journal.seq()), (0, 0));
+        drop(journal);
+        fs::remove_file(Kind::Journal.path(dir.path(), 1)).expect("removed");
+        open(dir.path());
+    }
+}
+
+/// Removes all events but every tenth.
+fn thin(journal: &Journal, until: u64) {
+    let mut batch = Batch::default();
+    (0..until).filter(|number| number % 10 != 0).for_each(|number| batch.remove(EVENTS.key(number)));
+    journal.append(batch);
+    journal.flush().expect("flushed");
+}
+
+#[test]
+fn removed_events_stay_removed_over_renewals_and_restarts() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    (0..100).for_each(|n| change(&journal, "k", &n.to_string()));
+    journal.renew().expect("renewed");
+    thin(&journal, 95);
+    let kept: Vec<u64> = (0..95).filter(|number| number % 10 == 0).chain(95..100).rev().collect();
+    let numbers = |journal: &Journal| journal.newest(EVENTS, 0).map(|event| event.expect("read").0).collect::<Vec<_>>();
+    assert_eq!(numbers(&journal), kept);
+    journal.renew().expect("renewed");
+    journal.renew().expect("renewed");
+    assert_eq!(numbers(&journal), kept);
+    drop(journal);
+    let (journal, _) = open(dir.path());
+    assert_eq!(numbers(&journal), kept);
+    assert_eq!(journal.newest(EVENTS, 30).last().expect("one").expect("read").0, 30);
+    change(&journal, "k", "next");
+    assert_eq!(numbers(&journal)[0], 100, "numbers go on");
+}
+
+#[test]
+fn files_with_more_removed_than_kept_are_merged_into_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    let long = "x".repeat(1 << 20);
+    let mut next = 0;
+    for _ in 0..8 {
+        for _ in 0..12 {
+            change(&journal, "k", &long);
+            next += 1;
+        }
+        journal.renew().expect("renewed");
+        thin(&journal, next);
+    }
+    let numbered = files_of(dir.path()).iter().filter(|name| name.starts_with("numbered-")).count();
+    assert!(numbered < 5, "{numbered} files");
+    let before: Vec<_> = journal.newest(EVENTS, 0).map(|event| event.expect("read")).collect();
+    assert_eq!(before.len(), 10);
+    drop(journal);
+    let (journal, _) = open(dir.path());
+    assert_eq!(journal.newest(EVENTS, 0).map(|event| event.expect("read")).collect::<Vec<_>>(), before);
+}
