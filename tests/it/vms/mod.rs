@@ -1,6 +1,7 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
 mod central;
+mod confined;
 mod desk;
 mod disk;
 mod firmware;
@@ -29,7 +30,7 @@ async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
     let node = Node::new();
     let spec = node.spec(
         Guest::Echo,
-        json!({ "cloud_init": { "user_data": "#cloud-config\n" }, "nics": [{ "mac": "52:54:00:00:00:01" }] }),
+        json!({ "cloud_init": { "user_data": "#cloud-config\n" } }),
     );
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();

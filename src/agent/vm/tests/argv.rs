@@ -21,6 +21,7 @@ fn plan() -> Plan {
         qemu_img: None,
         swtpm: None,
         ip: None,
+        vhost: false,
         growth: 0,
     }
 }
@@ -93,7 +94,7 @@ fn a_machine_with_everything_has_everything() {
         swtpm: Some("/usr/bin/swtpm".into()),
         ..plan()
     };
-    let line = lines(&qemu(&spec, &plan, &Files::new(Path::new("/v"), spec.uuid)));
+    let line = lines(&qemu(&spec, &plan, &Files::new(Path::new("/v"), spec.uuid)).args);
     let vm = "/v/11223344-5566-7788-99aa-bbccddeeff00";
     let tap = tap(&spec, 0);
     let expected = [
