@@ -78,4 +78,3 @@ fn rule(subnet: Ipv4Addr, bits: u8, bridge: &str) -> Vec<u8> {
     ]
     .concat()
 }
-

@@ -6,15 +6,16 @@
 //! services and from the networks that the node is in, and programs of machines from every network.
 
 use super::{
-    BRIDGE, BRIDGE_MAC,
+    BRIDGE, BRIDGE_MAC, Subnet,
     netlink::{
         APPEND, CREATE, DELETE_TABLE, INET, NETDEV, NEW_CHAIN, NEW_RULE, NEW_TABLE, Order, attribute, commit, marks,
         nested,
-        step::{self, Base, accept, bytes, bytes_in, drop, known_connection, meta, meta_in, not_bytes},
+        step::{Base, accept, bytes, bytes_in, drop, known_connection, meta, meta_in, not_bytes},
         text,
     },
 };
 use crate::{
+    agent::facts::{self, Tree},
     fail,
     id::{Digest, MacAddr},
 };
@@ -109,8 +110,7 @@ pub fn isolate(ports: &[Port], around: &Surroundings) -> io::Result<()> {
     for chain in chains(ports, around) {
         orders.push((chain.family, NEW_CHAIN, CREATE, declaration(&chain)));
         for rule in &chain.rules {
-            let parts =
-                [name.clone(), attribute(2, &text(&chain.name)), nested(4, rule), attribute(7, &mark)].concat();
+            let parts = [name.clone(), attribute(2, &text(&chain.name)), nested(4, rule), attribute(7, &mark)].concat();
             orders.push((chain.family, NEW_RULE, CREATE | APPEND, parts));
         }
     }
@@ -124,8 +124,7 @@ pub fn isolate(ports: &[Port], around: &Surroundings) -> io::Result<()> {
 pub fn is_there(ports: &[Port], around: &Surroundings) -> io::Result<bool> {
     let (mark, chains) = (mark(ports, around), chains(ports, around));
     for family in [NETDEV, INET] {
-        let wanted: usize =
-            chains.iter().filter(|chain| chain.family == family).map(|chain| chain.rules.len()).sum();
+        let wanted: usize = chains.iter().filter(|chain| chain.family == family).map(|chain| chain.rules.len()).sum();
         let found = marks(family, TABLE, None)?;
         if found.len() != wanted || found.iter().any(|found| *found != mark) {
             return Ok(false);
@@ -177,11 +176,13 @@ fn port_rules(port: &Port, ports: &[Port], around: &Surroundings) -> Vec<Vec<u8>
     let is_peer = |other: &&Port| port.peers && other.peers;
     let rule = |steps: &[Vec<u8>]| steps.concat();
     let mut rules = vec![rule(&[not_bytes(Base::Link, 6, &port.mac.0), drop()])];
-    for other in others().filter(|other| !is_peer(other)) {
-        rules.push(rule(&[bytes(Base::Link, 0, &other.mac.0), drop()]));
-    }
     let arp = || bytes(Base::Link, 12, &ARP_TYPE);
     let ipv4 = || bytes(Base::Link, 12, &IPV4_TYPE);
+    for other in others().filter(|other| !is_peer(other)) {
+        rules.push(rule(&[bytes(Base::Link, 0, &other.mac.0), drop()]));
+        // Nor by the node, which would bring it there.
+        rules.extend(other.address.map(|address| rule(&[ipv4(), bytes(Base::Network, 16, &address.octets()), drop()])));
+    }
     // It asks for its address, and is the server of nobody.
     let dhcp = [ipv4(), bytes(Base::Network, 9, &[UDP]), bytes(Base::Transport, 0, &DHCP_CLIENT_TO_SERVER)].concat();
     for source in [Some(Ipv4Addr::UNSPECIFIED), port.address].into_iter().flatten() {
@@ -246,7 +247,8 @@ fn forward_rules(around: &Surroundings) -> Vec<Vec<u8>> {
     let from = || meta(INPUT_NAME, &interface(BRIDGE));
     let to = || meta(OUTPUT_NAME, &interface(BRIDGE));
     let ipv4 = || meta(FAMILY, &IPV4_FAMILY);
-    let mut rules = vec![[to(), known_connection(false), drop()].concat()];
+    // Between peers, where the kernel shows bridged packets here, too: whom a guest reaches there its port has decided.
+    let mut rules = vec![[from(), to(), accept()].concat(), [to(), known_connection(false), drop()].concat()];
     for server in &around.dns {
         for protocol in [UDP, TCP] {
             let query = [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
@@ -268,3 +270,44 @@ fn interface(name: &str) -> [u8; 16] {
     padded.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
     padded
 }
+
+/// What surrounds the guests of this node now.
+pub fn surroundings(tree: &Tree, users: (u32, u32)) -> Surroundings {
+    let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
+    let dns: Vec<Ipv4Addr> = super::keeper::name_servers(&resolver);
+    let gateway = super::settings(tree).and_then(|settings| super::choose(tree, &settings)).map(Subnet::gateway);
+    let mut hosts: Vec<Ipv4Addr> = facts::local_addresses(tree);
+    hosts.extend(central(tree));
+    hosts.sort_unstable();
+    hosts.dedup();
+    let table = tree.read("/proc/net/route").unwrap_or_default();
+    let connected = connected(&table).into_iter().map(|net| (net.net(), net.bits()));
+    let reserved =
+        [(Ipv4Addr::new(127, 0, 0, 0), 8), (Ipv4Addr::new(169, 254, 0, 0), 16), (Ipv4Addr::new(224, 0, 0, 0), 3)];
+    let mut closed: Vec<Net> = hosts.iter().map(|host| (*host, 32)).chain(connected).chain(reserved).collect();
+    closed.sort_unstable();
+    closed.dedup();
+    let is_bridge = |name: &String| name != BRIDGE && tree.has(&format!("/sys/class/net/{name}/bridge"));
+    let mac = |name: String| tree.text(&format!("/sys/class/net/{name}/address"))?.parse().ok();
+    let bridges = tree.list("/sys/class/net").into_iter().filter(is_bridge).filter_map(mac).collect();
+    Surroundings { gateway, dns, closed, hosts, bridges, users }
+}
+
+/// The central node's address, as the overlay says it.
+fn central(tree: &Tree) -> Option<Ipv4Addr> {
+    let config: serde_json::Value = serde_json::from_str(&tree.text("/etc/meshd/agent.json")?).ok()?;
+    config.get("central")?.as_str()?.parse().ok()
+}
+
+/// The networks that the node is in: routes of `/proc/net/route` without a gateway, but that of the private network. Total.
+fn connected(table: &str) -> Vec<Subnet> {
+    let has_gateway = |line: &&str| line.split_ascii_whitespace().nth(2).is_some_and(|gateway| gateway != "00000000");
+    let direct: Vec<&str> = table.lines().filter(|line| !has_gateway(line)).collect();
+    // Its first line is the heading, whose third word is no number.
+    let routes = super::subnet::routes(&["", &direct.join("\n")].join("\n"), BRIDGE);
+    routes.into_iter().filter(|net| net.bits() > 0).collect()
+}
+
+#[cfg(test)]
+#[path = "guests_tests.rs"]
+mod tests;

@@ -304,7 +304,7 @@ impl Keeper {
 
     fn open_session(&mut self) {
         let ports = self.spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            nic.bridge.as_ref().map(|bridge| (argv::tap(&self.spec, index), bridge.to_string()))
+            nic.bridge.as_ref().map(|bridge| (argv::tap(&self.spec, index), bridge.to_string(), nic.peers))
         });
         self.session = Some(Session::open(Terms {
             qmp: self.files.qmp(),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     agent::{facts::Tree, units},
-    wire::vm::{MAX_FAILURE_TEXT, VmFailure, ByteSize, VmFailureKind, VmRefusal, VmSpec, qcow2},
+    wire::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2},
 };
 use rustix::process::Signal;
 use std::{

@@ -119,7 +119,21 @@ pub fn plan(spec: &VmSpec, host: &Host, others: &[&VmSpec]) -> Result<Plan, Vec<
     };
     let groups = host.units.iter().filter(given).filter_map(|unit| unit.group).collect();
     if let (true, Some(qemu)) = (judge.refusals.is_empty(), qemu) {
-        return Ok(Plan { qemu, accel, volumes, functions, groups, uefi, hugepage, cpus, qemu_img, swtpm, ip, vhost: host.vhost, growth });
+        return Ok(Plan {
+            qemu,
+            accel,
+            volumes,
+            functions,
+            groups,
+            uefi,
+            hugepage,
+            cpus,
+            qemu_img,
+            swtpm,
+            ip,
+            vhost: host.vhost,
+            growth,
+        });
     }
     Err(judge.refusals)
 }

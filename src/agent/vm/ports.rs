@@ -3,15 +3,33 @@
 
 use super::{
     argv,
-    confine::{Confinement, device},
+    confine::{
+        Confinement, device,
+        users::{MASK, USERS},
+    },
     host::{self, Places},
     plan::Plan,
     process,
     promised::Promised,
 };
-use crate::{agent::facts::Tree, wire::vm::VmSpec};
-use std::path::Path;
+use crate::{
+    agent::{
+        facts::Tree,
+        nat::{
+            BRIDGE,
+            guests::{self, Port},
+        },
+    },
+    wire::vm::VmSpec,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
 
+/// Where the kernel shows interfaces.
+const NET: &str = "/sys/class/net";
 /// The device by which QEMU takes its port.
 const TUN: &str = "/dev/net/tun";
 
@@ -24,7 +42,7 @@ pub async fn make(
     plan: &Plan,
     confined: &Confinement,
     places: &Places,
-    _promised: &Promised,
+    promised: &Promised,
 ) -> Result<(), String> {
     if spec.nics.is_empty() {
         return Ok(());
@@ -37,7 +55,57 @@ pub async fn make(
         delete(ip, &port).await;
         add(ip, places, &port, user).await?;
     }
-    Ok(())
+    for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
+        if nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != BRIDGE) {
+            tracing::warn!(vm = %spec.name, mac = %nic.mac, "a card on a bridge of the site without an address reaches nothing but DHCP");
+        }
+    }
+    isolate(places, promised).await
+}
+
+/// Sees to it that each port has its filter, as its machine and its network are now.
+///
+/// # Errors
+/// In words: what the kernel says.
+pub async fn isolate(places: &Places, promised: &Promised) -> Result<(), String> {
+    let (root, promised) = (places.root.clone(), promised.clone());
+    let done = tokio::task::spawn_blocking(move || isolate_now(root, &promised)).await;
+    done.map_err(|error| error.to_string())?.map_err(|error| format!("ports cannot be filtered: {error}"))
+}
+
+fn isolate_now(root: PathBuf, promised: &Promised) -> std::io::Result<()> {
+    /// Who looks later writes later: no filter of a port is lost to an older look.
+    static ISOLATING: Mutex<()> = Mutex::new(());
+    let _alone = ISOLATING.lock().unwrap_or_else(PoisonError::into_inner);
+    let ports = ports(promised);
+    if ports.is_empty() {
+        // A node without guests is left as it is.
+        return Ok(());
+    }
+    let around = guests::surroundings(&Tree::new(&root), (USERS.start, MASK));
+    if guests::is_there(&ports, &around)? { Ok(()) } else { guests::isolate(&ports, &around) }
+}
+
+/// Ports that are there.
+fn ports(promised: &Promised) -> Vec<Port> {
+    let (specs, addresses) = (promised.specs(), promised.addresses());
+    let each = specs.iter().flat_map(|spec| {
+        spec.nics.iter().enumerate().filter_map(|(index, nic)| {
+            let (name, bridge) = (argv::tap(spec, index), nic.bridge.as_ref()?.to_string());
+            let given = addresses.get(&nic.mac).copied().filter(|_| bridge == BRIDGE);
+            Some(Port { name, mac: nic.mac, address: given.or(nic.address), bridge, peers: nic.peers })
+        })
+    });
+    each.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
+}
+
+/// Keeps a port that is on its bridge from other ports that are kept so.
+///
+/// # Errors
+/// In words.
+pub fn keep_apart(port: &str) -> Result<(), String> {
+    let place = Path::new(NET).join(port).join("brport/isolated");
+    fs::write(&place, "1").map_err(|error| format!("{}: {error}", place.display()))
 }
 
 /// Removes them. What is not there is removed.
@@ -45,7 +113,7 @@ pub async fn remove(spec: &VmSpec, places: &Places) {
     let Some(ip) = host::programs(places).ip else { return };
     for index in 0..spec.nics.len() {
         let port = argv::tap(spec, index);
-        if Path::new("/sys/class/net").join(&port).exists() {
+        if Path::new(NET).join(&port).exists() {
             delete(&ip, &port).await;
         }
     }

@@ -28,8 +28,12 @@ async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd::agent
 #[tokio::test]
 async fn processes_of_a_guest_have_a_user_of_their_own_and_no_rights() {
     let node = Node::new();
-    let (mut vms, spec) =
-        runs(&node, "11223344-5566-7788-99aa-bbccddee0c01", json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" })).await;
+    let (mut vms, spec) = runs(
+        &node,
+        "11223344-5566-7788-99aa-bbccddee0c01",
+        json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }),
+    )
+    .await;
     let pids = node.processes();
     assert_eq!(pids.len(), 2, "QEMU and swtpm");
     let user = fs::metadata(format!("/proc/{}", pids[0])).unwrap().uid();

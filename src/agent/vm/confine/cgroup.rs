@@ -56,7 +56,7 @@ impl Group {
         let above: Vec<&Path> = self.path.ancestors().skip(1).take(2).collect();
         for folder in above.into_iter().rev() {
             for controller in CONTROLLERS {
-                // One that is not there, or belongs to version 1, is told by the readiness check.
+                // One that is not there, or belongs to version 1, is told below.
                 let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
             }
         }
@@ -71,6 +71,8 @@ impl Group {
             let file = self.path.join(name);
             if file.exists() {
                 fs::write(&file, value).map_err(|error| format!("cannot set {}: {error}", file.display()))?;
+            } else {
+                tracing::warn!(limit = name, group = %self.path.display(), "the kernel has no such limit for machines");
             }
         }
         Ok(self.path.join("cgroup.procs"))
@@ -83,12 +85,6 @@ impl Group {
         let _ = fs::remove_dir(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
-}
-
-/// Controllers that this kernel does not have for machines.
-pub fn missing() -> Vec<&'static str> {
-    let known = root().and_then(|root| fs::read_to_string(root.join("cgroup.controllers"))).unwrap_or_default();
-    CONTROLLERS.into_iter().filter(|name| !known.split_whitespace().any(|known| known == *name)).collect()
 }
 
 fn root() -> io::Result<PathBuf> {

@@ -16,11 +16,7 @@ use super::{
     folder::Files,
     host::{self, Places},
 };
-use crate::{
-    agent::facts::Tree,
-    fail,
-    wire::vm::VmSpec,
-};
+use crate::{agent::facts::Tree, fail, wire::vm::VmSpec};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -97,11 +93,14 @@ pub fn sandboxes(qemu: &Path) -> Result<(), String> {
     static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
     let failed = |error: std::io::Error| format!("{} cannot be asked for its sandbox: {error}", qemu.display());
     let changed = qemu.metadata().and_then(|file| file.modified()).map_err(failed)?;
-    if let Some((_, known)) = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(qemu).filter(|it| it.0 == changed) {
+    if let Some((_, known)) =
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(qemu).filter(|it| it.0 == changed)
+    {
         return known.clone();
     }
     // Options are read in their order: one that it does not have ends it before it says its version.
-    let asked = Command::new(qemu).args(["-sandbox", SANDBOX, "-version"]).stdin(Stdio::null()).output().map_err(failed)?;
+    let asked =
+        Command::new(qemu).args(["-sandbox", SANDBOX, "-version"]).stdin(Stdio::null()).output().map_err(failed)?;
     let words = String::from_utf8_lossy(&asked.stderr).trim().chars().take(200).collect::<String>();
     let known = if asked.status.success() {
         Ok(())
@@ -125,7 +124,8 @@ mod tests {
         let tree = Tree::new(dir.path());
         assert_eq!(supported(&tree), Ok(()), "there is no QEMU");
         let qemu = bin.join("qemu-system-x86_64");
-        fs::write(&qemu, "#!/bin/sh\necho '-sandbox support is not enabled in this QEMU binary' >&2\nexit 1\n").expect("written");
+        fs::write(&qemu, "#!/bin/sh\necho '-sandbox support is not enabled in this QEMU binary' >&2\nexit 1\n")
+            .expect("written");
         fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).expect("set");
         let why = supported(&tree).expect_err("no sandbox");
         assert!(why.contains("no seccomp sandbox") && why.contains("not enabled"), "{why}");

@@ -10,10 +10,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// User IDs of machines: above those that distributions and container managers give.
-pub const USERS: Range<u32> = 1_900_000_000..1_900_065_536;
+/// User IDs of machines: above those that distributions and container managers give, and equal under [`MASK`].
+pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
+/// The bits that all of them have in common.
+pub const MASK: u32 = 0xffff_0000;
 /// The group of all of them, which has the devices that they share, and no file.
-pub const GROUP: u32 = 1_900_065_536;
+pub const GROUP: u32 = USERS.end;
 
 /// One at a time looks for a free number.
 static ASSIGNING: Mutex<()> = Mutex::new(());
