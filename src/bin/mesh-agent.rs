@@ -95,6 +95,8 @@ enum Verb {
         #[arg(long)]
         pins: bool,
         #[arg(long)]
+        users: Option<PathBuf>,
+        #[arg(long)]
         pass: Vec<OsString>,
         #[arg(last = true, required = true)]
         argv: Vec<String>,
@@ -127,7 +129,10 @@ fn main() -> ExitCode {
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
         Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::Place { procs, uid, dir, shm }, &argv),
-        Verb::VmEnter { uid, gid, procs, pins, pass, argv } => vm_enter(uid, gid, procs, pins, &pass, &argv),
+        Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
+            let entry = vm_enter::Entry { uid, gid, procs, pins, users, pass: Vec::new() };
+            vm_enter(entry, &pass, &argv)
+        }
     };
     ended.unwrap_or_else(|error| {
         eprintln!("mesh-agent: {error:#}");
@@ -209,17 +214,10 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn vm_enter(
-    uid: u32,
-    gid: u32,
-    procs: Option<PathBuf>,
-    pins: bool,
-    pass: &[OsString],
-    argv: &[String],
-) -> anyhow::Result<ExitCode> {
+fn vm_enter(entry: vm_enter::Entry, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
     let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::Pass::parse(pass)).collect();
-    let entered = pass.and_then(|pass| vm_enter::Entry { uid, gid, procs, pins, pass }.enter(program, args));
+    let entered = pass.and_then(|pass| vm_enter::Entry { pass, ..entry }.enter(program, args));
     match entered {
         Ok(never) => match never {},
         Err(why) => {

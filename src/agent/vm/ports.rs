@@ -7,6 +7,7 @@ use super::{
         Confinement, device,
         users::{MASK, USERS},
     },
+    folder::Files,
     host::{self, Places},
     plan::Plan,
     process,
@@ -40,6 +41,7 @@ const TUN: &str = "/dev/net/tun";
 pub async fn make(
     spec: &VmSpec,
     plan: &Plan,
+    files: &Files,
     confined: &Confinement,
     places: &Places,
     promised: &Promised,
@@ -53,7 +55,7 @@ pub async fn make(
     for index in 0..spec.nics.len() {
         let port = argv::tap(spec, index);
         delete(ip, &port).await;
-        add(ip, places, &port, user).await?;
+        add(ip, places, &port, (user, files), confined).await?;
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
         if nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != BRIDGE) {
@@ -119,14 +121,23 @@ pub async fn remove(spec: &VmSpec, places: &Places) {
     }
 }
 
-async fn add(ip: &Path, places: &Places, port: &str, user: u32) -> Result<(), String> {
-    let user = user.to_string();
-    let made = process::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &user])).await;
-    // The `ip` of busybox does not know ports; its `tunctl` does.
-    match (made, host::program(&Tree::new(&places.root), "tunctl")) {
-        (Err(_), Some(tunctl)) => process::run(&tunctl, &words(&["-t", port, "-u", &user])).await,
-        (made, _) => made,
-    }
+/// The `ip` of busybox makes no ports; its `tunctl` does, for a user that has a name.
+async fn add(
+    ip: &Path,
+    places: &Places,
+    port: &str,
+    (user, files): (u32, &Files),
+    confined: &Confinement,
+) -> Result<(), String> {
+    const NAME: &str = "machine";
+    let number = user.to_string();
+    let made = process::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
+    let (Err(why), Some(tunctl)) = (&made, host::program(&Tree::new(&places.root), "tunctl")) else { return made };
+    let users = files.folder().join("passwd");
+    let line = format!("root:x:0:0::/:/bin/sh\n{NAME}:x:{number}:{number}::/:/sbin/nologin\n");
+    fs::write(&users, line).map_err(|error| format!("{}: {error}", users.display()))?;
+    let (program, args) = confined.naming(&users, &tunctl, &words(&["-t", port, "-u", NAME]));
+    process::run(&program, &args).await.map_err(|error| format!("{error}; before that: {why}"))
 }
 
 async fn delete(ip: &Path, port: &str) {

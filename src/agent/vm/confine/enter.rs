@@ -4,8 +4,9 @@
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    mount::{MountPropagationFlags, mount_bind, mount_change},
     process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::set_no_new_privs,
+    thread::{UnshareFlags, set_no_new_privs},
 };
 use std::{
     convert::Infallible,
@@ -102,6 +103,8 @@ pub struct Entry {
     pub pins: bool,
     /// What it gets as descriptors, from [`FIRST`] on.
     pub pass: Vec<Pass>,
+    /// A file that it sees as /etc/passwd: busybox takes users by name alone.
+    pub users: Option<PathBuf>,
 }
 
 impl Entry {
@@ -112,6 +115,7 @@ impl Entry {
         if self.pins {
             args.push("--pins".to_owned());
         }
+        args.extend(self.users.as_ref().map(|users| format!("--users={}", users.display())));
         args.extend(self.pass.iter().map(|pass| format!("--pass={}", pass.to_arg().display())));
         args.push("--".to_owned());
         args
@@ -134,6 +138,9 @@ impl Entry {
         }
         for (resource, limit) in limits {
             bound(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+        }
+        if let Some(users) = &self.users {
+            show_users(users)?;
         }
         // They stay open until this process is the program.
         let passed = self.open()?;
@@ -163,6 +170,15 @@ impl Entry {
         }
         Ok(passed)
     }
+}
+
+/// Lays a file over /etc/passwd, for this process alone, which has one thread.
+#[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
+fn show_users(users: &Path) -> Result<(), String> {
+    let failed = |error: rustix::io::Errno| format!("cannot show {} as /etc/passwd: {error}", users.display());
+    rustix::thread::unshare(UnshareFlags::NEWNS).map_err(failed)?;
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed)?;
+    mount_bind(users, "/etc/passwd").map_err(failed)
 }
 
 /// Sets a limit; where only a lower one may be set, as in a container without that right, the highest that may.
