@@ -88,7 +88,9 @@ impl Group {
 }
 
 fn root() -> io::Result<PathBuf> {
-    if let Some(root) = mounted(&fs::read_to_string("/proc/self/mounts")?) {
+    // One that another file system lies over is named there, too.
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    if let Some(root) = mounted(&mounts).find(|root| root.join("cgroup.procs").exists()) {
         return Ok(root);
     }
     fs::create_dir_all(PLACE)?;
@@ -99,12 +101,12 @@ fn root() -> io::Result<PathBuf> {
 }
 
 /// Where the hierarchy is mounted and can be written. Pure.
-fn mounted(mounts: &str) -> Option<PathBuf> {
+fn mounted(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let place = |line: &str| match line.split(' ').collect::<Vec<_>>().as_slice() {
         [_, place, "cgroup2", options, ..] if options.starts_with("rw") => Some(PathBuf::from(place)),
         _ => None,
     };
-    mounts.lines().find_map(place)
+    mounts.lines().filter_map(place)
 }
 
 #[cfg(test)]
@@ -115,7 +117,7 @@ mod tests {
     fn the_hierarchy_is_found_where_it_can_be_written() {
         let line = |place: &str, kind: &str, options: &str| format!("cgroup2 {place} {kind} {options},nosuid 0 0\n");
         let text = line("/a", "cgroup", "rw") + &line("/b", "cgroup2", "ro") + &line("/c", "cgroup2", "rw");
-        assert_eq!(mounted(&text), Some("/c".into()));
-        assert_eq!(mounted("junk\n"), None);
+        assert_eq!(mounted(&text).collect::<Vec<_>>(), [PathBuf::from("/c")]);
+        assert_eq!(mounted("junk\n").count(), 0);
     }
 }

@@ -129,9 +129,9 @@ fn a_machine_with_everything_has_everything() {
         assert!(line.contains(part), "{part}\nis not in\n{line}");
     }
     assert!(!line.contains("cloud-config"), "the seed is in no process list");
-    let passed = [Pass::Read("/images/x".into()), Pass::Write("/dev/nvme0n1".into()), Pass::Read("/images/a,b".into())];
-    assert_eq!(pass[2..5], passed);
-    assert_eq!(pass[5..], [Pass::Write(VHOST.into()), Pass::Write(VHOST.into())]);
+    let [layer, cd] = ["/images/x", "/images/a,b"].map(|path| Pass::Read(path.into()));
+    let [disk, vhost] = ["/dev/nvme0n1", VHOST].map(|path| Pass::Write(path.into()));
+    assert_eq!(pass[2..], [layer, disk, cd, vhost.clone(), vhost]);
 }
 
 #[test]
