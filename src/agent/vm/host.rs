@@ -328,6 +328,18 @@ fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, Image> {
 mod tests {
     use super::*;
 
+    fn places(root: &Path) -> Places {
+        Places {
+            root: root.to_owned(),
+            machines: root.to_owned(),
+            images: root.to_owned(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            models: Models::default(),
+            doctor: Doctor::new(Vec::new),
+        }
+    }
+
     #[test]
     fn a_list_of_processors_is_read_and_junk_gives_none() {
         assert_eq!(cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
@@ -358,17 +370,7 @@ mod tests {
         let tree = Tree::new(dir.path());
         let found: Vec<bool> = uefi(&tree).iter().map(|uefi| uefi.secure).collect();
         assert_eq!(found, [false, true], "plain, and for Secure Boot");
-        let (machines, images) = (dir.path().to_owned(), dir.path().to_owned());
-        let places = Places {
-            root: dir.path().to_owned(),
-            machines,
-            images,
-            vfio: Vec::new(),
-            data_disks: Vec::new(),
-            models: Models::default(),
-            doctor: Doctor::new(Vec::new),
-        };
-        let programs = programs(&places);
+        let programs = programs(&places(dir.path()));
         assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
     }
 
@@ -389,16 +391,7 @@ mod tests {
         assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
         assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
-        let places = Places {
-            root: dir.path().to_owned(),
-            machines: dir.path().to_owned(),
-            images: dir.path().to_owned(),
-            vfio: Vec::new(),
-            data_disks: Vec::new(),
-            models: Models::default(),
-            doctor: Doctor::new(Vec::new),
-        };
-        let programs = programs(&places);
+        let programs = programs(&places(dir.path()));
         assert!(programs.qemu.is_none() && programs.qemu_img.is_some());
     }
 }

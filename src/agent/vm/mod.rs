@@ -248,19 +248,6 @@ impl Vms {
         self.promised.set_slots(slots);
     }
 
-    /// Addresses that the private network gave to cards, from now on: their guests may show them.
-    pub async fn set_addresses(&self, given: given::Given) {
-        self.promised.set_addresses(given);
-        self.isolate().await;
-    }
-
-    /// Sees to it that the ports of guests have their filters.
-    pub async fn isolate(&self) {
-        if let Err(error) = ports::isolate(&self.places, &self.promised).await {
-            tracing::error!(error, "guests may not be kept apart; tried again soon");
-        }
-    }
-
     fn same(&self, spec: &VmSpec) -> Result<(), StartError> {
         match self.machines.get(&spec.uuid) {
             Some(kept) if kept.spec != *spec => {

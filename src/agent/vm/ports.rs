@@ -2,12 +2,13 @@
 //! addresses alone, and removed when QEMU has gone.
 
 use super::{
-    argv,
+    Vms, argv,
     confine::{
         Confinement, device,
         users::{MASK, USERS},
     },
     folder::Files,
+    given,
     host::{self, Places},
     plan::Plan,
     process,
@@ -99,6 +100,21 @@ fn ports(promised: &Promised) -> Vec<Port> {
         })
     });
     each.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
+}
+
+impl Vms {
+    /// Addresses that the private network gave to cards, from now on: their guests may show them.
+    pub async fn set_addresses(&self, given: given::Given) {
+        self.promised.set_addresses(given);
+        self.isolate().await;
+    }
+
+    /// Sees to it that the ports of guests have their filters.
+    pub async fn isolate(&self) {
+        if let Err(error) = isolate(&self.places, &self.promised).await {
+            tracing::error!(error, "guests may not be kept apart; tried again soon");
+        }
+    }
 }
 
 /// Keeps a port that is on its bridge from other ports that are kept so.
