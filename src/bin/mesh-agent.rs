@@ -2,11 +2,11 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use meshd::{
-    agent::{self, checks, driver, facts, files, job::enter, units},
+    agent::{self, checks, driver, facts, files, job::enter, units, vm::confine::enter as vm_enter},
     id::{DenyList, Timestamp},
     wire,
 };
-use std::{path::PathBuf, process::ExitCode, time::SystemTime};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
 
 /// The agent of a meshd node: enrols with the central node, reports, and does what it is asked.
@@ -83,6 +83,24 @@ enum Verb {
         #[arg(last = true, required = true)]
         argv: Vec<String>,
     },
+    /// Become a program of a virtual machine
+    #[command(hide = true, name = vm_enter::VERB)]
+    VmEnter {
+        #[arg(long)]
+        uid: u32,
+        #[arg(long)]
+        gid: u32,
+        #[arg(long)]
+        procs: Option<PathBuf>,
+        #[arg(long)]
+        pins: bool,
+        #[arg(long)]
+        users: Option<PathBuf>,
+        #[arg(long)]
+        pass: Vec<OsString>,
+        #[arg(last = true, required = true)]
+        argv: Vec<String>,
+    },
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -111,6 +129,10 @@ fn main() -> ExitCode {
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
         Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::Place { procs, uid, dir, shm }, &argv),
+        Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
+            let entry = vm_enter::Entry { uid, gid, procs, pins, users, pass: Vec::new() };
+            vm_enter(entry, &pass, &argv)
+        }
     };
     ended.unwrap_or_else(|error| {
         eprintln!("mesh-agent: {error:#}");
@@ -190,6 +212,19 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     }
     let usable = bound.iter().all(|bound| matches!(bound.unit.state, wire::UnitState::Ready | wire::UnitState::InUse));
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn vm_enter(entry: vm_enter::Entry, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
+    let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
+    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::Pass::parse(pass)).collect();
+    let entered = pass.and_then(|pass| vm_enter::Entry { pass, ..entry }.enter(program, args));
+    match entered {
+        Ok(never) => match never {},
+        Err(why) => {
+            eprintln!("mesh-agent: {why}");
+            Ok(ExitCode::from(vm_enter::CANNOT_RUN))
+        }
+    }
 }
 
 fn job_enter(place: enter::Place, argv: &[String]) -> anyhow::Result<ExitCode> {

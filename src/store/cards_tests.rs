@@ -25,7 +25,13 @@ fn ip(number: u16) -> Ipv4Addr {
 /// One with a card on a bridge of the site, and the same address on one of its node.
 fn vm(number: u16) -> Vm {
     let mut spec = VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid(number));
-    let nic = |mac, bridge: &str| Nic { mac, address: Some(ip(number)), bridge: bridge.parse().ok(), slot: false };
+    let nic = |mac, bridge: &str| Nic {
+        mac,
+        address: Some(ip(number)),
+        bridge: bridge.parse().ok(),
+        slot: false,
+        peers: false,
+    };
     spec.nics = vec![nic(mac(number), "br0"), nic(mac(number | 0x8000), "mesh-nat0")];
     Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH)
 }

@@ -2,7 +2,7 @@
 //!
 //! | card | its address is unique |
 //! | --- | --- |
-//! | without a bridge | no: QEMU makes a network for this card alone |
+//! | without a bridge (of an earlier release; none is run) | no |
 //! | on [`PRIVATE_BRIDGE`] | on its node, which gives the addresses there |
 //! | on any other bridge | on the site |
 

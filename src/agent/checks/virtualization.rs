@@ -1,6 +1,11 @@
 //! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
 
-use super::{super::facts, Context, kernel::log_line, runs_machines, verdict};
+use super::{
+    super::{facts, vm},
+    Context,
+    kernel::log_line,
+    runs_machines, verdict,
+};
 use crate::wire::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
 
@@ -24,7 +29,14 @@ pub fn kvm(context: &Context<'_>) -> Check {
         return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
     }
     let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
-        Ok(_) => return verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
+        Ok(_) => {
+            let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
+            return match vm::confine::supported(tree) {
+                Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
+                // Nothing is run unconfined.
+                Err(why) => verdict(NAME, CheckStatus::Fail, why, remedy),
+            };
+        }
         Err(error) => error,
     };
     // A profile that only keeps devices ready may leave KVM to another overlay.

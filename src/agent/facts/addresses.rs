@@ -36,6 +36,11 @@ pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
     found
 }
 
+/// This machine's own IPv4 addresses, but those of itself alone.
+pub fn local_addresses(tree: &Tree) -> Vec<Ipv4Addr> {
+    local_v4(&tree.read("/proc/net/fib_trie").unwrap_or_default())
+}
+
 /// `eth0 00004D0A 00000000 0001 0 0 0 00FFFFFF ...`: the kernel prints the four bytes of
 /// an address as one number of its own byte order.
 fn route(line: &str) -> Option<Route<'_>> {

@@ -8,7 +8,7 @@ mod tree;
 
 pub use tree::Tree;
 
-pub(super) use addresses::by_interface;
+pub(super) use addresses::{by_interface, local_addresses};
 pub(super) use devices::{all_pci, nics};
 pub(super) use machine::{cpu, kernel_boot_id, memory, memory_field};
 

@@ -204,7 +204,7 @@ fn reserve(subnet: Subnet, cards: &[Nic], before: &BTreeMap<MacAddr, Ipv4Addr>) 
 }
 
 /// `nameserver 10.77.0.1`.
-fn name_servers(text: &str) -> Vec<Ipv4Addr> {
+pub(super) fn name_servers(text: &str) -> Vec<Ipv4Addr> {
     text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
 }
 

@@ -6,6 +6,8 @@
 //! drift    what is there, and what of it is to be mended                  pure but for reading
 //! dhcp     question ─▶ answer                                             pure
 //! filter   the kernel's packet filter: what leaves has the node's address
+//! guests   the same: what each guest may send, and what of the node and its networks it reaches
+//! netlink  messages of the packet filter
 //! probe    asks as a machine would: an address, and an answer from beyond the node
 //! keeper   looks again and again, mends what is not there, answers DHCP
 //! ```
@@ -13,7 +15,9 @@
 mod dhcp;
 mod drift;
 mod filter;
+pub mod guests;
 mod keeper;
+mod netlink;
 mod probe;
 mod subnet;
 

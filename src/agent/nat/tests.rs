@@ -13,6 +13,7 @@ fn card(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
         address: address.map(|text| text.parse().expect("an address")),
         bridge: bridge.map(|text| text.parse().expect("a name")),
         slot: false,
+        peers: false,
     }
 }
 

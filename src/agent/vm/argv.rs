@@ -4,18 +4,27 @@
 //! started it goes on when control socket, console and cards are in place, so nothing runs half.
 
 use super::{
+    confine::{
+        SANDBOX,
+        enter::{FIRST, Pass},
+    },
     folder::Files,
     host::Uefi,
     plan::{Accel, Plan, PlannedVolume},
     qmp::VOLUME_NODE,
 };
-use crate::wire::vm::{CpuModel, MachineType, Nic, VmSpec};
-use std::{net::Ipv4Addr, path::Path};
+use crate::{
+    fail,
+    wire::vm::{CpuModel, MachineType, Nic, VmSpec},
+};
+use std::path::Path;
 
 /// First slot of root ports; those before it are for devices that QEMU places itself.
 const FIRST_PORT_SLOT: usize = 0x10;
 /// Functions of a slot.
 const SLOT: usize = 8;
+/// The kernel's own half of a network card.
+pub const VHOST: &str = "/dev/vhost-net";
 
 /// A path as a value in QEMU's comma-separated options.
 fn escaped(path: &Path) -> String {
@@ -43,12 +52,10 @@ pub fn swtpm(files: &Files) -> Vec<String> {
     args.into()
 }
 
-/// The arguments of `qemu-img` that make the layer above an image.
-pub fn layer(place: &Path, base: &Path, size: Option<u64>) -> Vec<String> {
-    let mut args: Vec<String> = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
-    args.push(base.display().to_string());
-    args.push(place.display().to_string());
-    args.extend(size.map(|size| size.to_string()));
+/// The arguments of `qemu-img` that make the layer above an image. The image is not opened, which who runs this may not.
+pub fn layer(place: &Path, base: &Path, size: u64) -> Vec<String> {
+    let mut args: Vec<String> = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
+    args.extend([base.display().to_string(), place.display().to_string(), size.to_string()]);
     args
 }
 
@@ -93,21 +100,34 @@ fn held(target: &str, bytes: Option<u64>) -> String {
     format!("driver=raw,{size}cache.direct=on,file.driver=host_device,file.filename={target}")
 }
 
-/// The arguments of QEMU.
-pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Vec<String> {
-    let mut line = Line(Vec::new());
+/// QEMU's arguments, and the files that it gets as descriptors.
+#[derive(Debug)]
+pub struct Invocation {
+    /// Arguments.
+    pub args: Vec<String>,
+    /// Files, in the order of their descriptors.
+    pub pass: Vec<Pass>,
+}
+
+/// How QEMU is run.
+pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Invocation {
+    let mut line = Line { args: Vec::new(), pass: Vec::new() };
+    if fail::defends("vm-sandbox") {
+        line.add("-sandbox", SANDBOX);
+    }
     line.add("-name", format!("guest={},debug-threads=on", spec.name));
     line.add("-uuid", spec.uuid.to_string());
-    line.0.extend(["-nodefaults", "-no-user-config", "-S"].map(str::to_owned));
+    line.args.extend(["-nodefaults", "-no-user-config", "-S"].map(str::to_owned));
     line.add("-display", "none");
     line.add("-boot", "strict=on");
     line.add("-msg", "timestamp=on");
     line.add("-pidfile", files.pid().display().to_string());
-    line.add("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", escaped(&files.qmp())));
+    let qmp = line.pass(Pass::Listen(files.qmp()));
+    line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
-    let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
+    let (serial, log) = (line.pass(Pass::Listen(files.serial())), escaped(&files.console()));
     // What the guest writes is kept by QEMU: agents come and go.
-    line.add("-chardev", format!("socket,id=serial0,path={serial},server=on,wait=off,logfile={log},logappend=on"));
+    line.add("-chardev", format!("socket,id=serial0,fd={serial},server=on,wait=off,logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
     memory(spec, plan, &mut line);
@@ -132,7 +152,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Vec<String> {
         line.add("-device", "ide-cd,drive=seed");
     }
     for (index, nic) in spec.nics.iter().enumerate() {
-        card(spec, index, nic, &mut line);
+        card(spec, index, nic, plan.vhost, &mut line);
     }
     if plan.swtpm.is_some() {
         line.add("-chardev", format!("socket,id=tpm,path={}", escaped(&files.tpm_socket())));
@@ -142,14 +162,31 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Vec<String> {
     line.add("-device", "virtio-rng-pci");
     // By it a guest's kernel says that it gave up.
     line.add("-device", "pvpanic");
-    line.0
+    Invocation { args: line.args, pass: line.pass }
 }
 
-struct Line(Vec<String>);
+struct Line {
+    args: Vec<String>,
+    pass: Vec<Pass>,
+}
 
 impl Line {
     fn add(&mut self, option: &str, value: impl Into<String>) {
-        self.0.extend([option.to_owned(), value.into()]);
+        self.args.extend([option.to_owned(), value.into()]);
+    }
+
+    /// The number of the descriptor by which it gets a file.
+    fn pass(&mut self, pass: Pass) -> i32 {
+        let number = FIRST + i32::try_from(self.pass.len()).expect("a machine has few files");
+        self.pass.push(pass);
+        number
+    }
+
+    /// A file name that QEMU opens by such a descriptor.
+    fn open(&mut self, pass: Pass) -> String {
+        let number = self.pass(pass);
+        self.add("-add-fd", format!("fd={number},set={number}"));
+        format!("/dev/fdset/{number}")
     }
 }
 
@@ -201,34 +238,34 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line
     let cd = || format!("ide-cd,drive={node},bootindex={boot}");
     let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
     let (source, device) = match volume {
-        PlannedVolume::Layer { .. } => {
-            let file = escaped(&files.layer(index));
-            (format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}"), block())
+        PlannedVolume::Layer { base, .. } => {
+            let (file, base) = (escaped(&files.layer(index)), line.open(Pass::Read(base.clone())));
+            // The layer is the machine's own, the image below is everybody's who names it.
+            let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
+            let below = format!("backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}");
+            (format!("{layer},{below}"), block())
         }
         PlannedVolume::Disk { device } => {
-            let device = escaped(device);
+            let device = line.open(Pass::Write(device.clone()));
             (format!("driver=raw,cache.direct=on,file.driver=host_device,file.filename={device}"), block())
         }
         PlannedVolume::Cd { file } => {
-            (format!("driver=raw,read-only=on,file.driver=file,file.filename={}", escaped(file)), cd())
+            let file = line.open(Pass::Read(file.clone()));
+            (format!("driver=raw,read-only=on,file.driver=file,file.filename={file}"), cd())
         }
     };
     line.add("-blockdev", format!("{source},node-name={node}"));
     line.add("-device", device);
 }
 
-fn card(spec: &VmSpec, index: usize, nic: &Nic, line: &mut Line) {
-    let network = match (&nic.bridge, nic.address) {
-        // QEMU makes the port, and it is gone with QEMU; the agent plugs it into the bridge before the guest runs.
-        (Some(_), _) => format!("tap,id=net{index},ifname={},script=no,downscript=no", tap(spec, index)),
-        (None, None) => format!("user,id=net{index}"),
-        (None, Some(address)) => {
-            let [a, b, c, _] = address.octets();
-            let at = |last: u8| Ipv4Addr::new(a, b, c, last);
-            let (net, host, dns) = (at(0), at(2), at(3));
-            format!("user,id=net{index},net={net}/24,host={host},dns={dns},dhcpstart={address}")
-        }
-    };
+fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut Line) {
+    // The agent has made the port for this machine's user, with its filter; QEMU takes it, and the agent plugs it into the bridge before
+    // the guest runs.
+    let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap(spec, index));
+    if vhost {
+        let number = line.pass(Pass::Write(VHOST.into()));
+        network.push_str(&format!(",vhost=on,vhostfd={number}"));
+    }
     line.add("-netdev", network);
     // No ROM: it boots from its volumes.
     line.add("-device", format!("virtio-net-pci,netdev=net{index},mac={},romfile=", nic.mac));

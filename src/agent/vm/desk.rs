@@ -212,11 +212,15 @@ impl Clerk {
                 },
                 Some(_) = self.sittings.join_next() => continue,
                 Ok(()) = changes.changed() => {}
-                Ok(()) = self.given.changed() => {}
+                Ok(()) = self.given.changed() => {
+                    let given = self.given.borrow_and_update().clone();
+                    self.vms.set_addresses(given).await;
+                }
                 _ = look.tick(), if self.waiting.any() => {}
                 _ = prune.tick() => self.prune(),
                 _ = bound.tick() => {
                     self.vms.bound_store().await;
+                    self.vms.isolate().await;
                     continue;
                 }
             }

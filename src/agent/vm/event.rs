@@ -86,6 +86,8 @@ pub enum Action {
 pub struct Kept {
     /// It shall run.
     pub wanted: bool,
+    /// Its guest has run since it was started last.
+    pub answered: bool,
     /// New starts in a row.
     pub restarts: u32,
     /// Why it failed, or was started again last.

@@ -3,11 +3,12 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 use tokio::task::spawn_blocking;
 
+use super::confine::users::USERS;
 use crate::{id::SystemUuid, wire::vm::MAX_FAILURE_LINES};
 
 /// Longest path of a Unix socket (unix(7)), in bytes.
@@ -103,12 +104,24 @@ impl Files {
         format!("type=unixio,path={}", self.tpm_socket().display())
     }
 
-    /// Control socket of the TPM.
+    /// Control socket of the TPM, which the machine's user makes.
     pub fn tpm_socket(&self) -> PathBuf {
-        self.folder.join("tpm.sock")
+        self.tpm_state().join("sock")
     }
 
-    /// Makes the folder, for root's eyes only.
+    /// The number of the machine's user, as text.
+    pub fn user_file(&self) -> PathBuf {
+        self.folder.join("user")
+    }
+
+    /// The machine's user, if it has one.
+    pub fn user(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.user_file()).ok()?;
+        text.trim().parse().ok().filter(|user| USERS.contains(user))
+    }
+
+    /// Makes the folder. Everybody passes through it, and nobody but root sees or changes what it holds: what a machine's user reads and
+    /// writes there is that user's file.
     ///
     /// # Errors
     /// When it cannot be made, or when sockets in it would have too long a path.
@@ -118,7 +131,11 @@ impl Files {
             let message = format!("a socket below {} would have {longest} bytes of path", self.folder.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
+        DirBuilder::new().recursive(true).mode(0o711).create(&self.folder)?;
+        for folder in [Some(self.folder.as_path()), self.folder.parent()].into_iter().flatten() {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+        }
+        Ok(())
     }
 
     /// Removes it with all that is in it; what is not there is removed.

@@ -8,6 +8,8 @@ use super::{
         nat::{self, Subnet},
         units,
     },
+    argv::VHOST,
+    confine,
     memory::{self, Memory},
     models::Models,
     room,
@@ -60,6 +62,10 @@ pub struct Host {
     pub models: Option<Arc<BTreeSet<String>>>,
     /// `/dev/kvm` opens.
     pub kvm: bool,
+    /// Why QEMU cannot be confined.
+    pub unconfined: Option<String>,
+    /// The kernel can serve network cards.
+    pub vhost: bool,
     /// Hardware threads.
     pub threads: u32,
     /// Its memory.
@@ -97,6 +103,8 @@ pub struct Programs {
     pub swtpm: Option<PathBuf>,
     /// `ip`, of iproute2 or busybox.
     pub ip: Option<PathBuf>,
+    /// The agent itself, which becomes the programs of machines.
+    pub agent: Option<PathBuf>,
 }
 
 /// Huge pages of one size in one NUMA node.
@@ -201,9 +209,11 @@ pub fn survey(places: &Places, spec: &VmSpec) -> Host {
     let programs = programs(places);
     Host {
         models: programs.qemu.as_ref().and_then(|qemu| places.models.of(qemu)),
-        programs,
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
+        unconfined: programs.qemu.as_ref().and_then(|qemu| confine::sandboxes(qemu).err()),
+        vhost: tree.has(VHOST),
         threads: facts::cpu(&tree).threads,
+        programs,
         memory: memory::read(&tree, &places.machines),
         layers_in_memory: room::space(&places.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
         hugepages: hugepages(&tree),
@@ -225,11 +235,20 @@ pub fn survey(places: &Places, spec: &VmSpec) -> Host {
 /// Programs that are there.
 pub fn programs(places: &Places) -> Programs {
     let tree = Tree::new(&places.root);
-    let find = |name: &str| {
-        let places = PROGRAM_FOLDERS.iter().map(|folder| format!("{folder}/{name}"));
-        places.into_iter().find(|place| tree.path(place).is_file()).map(|place| tree.path(&place))
-    };
-    Programs { qemu: find("qemu-system-x86_64"), qemu_img: find("qemu-img"), swtpm: find("swtpm"), ip: find("ip") }
+    let find = |name: &str| program(&tree, name);
+    Programs {
+        qemu: find("qemu-system-x86_64"),
+        qemu_img: find("qemu-img"),
+        swtpm: find("swtpm"),
+        ip: find("ip"),
+        agent: find("mesh-agent"),
+    }
+}
+
+/// The place of one program.
+pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {
+    let mut places = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
+    places.find(|place| place.is_file())
 }
 
 fn hugepages(tree: &Tree) -> Vec<HugePool> {
@@ -309,6 +328,18 @@ fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, Image> {
 mod tests {
     use super::*;
 
+    fn places(root: &Path) -> Places {
+        Places {
+            root: root.to_owned(),
+            machines: root.to_owned(),
+            images: root.to_owned(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            models: Models::default(),
+            doctor: Doctor::new(Vec::new),
+        }
+    }
+
     #[test]
     fn a_list_of_processors_is_read_and_junk_gives_none() {
         assert_eq!(cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
@@ -339,17 +370,7 @@ mod tests {
         let tree = Tree::new(dir.path());
         let found: Vec<bool> = uefi(&tree).iter().map(|uefi| uefi.secure).collect();
         assert_eq!(found, [false, true], "plain, and for Secure Boot");
-        let (machines, images) = (dir.path().to_owned(), dir.path().to_owned());
-        let places = Places {
-            root: dir.path().to_owned(),
-            machines,
-            images,
-            vfio: Vec::new(),
-            data_disks: Vec::new(),
-            models: Models::default(),
-            doctor: Doctor::new(Vec::new),
-        };
-        let programs = programs(&places);
+        let programs = programs(&places(dir.path()));
         assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
     }
 
@@ -370,16 +391,7 @@ mod tests {
         assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
         assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
-        let places = Places {
-            root: dir.path().to_owned(),
-            machines: dir.path().to_owned(),
-            images: dir.path().to_owned(),
-            vfio: Vec::new(),
-            data_disks: Vec::new(),
-            models: Models::default(),
-            doctor: Doctor::new(Vec::new),
-        };
-        let programs = programs(&places);
+        let programs = programs(&places(dir.path()));
         assert!(programs.qemu.is_none() && programs.qemu_img.is_some());
     }
 }

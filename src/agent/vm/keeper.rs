@@ -106,7 +106,7 @@ impl Keeper {
 
     /// Takes over what an earlier agent left of it.
     pub fn adopt(&mut self) -> Vec<Action> {
-        self.process = process::find(&self.files.pid());
+        self.process = process::find(&self.files.pid(), self.files.user());
         let actions = if self.process.is_none() && self.boot.0 != self.boot.1 {
             self.machine.left_over();
             self.ran = false;
@@ -178,7 +178,7 @@ impl Keeper {
                     // What QEMU said comes before its end.
                     self.machine.on(self.started.elapsed(), leaving);
                 }
-                launch::end_tpm(&self.spec, &self.files).await;
+                launch::end_all(&self.spec, &self.files, &self.places).await;
                 Next::Event(Event::Ended { how: how + self.memory_word(), log: self.files.last_words() })
             }
             told = told(&mut self.session) => match told {
@@ -304,7 +304,7 @@ impl Keeper {
 
     fn open_session(&mut self) {
         let ports = self.spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            nic.bridge.as_ref().map(|bridge| (argv::tap(&self.spec, index), bridge.to_string()))
+            nic.bridge.as_ref().map(|bridge| (argv::tap(&self.spec, index), bridge.to_string(), nic.peers))
         });
         self.session = Some(Session::open(Terms {
             qmp: self.files.qmp(),
@@ -351,7 +351,7 @@ impl Keeper {
         let removed = if self.process.is_some() {
             Err("QEMU was killed and does not end; look at the node's kernel log".to_owned())
         } else {
-            launch::end_tpm(&self.spec, &self.files).await;
+            launch::end_all(&self.spec, &self.files, &self.places).await;
             // What it never had it need not give back.
             match if self.ran { launch::given_back(&self.places, &self.spec).await } else { Ok(()) } {
                 Ok(()) => self.files.release().await,

@@ -3,23 +3,25 @@
 use super::{
     argv,
     clean::unclean,
+    confine::{Confinement, cgroup, device},
     folder::Files,
     host::{self, Places},
     marks,
-    plan::{Plan, PlannedVolume},
+    plan::{Accel, Plan, PlannedVolume},
+    ports,
     process::{self, Process},
     promised::Promised,
     seed,
 };
 use crate::{
-    agent::units,
-    wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec},
+    agent::{facts::Tree, units},
+    wire::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2},
 };
 use rustix::process::Signal;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, lchown},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -32,6 +34,12 @@ const SURVEY_PATIENCE: Duration = Duration::from_secs(30);
 /// How often, and with which pause, it is looked whether units and disks are free again.
 const CLEAN_LOOKS: u32 = 10;
 const CLEAN_PAUSE: Duration = Duration::from_millis(500);
+/// What of memory a machine's group may use beside what is counted for it: pages of files that QEMU reads, buffers of the kernel.
+const MARGIN: u64 = 512 << 20;
+/// What emulation keeps of translated code at most (QEMU's own bound, and its tables).
+const TRANSLATED: u64 = 1280 << 20;
+/// What a layer takes beside its disk's content.
+const LAYER_TABLES: u64 = 64 << 20;
 /// How long a TPM may take to end.
 const TPM_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -107,15 +115,18 @@ pub async fn launch(
 ) -> Result<Launched, VmFailure> {
     let host = survey(places, spec).await;
     let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
-    prepare(spec, &plan, files).await.map_err(failed)?;
+    let confined = confine(spec, &plan, files, places, host.layers_in_memory).map_err(failed)?;
+    prepare(spec, &plan, files, &confined).await.map_err(failed)?;
+    ports::make(spec, &plan, files, &confined, places, promised).await.map_err(failed)?;
     marks::given(files, spec).map_err(|error| failed(error.to_string()))?;
-    let args = argv::qemu(spec, &plan, files);
+    let argv::Invocation { args, pass } = argv::qemu(spec, &plan, files);
+    let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;
-    let process = process::spawn(&plan.qemu, &args, &files.log(), plan.cpus.as_deref());
+    let process = process::spawn(&program, &args, &files.log(), plan.cpus.as_deref());
     let process = match process {
         Ok(process) => process,
         Err(error) => {
-            end_tpm(spec, files).await;
+            end_all(spec, files, places).await;
             return Err(failed(format!("{} cannot be run: {error}", plan.qemu.display())));
         }
     };
@@ -123,16 +134,63 @@ pub async fn launch(
     Ok(Launched { process, ip: plan.ip, groups })
 }
 
-/// Ends the TPM of a machine whose QEMU has gone. It ends with its connection, but one that QEMU never connected to would stay.
-pub async fn end_tpm(spec: &VmSpec, files: &Files) {
+/// Gives a machine its user, its control group, and the devices that it opens by itself.
+fn confine(
+    spec: &VmSpec,
+    plan: &Plan,
+    files: &Files,
+    places: &Places,
+    layers_in_memory: bool,
+) -> Result<Confinement, String> {
+    files.make().map_err(|error| format!("{} cannot be made: {error}", files.folder().display()))?;
+    let confined = Confinement::of(spec, files, places, &limits(spec, plan, layers_in_memory))?;
+    let (tree, (user, _)) = (Tree::new(&places.root), confined.owner());
+    if plan.accel == Accel::Kvm {
+        device::share(&tree, "/dev/kvm")?;
+    }
+    device::give_groups(&tree, &plan.groups, user)?;
+    Ok(confined)
+}
+
+/// What a machine may use of the node.
+fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::Limits {
+    let layers = plan.volumes.iter().filter_map(|volume| match volume {
+        PlannedVolume::Layer { base, size } if layers_in_memory => {
+            Some(disk_size(base, *size).unwrap_or(0).saturating_add(LAYER_TABLES))
+        }
+        _ => None,
+    });
+    let translated = if plan.accel == Accel::Tcg { TRANSLATED } else { 0 };
+    let memory = [spec.node_memory(), MARGIN, translated].into_iter().chain(layers).fold(0, u64::saturating_add);
+    cgroup::Limits { memory, vcpus: spec.vcpus }
+}
+
+/// Bytes that the guest sees of a layer's disk.
+fn disk_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
+    let mut header = Vec::new();
+    File::open(base)?.take(qcow2::HEADER).read_to_end(&mut header)?;
+    let own = qcow2::virtual_size(&header).map_err(io::Error::other)?;
+    Ok(size.map_or(own, ByteSize::bytes))
+}
+
+/// Ends what served a machine whose QEMU has gone, and takes back what its user had. A TPM ends with its connection, but one that QEMU never
+/// connected to would stay; so would ports, which are made for QEMU.
+pub async fn end_all(spec: &VmSpec, files: &Files, places: &Places) {
     if spec.vtpm {
         end_any_tpm(files).await;
     }
+    if let Ok(group) = cgroup::Group::of(files, spec.uuid) {
+        group.end();
+    }
+    if let Some(user) = files.user() {
+        device::take_groups(&Tree::new(&places.root), user);
+    }
+    ports::remove(spec, places).await;
 }
 
-/// The same of a machine of which nothing else is known.
+/// Ends the TPM of a machine of which nothing else is known.
 pub async fn end_any_tpm(files: &Files) {
-    let Some(tpm) = process::find_by("--ctrl", files.tpm_control().as_bytes()) else { return };
+    let Some(tpm) = process::find_by("--ctrl", files.tpm_control().as_bytes(), files.user()) else { return };
     for signal in [Signal::TERM, Signal::KILL] {
         tpm.signal(signal);
         if timeout(TPM_PATIENCE, tpm.ended()).await.is_ok() {
@@ -148,41 +206,66 @@ fn failed(detail: String) -> VmFailure {
 }
 
 /// Makes what is not there yet: what the guest wrote to volumes, variables and TPM stays from one start to the next.
-async fn prepare(spec: &VmSpec, plan: &Plan, files: &Files) -> Result<(), String> {
+async fn prepare(spec: &VmSpec, plan: &Plan, files: &Files, confined: &Confinement) -> Result<(), String> {
     let made = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| format!("{path} cannot be made: {error}")
     };
-    files.make().map_err(made(files.folder()))?;
+    let (user, group) = confined.owner();
+    let owned = |path: PathBuf, mode: u32| device::own(&path, user, group, mode).map_err(made(&path));
+    for file in [files.pid(), files.console()] {
+        OpenOptions::new().create(true).append(true).mode(0o600).open(&file).map_err(made(&file))?;
+        owned(file, 0o600)?;
+    }
     if let Some(uefi) = &plan.uefi {
         copy_once(&uefi.vars, &files.vars()).map_err(made(&files.vars()))?;
+        owned(files.vars(), 0o600)?;
     }
     if let Some(image) = seed::image(spec) {
         write(&files.seed(), &image).map_err(made(&files.seed()))?;
+        owned(files.seed(), 0o400)?;
     }
     for (index, volume) in plan.volumes.iter().enumerate() {
         if let (PlannedVolume::Layer { base, size }, Some(qemu_img)) = (volume, &plan.qemu_img) {
-            layer(files, index, base, size.map(|size| size.bytes()), qemu_img).await?;
+            layer(files, index, (base, *size), qemu_img, confined).await?;
         }
     }
     if let Some(swtpm) = &plan.swtpm {
-        DirBuilder::new().recursive(true).mode(0o700).create(files.tpm_state()).map_err(made(&files.tpm_state()))?;
         // One that served nobody would hold the state.
         end_any_tpm(files).await;
-        process::run(swtpm, &argv::swtpm(files)).await?;
+        let state = files.tpm_state();
+        DirBuilder::new().recursive(true).mode(0o700).create(&state).map_err(made(&state))?;
+        for entry in fs::read_dir(&state).map_err(made(&state))?.flatten() {
+            let path = entry.path();
+            // Not followed: what lies there is the user's, who may have put a link there.
+            lchown(&path, Some(user), Some(group)).map_err(made(&path))?;
+        }
+        owned(state, 0o700)?;
+        let (program, args) = confined.command(false, Vec::new(), swtpm, &argv::swtpm(files));
+        process::run(&program, &args).await?;
     }
     Ok(())
 }
 
 /// Made under another name first: half a layer is none.
-async fn layer(files: &Files, index: usize, base: &Path, size: Option<u64>, qemu_img: &Path) -> Result<(), String> {
-    let place = files.layer(index);
-    if place.exists() {
-        return Ok(());
+async fn layer(
+    files: &Files,
+    index: usize,
+    (base, size): (&Path, Option<ByteSize>),
+    qemu_img: &Path,
+    confined: &Confinement,
+) -> Result<(), String> {
+    let (place, (user, group)) = (files.layer(index), confined.owner());
+    let failed = |error: io::Error| format!("{} cannot be made: {error}", place.display());
+    if !place.exists() {
+        let fresh = place.with_extension("new");
+        write(&fresh, &[]).and_then(|()| device::own(&fresh, user, group, 0o600)).map_err(failed)?;
+        let size = disk_size(base, size).map_err(failed)?;
+        let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&fresh, base, size));
+        process::run(&program, &args).await?;
+        fs::rename(&fresh, &place).map_err(failed)?;
     }
-    let fresh = place.with_extension("new");
-    process::run(qemu_img, &argv::layer(&fresh, base, size)).await?;
-    fs::rename(&fresh, &place).map_err(|error| format!("{} cannot be made: {error}", place.display()))
+    device::own(&place, user, group, 0o600).map_err(failed)
 }
 
 fn copy_once(from: &Path, to: &Path) -> io::Result<()> {

@@ -79,7 +79,9 @@ impl Machine {
     /// Takes over what an earlier agent left: a process of it lives, or not.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<Action> {
         match (self.kept.wanted, is_alive) {
-            (true, true) => self.state = State::Running { since: now },
+            (true, true) if self.kept.answered => self.state = State::Running { since: now },
+            // An earlier agent ended in the midst of its start: what is left of that has as much time as all of it.
+            (true, true) => self.state = State::Starting { deadline: now + self.patience },
             (true, false) => {
                 let detail = "it ended while no agent watched".to_owned();
                 self.failed(now, VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
@@ -145,6 +147,7 @@ impl Machine {
             Event::Answered => {
                 if matches!(self.state, State::Starting { .. }) {
                     self.state = State::Running { since: now };
+                    self.kept.answered = true;
                 }
                 Vec::new()
             }
@@ -225,6 +228,7 @@ impl Machine {
 
     fn launch(&mut self, now: Duration) -> Vec<Action> {
         self.leaving = None;
+        self.kept.answered = false;
         self.state = State::Starting { deadline: now + self.patience };
         vec![Action::Launch]
     }

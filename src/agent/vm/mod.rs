@@ -8,6 +8,7 @@
 //! machine  starting, running, stopping, waiting, stopped, failed: what follows what, and when        pure
 //! event    its words             ending   why one ended or is held                                   pure
 //! folder   run folder of one machine: all that it has on this node
+//! confine  who runs what a machine needs: an unprivileged user, a control group, no new rights
 //! process  QEMU as a process that outlives the agent     session  what is said to it (qmp: pure)
 //! console  what the guest wrote, the newest of it, kept by QEMU itself
 //! launch   node ─▶ plan ─▶ files ─▶ process       keeper  one machine, kept; takes over what runs
@@ -21,6 +22,7 @@
 mod argv;
 mod block;
 mod clean;
+pub mod confine;
 mod console;
 mod desk;
 mod ending;
@@ -38,6 +40,7 @@ mod marks;
 mod memory;
 mod models;
 mod plan;
+mod ports;
 mod process;
 mod promised;
 mod qmp;
@@ -386,7 +389,7 @@ impl Vms {
 
 /// Removes what nobody keeps: the rest of a damaged folder.
 async fn remove(files: Files) -> Result<(), String> {
-    if let Some(process) = process::find(&files.pid()) {
+    if let Some(process) = process::find(&files.pid(), files.user()) {
         process.signal(Signal::KILL);
         let ended = timeout(machine::KILL_PATIENCE, process.ended()).await;
         ended.map_err(|_| format!("process {} was killed and does not end", process.id()))?;

@@ -52,6 +52,8 @@ pub struct Plan {
     pub swtpm: Option<PathBuf>,
     /// `ip`, where cards are to be plugged into bridges.
     pub ip: Option<PathBuf>,
+    /// The kernel serves its cards.
+    pub vhost: bool,
     /// Bytes of the node's memory that its layers are expected to take beyond what they hold.
     pub growth: u64,
 }
@@ -99,6 +101,9 @@ pub fn plan(spec: &VmSpec, host: &Host, others: &[&VmSpec]) -> Result<Plan, Vec<
     let swtpm = judge.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
     let bridged = spec.nics.iter().any(|nic| nic.bridge.is_some());
     let ip = judge.program(&host.programs.ip, Reason::BridgeMissing, "ip", bridged);
+    if let Some(why) = &host.unconfined {
+        judge.refuse(Reason::QemuMissing, format!("{why}; install a QEMU that is built with seccomp"));
+    }
     let accel = judge.accel();
     judge.model();
     let cpus = judge.processors();
@@ -114,7 +119,21 @@ pub fn plan(spec: &VmSpec, host: &Host, others: &[&VmSpec]) -> Result<Plan, Vec<
     };
     let groups = host.units.iter().filter(given).filter_map(|unit| unit.group).collect();
     if let (true, Some(qemu)) = (judge.refusals.is_empty(), qemu) {
-        return Ok(Plan { qemu, accel, volumes, functions, groups, uefi, hugepage, cpus, qemu_img, swtpm, ip, growth });
+        return Ok(Plan {
+            qemu,
+            accel,
+            volumes,
+            functions,
+            groups,
+            uefi,
+            hugepage,
+            cpus,
+            qemu_img,
+            swtpm,
+            ip,
+            vhost: host.vhost,
+            growth,
+        });
     }
     Err(judge.refusals)
 }

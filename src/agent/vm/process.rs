@@ -9,7 +9,10 @@ use rustix::{
 use std::{
     fs::{self, OpenOptions},
     io,
-    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
+    os::unix::{
+        fs::{MetadataExt as _, OpenOptionsExt as _},
+        process::CommandExt as _,
+    },
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -74,18 +77,25 @@ fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
     Ok(before)
 }
 
-/// The QEMU that was told to write its ID to this file; `None` where none runs.
-pub fn find(pidfile: &Path) -> Option<Process> {
-    find_by("-pidfile", pidfile.as_os_str().as_encoded_bytes())
+/// The QEMU that was told to write its ID to this file; `None` where none runs. It is `user`'s, or root's where it is about to become that
+/// user's.
+pub fn find(pidfile: &Path, user: Option<u32>) -> Option<Process> {
+    find_by("-pidfile", pidfile.as_os_str().as_encoded_bytes(), user)
 }
 
-/// The process that has this option with this value on its command line.
-pub fn find_by(option: &str, value: &[u8]) -> Option<Process> {
+/// The process of a user, or of root, that has this option with this value on its command line.
+pub fn find_by(option: &str, value: &[u8], user: Option<u32>) -> Option<Process> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-    let ours = |pid: Pid| has_option(pid, option, value);
+    // A process writes its own command line as it likes: that of another machine's user is never this one's.
+    let ours = |pid: Pid| is_of(pid, user) && has_option(pid, option, value);
     // Looked at again once it is held: the ID may have changed hands in between.
     pids.filter(|pid| ours(*pid)).filter_map(|pid| Process::watch(pid).ok()).find(|process| ours(process.pid))
+}
+
+fn is_of(pid: Pid, user: Option<u32>) -> bool {
+    let found = fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|found| found.uid());
+    found.is_ok_and(|found| found == 0 || Some(found) == user)
 }
 
 /// A zombie has no command line any more, so it is nobody's.
@@ -178,16 +188,16 @@ mod tests {
     async fn a_process_is_found_by_its_file_killed_and_told_how_it_ended() {
         let dir = tempfile::tempdir().expect("a folder");
         let pidfile = dir.path().join("qemu.pid");
-        assert!(find(&pidfile).is_none());
+        assert!(find(&pidfile, None).is_none());
         let args = ["-c", "sleep 600; :", "-pidfile"].map(str::to_owned);
         let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
         let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
         // A process that was just made has no command line for a moment: the kernel writes it after it has let go of who made it.
-        let found = until("it is found", || find(&pidfile)).await;
+        let found = until("it is found", || find(&pidfile, None)).await;
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", process.id())).expect("Linux has it");
         assert_eq!(score.trim(), OOM_SCORE, "it goes before the agent");
         assert_eq!(found.id(), process.id());
-        assert!(find(&dir.path().join("qemu")).is_none(), "another file is another machine");
+        assert!(find(&dir.path().join("qemu"), None).is_none(), "another file is another machine");
         // The shell alone is signalled; its own group goes with it.
         let group = Pid::from_raw(process.id()).expect("a process ID");
         rustix::process::kill_process_group(group, Signal::KILL).expect("its own group");
@@ -196,7 +206,7 @@ mod tests {
         found.signal(Signal::KILL);
         assert_eq!(found.ended().await, "ended");
         // What the shell had just forked carries its command line until the kernel is done with it.
-        until("nothing of it is left", || find(&pidfile).is_none().then_some(())).await;
+        until("nothing of it is left", || find(&pidfile, None).is_none().then_some(())).await;
     }
 
     #[tokio::test]

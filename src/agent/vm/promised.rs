@@ -1,6 +1,6 @@
 //! What of a node is promised to its machines.
 
-use super::{host, memory::Memory, plan};
+use super::{given::Given as Addresses, host, memory::Memory, plan};
 use crate::{
     id::SystemUuid,
     wire::{
@@ -18,6 +18,8 @@ use std::{
 pub struct Promised {
     specs: Arc<Mutex<BTreeMap<SystemUuid, Given>>>,
     slots: Arc<Mutex<Vec<SlotDisk>>>,
+    /// Addresses that the private network gave, by card.
+    addresses: Arc<Mutex<Addresses>>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,21 @@ impl Drop for Leaving {
 impl Promised {
     fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<SystemUuid, Given>) -> T) -> T {
         look(&mut self.specs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Addresses of cards of the private network, from now on.
+    pub fn set_addresses(&self, given: Addresses) {
+        *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = given;
+    }
+
+    /// Addresses of cards of the private network.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All machines that are live or shall be.
+    pub fn specs(&self) -> Vec<VmSpec> {
+        self.with(|all| all.values().map(|given| given.spec.clone()).collect())
     }
 
     /// Disks that belong to slots, from now on.

@@ -4,9 +4,10 @@
 use super::{
     console::{Console, Watch},
     machine::Leaving,
-    process,
+    ports, process,
     qmp::{self, DiskError, Line, Pause},
 };
+use crate::fail;
 use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 use std::{
@@ -64,8 +65,8 @@ pub struct Terms {
     pub console: Console,
     /// What is typed to it.
     pub typing: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
-    /// Ports and the bridges that they belong to.
-    pub ports: Vec<(String, String)>,
+    /// Ports, the bridges that they belong to, and whether others there are their peers.
+    pub ports: Vec<(String, String, bool)>,
     /// `ip`.
     pub ip: Option<PathBuf>,
 }
@@ -148,12 +149,14 @@ async fn run(
 
 /// Plugs each port, which QEMU has made, into its bridge.
 async fn plug(terms: &Terms) -> Result<(), String> {
-    for (port, bridge) in &terms.ports {
+    for (port, bridge, peers) in &terms.ports {
         let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
-        for args in [["link", "set", "dev", port, "master", bridge].as_slice(), &["link", "set", "dev", port, "up"]] {
-            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-            process::run(ip, &args).await?;
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        process::run(ip, &words(&["link", "set", "dev", port, "master", bridge])).await?;
+        if !peers && fail::defends("guest-ports") {
+            ports::keep_apart(port)?;
         }
+        process::run(ip, &words(&["link", "set", "dev", port, "up"])).await?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@
 //! disk = "slot"                     # or that of its slot: the n-th such volume, of the n-th unit
 //! digest = "9f86d0..."              # an image that is written onto it first; it has to be empty, or overwrite = true
 //! on_release = "wipe"               # or "keep"; a slot's is wiped, one that is named is not
-//! [[nic]]                           # a private network; on a bridge with bridge = "br0"; slot = true: with the addresses of its slot
+//! [[nic]]                           # bridge = "mesh-nat0" or "br0"; slot = true: with the addresses of its slot; peers = true
 //! [cloud_init]
 //! user_data = "#cloud-config\n"
 //! ```
@@ -318,6 +318,7 @@ fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
     }
     Nic {
         slot,
+        peers: table.bool("peers").is_some_and(|peers| peers.value),
         // The central node makes another one of it where the site says how they begin, or where somebody has it.
         mac: table.parsed("mac").map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
         address: table.ipv4("address").map(|address| address.value),

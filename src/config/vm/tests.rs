@@ -72,7 +72,7 @@ digest = "{DIGEST}"
 size = "0M"
 [[nic]]
 mac = "01:00:5e:00:00:01"
-address = "10.0.2.2"
+address = "224.0.0.2"
 [restart]
 when = "always"
 delay = "10s"
@@ -83,6 +83,7 @@ max_delay = "5s"
         (4, "units"),
         (5, "volume[0].disk"),
         (12, "volume[1].size"),
+        (13, "nic[0].bridge"),
         (14, "nic[0].mac"),
         (15, "nic[0].address"),
         (19, "restart.max_delay"),
@@ -148,6 +149,8 @@ bridge = "br0"
 mac = "52:54:00:00:00:01"
 address = "10.77.0.50"
 [[nic]]
+bridge = "mesh-nat0"
+peers = true
 [cloud_init]
 user_data = "#cloud-config\n"
 network_config = "version: 2\n"
@@ -160,13 +163,13 @@ network_config = "version: 2\n"
     let RestartPolicy { when, delay_s, max_delay_s, attempts, stable_after_s } = spec.restart;
     assert_eq!((when, delay_s, max_delay_s, attempts, stable_after_s), (RestartWhen::OnFailure, 1, 60, 3, 3600));
     assert_eq!((spec.volumes.len(), spec.nics.len()), (3, 2));
-    assert!(spec.nics[1].bridge.is_none() && spec.nics[1].mac.0[..3] == [0x52, 0x54, 0x00]);
+    assert!(spec.nics[1].peers && !spec.nics[0].peers && spec.nics[1].mac.0[..3] == [0x52, 0x54, 0x00]);
     assert!(spec.cloud_init.is_some_and(|seed| seed.network_config.is_some() && seed.meta_data.is_none()));
 }
 
 #[test]
 fn the_least_gets_the_fresh_uuid_and_the_same_cards_each_time() {
-    let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\n[[nic]]\n";
+    let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\nbridge = \"br0\"\n[[nic]]\nbridge = \"br0\"\n";
     let (one, two) = (read(text).expect("sound"), read(text).expect("sound"));
     assert_eq!(one, two);
     assert_eq!(one.uuid, fresh());

@@ -1,6 +1,6 @@
 //! Bounds, and what holds between fields of a specification. Asked by who reads a vm.toml and by the node that shall run it.
 
-use super::{Firmware, MachineType, Nic, RestartPolicy, VmSpec, VolumeSource};
+use super::{Firmware, MachineType, RestartPolicy, VmSpec, VolumeSource};
 use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive};
 
 /// Virtual processors. More than 288 take another chipset than QEMU 7.2 has.
@@ -139,7 +139,10 @@ impl VmSpec {
         twice(found, "nic", self.nics.iter().map(|nic| nic.mac), |index| format!("nic[{index}].mac"));
         let mut addresses = BTreeSet::new();
         for (index, nic) in self.nics.iter().enumerate() {
-            // Without a bridge each card has a network of its own.
+            if nic.bridge.is_none() {
+                let hint = "write bridge = \"mesh-nat0\", the node's private network, or a bridge of the site";
+                found.add(format!("nic[{index}].bridge"), "is missing: QEMU's user network is no longer offered", hint);
+            }
             if let (Some(bridge), Some(address)) = (&nic.bridge, nic.address)
                 && !addresses.insert((bridge, address))
             {
@@ -149,9 +152,8 @@ impl VmSpec {
                 let hint = "write one that begins with 52:54:00, or leave it out";
                 found.add(format!("nic[{index}].mac"), format!("`{}` is no card's address", nic.mac), hint);
             }
-            if let Some(address) = nic.address
-                && let Err(message) = sound_address(nic, address)
-            {
+            if let Some(address) = nic.address.filter(|address| !is_of_a_machine(*address)) {
+                let message = format!("`{address}` is no machine's address");
                 found.add(format!("nic[{index}].address"), message, "write one such as 10.0.2.15");
             }
         }
@@ -178,18 +180,6 @@ impl VmSpec {
 /// True if a machine could have it, wherever it is.
 pub fn is_of_a_machine(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
-}
-
-/// What a machine of that address could not use. In the private network .2 is the node and .3 its name server.
-fn sound_address(nic: &Nic, address: Ipv4Addr) -> Result<(), String> {
-    let last = address.octets()[3];
-    if !is_of_a_machine(address) {
-        return Err(format!("`{address}` is no machine's address"));
-    }
-    if nic.bridge.is_none() && (!address.is_private() || matches!(last, 0 | 2 | 3 | 255)) {
-        return Err(format!("`{address}` is not free in a private network: .2 and .3 are the node's"));
-    }
-    Ok(())
 }
 
 fn twice<T: Ord + Display>(found: &mut Found, what: &str, all: impl Iterator<Item = T>, key: impl Fn(usize) -> String) {

@@ -181,16 +181,19 @@ pub struct CloudInit {
 pub struct Nic {
     /// Reserved for it.
     pub mac: MacAddr,
-    /// Reserved for it. Without a bridge it is what QEMU's own DHCP gives, in the private network what the node gives; on a bridge
-    /// of the site what the DHCP there gives: meshd, where it leases, else another server that has to know of it.
+    /// Reserved for it. In the private network it is what the node gives; on a bridge of the site what the DHCP there gives: meshd, where it
+    /// leases, else another server that has to know of it. The guest may show no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
-    /// The bridge of the node that it hangs on; none is a private network behind the node's address (QEMU's user network).
+    /// The bridge of the node that it hangs on. An earlier release ran cards without one; none is run any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<InterfaceName>,
     /// Both addresses are those of a slot, which the central node fills in: the n-th such card has those of the n-th unit's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slot: bool,
+    /// It reaches, and is reached by, guests whose cards on the same bridge of the same node say so too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub peers: bool,
 }
 
 /// What happens when a virtual machine ends and nobody asked for it.

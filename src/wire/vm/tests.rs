@@ -94,7 +94,13 @@ fn every_bound_is_held_and_all_faults_are_told_at_once() {
 fn nothing_is_given_twice_and_lists_have_an_end() {
     let mut spec = spec();
     let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
-    let nic = || Nic { mac: "52:54:00:00:00:01".parse().expect("a MAC"), address: None, bridge: None, slot: false };
+    let nic = || Nic {
+        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
+        address: None,
+        bridge: "br0".parse().ok(),
+        slot: false,
+        peers: false,
+    };
     spec.volumes = vec![disk(), disk()];
     spec.nics = vec![nic(), nic()];
     spec.units = vec!["0000:01:00.0".parse().expect("an address"); 2];
@@ -105,19 +111,18 @@ fn nothing_is_given_twice_and_lists_have_an_end() {
 }
 
 #[test]
-fn a_private_network_gives_no_address_of_its_own_and_none_of_strangers() {
+fn a_card_needs_a_bridge_and_an_address_that_a_machine_can_have() {
     let mut spec = spec();
     let nic = |address: &str, bridge: Option<&str>| Nic {
         mac: "52:54:00:00:00:01".parse().expect("a MAC"),
         address: Some(address.parse().expect("an address")),
         bridge: bridge.map(|bridge| bridge.parse().expect("a name")),
         slot: false,
+        peers: false,
     };
     for (address, bridge, sound) in [
-        ("10.0.2.15", None, true),
-        ("10.0.2.2", None, false),
-        ("10.0.2.3", None, false),
-        ("8.8.8.8", None, false),
+        ("10.0.2.15", None, false),
+        ("172.30.0.9", Some("mesh-nat0"), true),
         ("8.8.8.8", Some("br0"), true),
         ("127.0.0.1", Some("br0"), false),
         ("224.0.0.1", Some("br0"), false),

@@ -10,7 +10,7 @@ use meshd::{
 };
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -123,9 +123,12 @@ pub struct Node {
 impl Node {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        // The users of machines pass through it, as they do through /var/lib.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let root = dir.path().join("root");
         fs::create_dir_all(dir.path().join("images")).unwrap();
-        fs::create_dir(&root).unwrap();
+        fs::create_dir_all(root.join("sbin")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_mesh-agent"), root.join("sbin/mesh-agent")).unwrap();
         for folder in ["proc", "sys", "usr"] {
             symlink(format!("/{folder}"), root.join(folder)).unwrap();
         }

@@ -140,12 +140,13 @@ async fn the_tpm_of_a_qemu_that_cannot_be_run_is_ended() {
     let spec = node.spec(Guest::Deaf, json!({ "vtpm": true }));
     let qemu = node.path().join("root/opt/bundles/qemu/bin/qemu-system-x86_64");
     fs::create_dir_all(qemu.parent().unwrap()).unwrap();
-    fs::write(&qemu, "no program").unwrap();
-    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&qemu, "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n")
+        .unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await.failure.unwrap();
-    assert!(failure.kind == VmFailureKind::Prepare && failure.detail.contains("cannot be run"), "{failure:?}");
+    assert!(failure.kind == VmFailureKind::NotStarted && failure.log.concat().contains("cannot be run"), "{failure:?}");
     assert!(node.files(spec.uuid).join("tpm").exists(), "it had been begun");
     assert_eq!(node.processes(), [0; 0]);
     vms.release(spec.uuid).await.unwrap();

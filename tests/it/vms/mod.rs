@@ -1,11 +1,13 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
 mod central;
+mod confined;
 mod desk;
 mod disk;
 mod firmware;
 mod guest;
 mod held;
+mod isolated;
 mod overlay;
 mod short;
 mod words;
@@ -27,10 +29,7 @@ fn pid_of(node: &Node, uuid: meshd::id::SystemUuid) -> rustix::process::Pid {
 #[tokio::test]
 async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
     let node = Node::new();
-    let spec = node.spec(
-        Guest::Echo,
-        json!({ "cloud_init": { "user_data": "#cloud-config\n" }, "nics": [{ "mac": "52:54:00:00:00:01" }] }),
-    );
+    let spec = node.spec(Guest::Echo, json!({ "cloud_init": { "user_data": "#cloud-config\n" } }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     vms.start(&spec, 1).await.unwrap();

@@ -85,7 +85,8 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
     released(&node, first).await;
     let next = create(&rig, small(40, ON_BR0), None).await.unwrap();
     assert_eq!(addresses(&next), addresses(first));
-    let elsewhere = create(&rig, small(41, "[[nic]]\nbridge = \"br9\"\n[[nic]]"), None).await.unwrap();
+    let elsewhere =
+        create(&rig, small(41, "[[nic]]\nbridge = \"br9\"\n[[nic]]\nbridge = \"mesh-nat0\""), None).await.unwrap();
     assert!(addresses(&elsewhere).is_empty(), "no pool, no address");
 }
 
@@ -124,7 +125,7 @@ async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() 
     let wanted = small(3, ON_BR0);
     let prefix = "02:4d:45".parse().unwrap();
     let own = meshd::config::vm::derived_mac(&prefix, wanted.spec.uuid, 0, 0);
-    create(&rig, small(4, &format!("[[nic]]\nmac = \"{own}\"")), None).await.unwrap();
+    create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await.unwrap();
     let other = create(&rig, wanted, None).await.unwrap().ask.spec.nics[0].mac;
     assert!(other != own && other.0.starts_with(&[0x02, 0x4d, 0x45]), "{other}");
 }
@@ -171,7 +172,7 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let slotted = |number, more: &str| small(number, &format!("units = 1\n[[nic]]\nslot = true\n{more}"));
-    let lacking = refused(&rig, slotted(1, ""), None).await;
+    let lacking = refused(&rig, slotted(1, "bridge = \"br0\""), None).await;
     assert!(lacking.contains("slot_without_card"), "{lacking}");
     let own = "02:00:00:00:00:aa";
     for (mac, address, why) in [
@@ -188,7 +189,7 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     approve(&rig, UNIT, (own, Some(ip(211)))).await.expect("again: they are its own");
 
     // Nobody else gets them, neither by name nor from a pool, while nobody has the slot.
-    let taken = refused(&rig, small(2, &format!("[[nic]]\nmac = \"{own}\"")), None).await;
+    let taken = refused(&rig, small(2, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await;
     assert!(taken.contains("that of slot"), "{taken}");
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.211\"")), None).await;
     assert!(taken.contains("10.77.0.211 is that of slot"), "{taken}");

@@ -21,6 +21,7 @@ fn plan() -> Plan {
         qemu_img: None,
         swtpm: None,
         ip: None,
+        vhost: false,
         growth: 0,
     }
 }
@@ -43,6 +44,7 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
     let spec = spec(LEAST);
     let files = Files::new(Path::new("/run/vms"), spec.uuid);
     let expected = "\
+-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
 -name guest=a,debug-threads=on
 -uuid 11223344-5566-7788-99aa-bbccddeeff00
 -nodefaults
@@ -52,9 +54,9 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
 -boot strict=on
 -msg timestamp=on
 -pidfile /run/vms/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid
--chardev socket,id=qmp,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/qmp.sock,server=on,wait=off
+-chardev socket,id=qmp,fd=64,server=on,wait=off
 -mon chardev=qmp,mode=control
--chardev socket,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial.sock,server=on,wait=off,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
+-chardev socket,id=serial0,fd=65,server=on,wait=off,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
 -serial chardev:serial0
 -machine q35,graphics=off,memory-backend=ram
 -accel tcg,thread=multi
@@ -64,7 +66,7 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
 -object memory-backend-ram,id=ram,size=512M
 -device virtio-rng-pci
 -device pvpanic";
-    assert_eq!(lines(&qemu(&spec, &Plan { accel: Accel::Tcg, ..plan() }, &files)), expected);
+    assert_eq!(lines(&qemu(&spec, &Plan { accel: Accel::Tcg, ..plan() }, &files).args), expected);
 }
 
 #[test]
@@ -76,8 +78,7 @@ fn a_machine_with_everything_has_everything() {
         "units": ["0000:01:00.0"], "cloud_init": {{"user_data": "#cloud-config"}},
         "volumes": [{{"name": "root", "format": "qcow2", "digest": "{digest}"}},
             {{"name": "data", "format": "raw", "disk": "eui.2"}}, {{"name": "cd", "format": "iso", "digest": "{digest}"}}],
-        "nics": [{{"mac": "52:54:00:00:00:01", "bridge": "br0"}}, {{"mac": "52:54:00:00:00:02"}},
-            {{"mac": "52:54:00:00:00:03", "address": "10.9.8.7"}}]}}"##
+        "nics": [{{"mac": "52:54:00:00:00:01", "bridge": "br0"}}, {{"mac": "52:54:00:00:00:02", "bridge": "mesh-nat0"}}]}}"##
     );
     let spec = spec(&text);
     let functions = (0..9).map(|n| format!("0000:01:00.{}", n % 8).parse().expect("an address"));
@@ -91,11 +92,12 @@ fn a_machine_with_everything_has_everything() {
         uefi: Some(Uefi { code: "/code.fd".into(), vars: "/vars.fd".into(), secure: true }),
         hugepage: Some(1 << 30),
         swtpm: Some("/usr/bin/swtpm".into()),
+        vhost: true,
         ..plan()
     };
-    let line = lines(&qemu(&spec, &plan, &Files::new(Path::new("/v"), spec.uuid)));
+    let Invocation { args, pass } = qemu(&spec, &plan, &Files::new(Path::new("/v"), spec.uuid));
+    let line = lines(&args);
     let vm = "/v/11223344-5566-7788-99aa-bbccddeeff00";
-    let tap = tap(&spec, 0);
     let expected = [
         "-machine q35,graphics=off,memory-backend=ram,smm=on",
         "-accel kvm",
@@ -108,26 +110,27 @@ fn a_machine_with_everything_has_everything() {
         "-device pcie-root-port,id=port1,chassis=2,addr=0x10.1\n-device vfio-pci,host=0000:01:00.1,bus=port1",
         "-device pcie-root-port,id=port8,chassis=9,addr=0x11.0,multifunction=on",
         &format!(
-            "-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,node-name=volume0"
+            "-add-fd fd=66,set=66\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/66,node-name=volume0"
         ),
         "-device virtio-blk-pci,drive=volume0,bootindex=1,serial=root",
-        "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/nvme0n1,node-name=volume1",
+        "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/fdset/67,node-name=volume1",
         "-device virtio-blk-pci,drive=volume1,bootindex=2,serial=data",
-        "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/images/a,,b,node-name=volume2",
+        "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/68,node-name=volume2",
         "-device ide-cd,drive=volume2,bootindex=3",
         &format!("-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"),
-        &format!("-netdev tap,id=net0,ifname={tap},script=no,downscript=no"),
+        &format!("-netdev tap,id=net0,ifname={},script=no,downscript=no,vhost=on,vhostfd=69", tap(&spec, 0)),
         "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
-        "-netdev user,id=net1\n",
-        "-netdev user,id=net2,net=10.9.8.0/24,host=10.9.8.2,dns=10.9.8.3,dhcpstart=10.9.8.7",
         &format!(
-            "-chardev socket,id=tpm,path={vm}/tpm.sock\n-tpmdev emulator,id=tpm0,chardev=tpm\n-device tpm-crb,tpmdev=tpm0"
+            "-chardev socket,id=tpm,path={vm}/tpm/sock\n-tpmdev emulator,id=tpm0,chardev=tpm\n-device tpm-crb,tpmdev=tpm0"
         ),
     ];
     for part in expected {
         assert!(line.contains(part), "{part}\nis not in\n{line}");
     }
     assert!(!line.contains("cloud-config"), "the seed is in no process list");
+    let [layer, cd] = ["/images/x", "/images/a,b"].map(|path| Pass::Read(path.into()));
+    let [disk, vhost] = ["/dev/nvme0n1", VHOST].map(|path| Pass::Write(path.into()));
+    assert_eq!(pass[2..], [layer, disk, cd, vhost.clone(), vhost]);
 }
 
 #[test]
@@ -142,6 +145,6 @@ fn a_port_has_room_in_the_kernel_and_is_of_one_machine() {
 #[test]
 fn a_layer_stands_on_its_image_and_is_not_smaller() {
     let place = PathBuf::from("/v/volume0.new");
-    let args = layer(&place, Path::new("/images/x"), Some(4096));
-    assert_eq!(args.join(" "), "create -q -f qcow2 -F qcow2 -b /images/x /v/volume0.new 4096");
+    let args = layer(&place, Path::new("/images/x"), 4096);
+    assert_eq!(args.join(" "), "create -q -u -f qcow2 -F qcow2 -b /images/x /v/volume0.new 4096");
 }

@@ -163,7 +163,7 @@ fn a_restart_is_a_stop_and_a_start_and_a_stop_meanwhile_wins() {
 fn a_machine_is_taken_over_as_it_was_left() {
     let left = |wanted, is_alive, when| {
         let mut machine = machine(when);
-        machine.kept.wanted = wanted;
+        (machine.kept.wanted, machine.kept.answered) = (wanted, true);
         let actions = machine.adopt(at(0), is_alive);
         (machine.state(), actions)
     };
@@ -175,9 +175,27 @@ fn a_machine_is_taken_over_as_it_was_left() {
 }
 
 #[test]
+fn one_whose_agent_ended_while_it_started_is_waited_for_and_failed_in_time() {
+    let left = || {
+        let mut machine = machine(RestartWhen::Never);
+        machine.kept.wanted = true;
+        assert_eq!((machine.adopt(at(0), true), machine.state()), (vec![], VmState::Starting));
+        machine
+    };
+    let mut answers = left();
+    answers.on(at(1), Event::Answered);
+    assert_eq!((answers.state(), answers.kept().answered), (VmState::Running, true));
+    let mut hangs = left();
+    let deadline = hangs.deadline().expect("it has one");
+    assert_eq!(hangs.on(deadline, Event::Tick), [Action::Kill]);
+    hangs.on(deadline, Event::Ended { how: "was killed".to_owned(), log: Vec::new() });
+    assert_eq!(hangs.state(), VmState::Failed);
+}
+
+#[test]
 fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
     let mut machine = machine(RestartWhen::Always);
-    machine.kept = Kept { wanted: true, restarts: 1, failure: None };
+    machine.kept = Kept { wanted: true, restarts: 1, ..Kept::default() };
     machine.left_over();
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
     assert_eq!((machine.deadline(), machine.on(at(9999), Event::Tick)), (None, vec![]));

@@ -54,7 +54,10 @@ fn host() -> Host {
             qemu_img: Some("/usr/bin/qemu-img".into()),
             swtpm: None,
             ip: Some("/sbin/ip".into()),
+            agent: None,
         },
+        unconfined: None,
+        vhost: false,
         models: Some(["host", "max", "EPYC"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>().into()),
         kvm: true,
         threads: 16,
@@ -259,8 +262,16 @@ fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
 }
 
 #[test]
+fn a_qemu_without_sandbox_runs_nothing() {
+    let host = Host { unconfined: Some("it has no seccomp sandbox".to_owned()), ..host() };
+    let refused = plan(&spec(serde_json::json!({ "memory": "1G" })), &host, &[]).expect_err("refused");
+    assert_eq!(refused[0].reason, Reason::QemuMissing);
+    assert!(refused[0].detail.contains("no seccomp sandbox"), "{refused:?}");
+}
+
+#[test]
 fn everything_that_stands_against_it_is_told_at_once() {
-    let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01" }] }));
+    let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }] }));
     let wanted = spec(serde_json::json!({
         "vcpus": 64, "memory": "1T", "numa_node": 7, "vtpm": true, "firmware": "uefi", "secure_boot": true,
         "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br7" }],

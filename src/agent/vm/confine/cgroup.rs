@@ -1,0 +1,123 @@
+//! The control group of one machine (version 2): memory, processors, processes and I/O of QEMU and its helpers have a limit, and all of
+//! them end together. A controller that the kernel does not have sets no limit; without the hierarchy nothing is run.
+
+use super::super::folder::Files;
+use crate::id::{Digest, SystemUuid};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Where the hierarchy is mounted if the system has not.
+const PLACE: &str = "/run/meshd/cgroup";
+/// Controllers that set limits.
+const CONTROLLERS: [&str; 4] = ["memory", "cpu", "pids", "io"];
+/// Microseconds in which a quota of processors counts.
+const PERIOD_US: u64 = 100_000;
+/// Processes and threads beside those of virtual processors: I/O threads, helpers.
+const THREADS: u64 = 256;
+/// Share of I/O, as of every other group: no machine takes more than another where disks are busy.
+const IO_WEIGHT: &str = "default 100";
+
+/// What one machine may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of memory, of the guest and of all that serves it.
+    pub memory: u64,
+    /// Virtual processors; one more serves them.
+    pub vcpus: u32,
+}
+
+/// The group of one machine.
+#[derive(Clone, Debug)]
+pub struct Group {
+    path: PathBuf,
+}
+
+impl Group {
+    /// Of a machine by its folder: two agents of one computer do not meet.
+    ///
+    /// # Errors
+    /// In words: there is no hierarchy.
+    pub fn of(files: &Files, uuid: SystemUuid) -> Result<Self, String> {
+        let root = root().map_err(|error| format!("cannot mount the control groups: {error}"))?;
+        let machines = files.folder().parent().unwrap_or(Path::new("/"));
+        let base = Digest::of(machines.as_os_str().as_encoded_bytes()).to_string();
+        Ok(Group { path: root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()) })
+    }
+
+    /// Makes it with its limits; gives the file by which a process enters it.
+    ///
+    /// # Errors
+    /// In words: it cannot be made, or a limit that the kernel has is not set.
+    pub fn make(&self, limits: &Limits) -> Result<PathBuf, String> {
+        let failed = |error: io::Error| format!("cannot make {}: {error}", self.path.display());
+        fs::create_dir_all(&self.path).map_err(failed)?;
+        let above: Vec<&Path> = self.path.ancestors().skip(1).take(2).collect();
+        for folder in above.into_iter().rev() {
+            for controller in CONTROLLERS {
+                // One that is not there, or belongs to version 1, is told below.
+                let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+        let quota = (u64::from(limits.vcpus) + 1) * PERIOD_US;
+        let values = [
+            ("memory.max", limits.memory.to_string()),
+            ("cpu.max", format!("{quota} {PERIOD_US}")),
+            ("pids.max", (u64::from(limits.vcpus) + THREADS).to_string()),
+            ("io.weight", IO_WEIGHT.to_owned()),
+        ];
+        for (name, value) in values {
+            let file = self.path.join(name);
+            if file.exists() {
+                fs::write(&file, value).map_err(|error| format!("cannot set {}: {error}", file.display()))?;
+            } else {
+                tracing::warn!(limit = name, group = %self.path.display(), "the kernel has no such limit for machines");
+            }
+        }
+        Ok(self.path.join("cgroup.procs"))
+    }
+
+    /// Kills what is left in it, and removes it. It may be called for one that is not there.
+    pub fn end(&self) {
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+        // One that a dying process is still in goes with the machine's next end; it holds nothing.
+        let _ = fs::remove_dir(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+}
+
+fn root() -> io::Result<PathBuf> {
+    // One that another file system lies over is named there, too.
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    if let Some(root) = mounted(&mounts).find(|root| root.join("cgroup.procs").exists()) {
+        return Ok(root);
+    }
+    fs::create_dir_all(PLACE)?;
+    let flags =
+        rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
+    rustix::mount::mount("cgroup2", PLACE, "cgroup2", flags, None::<&std::ffi::CStr>)?;
+    Ok(PLACE.into())
+}
+
+/// Where the hierarchy is mounted and can be written. Pure.
+fn mounted(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let place = |line: &str| match line.split(' ').collect::<Vec<_>>().as_slice() {
+        [_, place, "cgroup2", options, ..] if options.starts_with("rw") => Some(PathBuf::from(place)),
+        _ => None,
+    };
+    mounts.lines().filter_map(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_is_found_where_it_can_be_written() {
+        let line = |place: &str, kind: &str, options: &str| format!("cgroup2 {place} {kind} {options},nosuid 0 0\n");
+        let text = line("/a", "cgroup", "rw") + &line("/b", "cgroup2", "ro") + &line("/c", "cgroup2", "rw");
+        assert_eq!(mounted(&text).collect::<Vec<_>>(), [PathBuf::from("/c")]);
+        assert_eq!(mounted("junk\n").count(), 0);
+    }
+}

@@ -1,0 +1,57 @@
+//! Rights on devices of the node: a machine's user opens what it has been given, and nothing else.
+
+use super::users::GROUP;
+use crate::agent::facts::Tree;
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::Path,
+};
+
+/// Gives a machine its IOMMU groups; they are its user's alone.
+///
+/// # Errors
+/// In words: a group cannot be given.
+pub fn give_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), String> {
+    for group in groups {
+        let device = tree.path(&format!("/dev/vfio/{group}"));
+        own(&device, user, 0, 0o600).map_err(|error| format!("{} cannot be given: {error}", device.display()))?;
+    }
+    if !groups.is_empty() {
+        // Opening it gives no device: what counts are the groups that somebody brings to it.
+        let container = tree.path("/dev/vfio/vfio");
+        let opened = fs::set_permissions(&container, fs::Permissions::from_mode(0o666));
+        opened.map_err(|error| format!("{} cannot be opened to machines: {error}", container.display()))?;
+    }
+    Ok(())
+}
+
+/// Takes them back. What is not there any more needs nothing.
+pub fn take_groups(tree: &Tree, user: u32) {
+    use std::os::unix::fs::MetadataExt as _;
+    for entry in fs::read_dir(tree.path("/dev/vfio")).into_iter().flatten().flatten() {
+        if entry.metadata().is_ok_and(|found| found.uid() == user)
+            && let Err(error) = own(&entry.path(), 0, 0, 0o600)
+        {
+            tracing::warn!(%error, device = %entry.path().display(), "a VFIO group stays the user's of a machine that ended");
+        }
+    }
+}
+
+/// Lets machines open a device that they share: `/dev/kvm`, or `/dev/net/tun`, by which a user reaches its own ports only.
+///
+/// # Errors
+/// In words.
+pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
+    let path = tree.path(device);
+    own(&path, 0, GROUP, 0o660).map_err(|error| format!("{} cannot be opened to machines: {error}", path.display()))
+}
+
+/// Makes a file the user's alone.
+///
+/// # Errors
+/// When the kernel does not do it.
+pub fn own(path: &Path, user: u32, group: u32, mode: u32) -> io::Result<()> {
+    chown(path, Some(user), Some(group))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}

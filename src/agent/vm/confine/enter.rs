@@ -1,0 +1,204 @@
+//! What stands between the agent and a program of a virtual machine: a process that enters the machine's control group, opens the files
+//! that the program gets as descriptors, gives up root, and becomes the program. It runs as `mesh-agent vm-enter`.
+
+use rustix::{
+    fd::{AsRawFd as _, OwnedFd},
+    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    mount::{MountPropagationFlags, mount_bind, mount_change},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{UnshareFlags, set_no_new_privs},
+};
+use std::{
+    convert::Infallible,
+    ffi::OsString,
+    fs::{self, OpenOptions},
+    io,
+    os::unix::{ffi::OsStringExt as _, net::UnixListener, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The hidden verb.
+pub const VERB: &str = "vm-enter";
+/// Exit code when the program cannot be run, as shells have it.
+pub const CANNOT_RUN: u8 = 127;
+/// Number of the first descriptor that is passed; those that follow have the next numbers.
+pub const FIRST: i32 = 64;
+/// Open files of a machine: volumes, sockets, events of each queue.
+const OPEN_FILES: u64 = 16_384;
+/// The kernel ends a machine and its helpers before the agent when memory runs out.
+const OOM_SCORE: &str = "500";
+
+/// A file that is opened with the rights of root and passed as a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// To be read.
+    Read(PathBuf),
+    /// To be read and written.
+    Write(PathBuf),
+    /// A Unix socket that listens at this path.
+    Listen(PathBuf),
+}
+
+impl Pass {
+    fn to_arg(&self) -> OsString {
+        let (kind, path) = match self {
+            Pass::Read(path) => ("r:", path),
+            Pass::Write(path) => ("w:", path),
+            Pass::Listen(path) => ("l:", path),
+        };
+        let mut arg = OsString::from(kind);
+        arg.push(path);
+        arg
+    }
+
+    /// Reads `r:/path`; an error names what it is not.
+    ///
+    /// # Errors
+    /// When it begins with no known letter.
+    pub fn parse(arg: &std::ffi::OsStr) -> Result<Self, String> {
+        let bytes = arg.as_encoded_bytes();
+        let path = || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
+        match bytes.get(..2) {
+            Some(b"r:") => Ok(Pass::Read(path())),
+            Some(b"w:") => Ok(Pass::Write(path())),
+            Some(b"l:") => Ok(Pass::Listen(path())),
+            _ => Err(format!("`{}` is no file to be passed", arg.display())),
+        }
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            Pass::Read(path) => OpenOptions::new().read(true).open(path)?.into(),
+            Pass::Write(path) => OpenOptions::new().read(true).write(true).open(path)?.into(),
+            Pass::Listen(path) => listen(path)?.into(),
+        })
+    }
+}
+
+/// The socket is bound under another name: QEMU removes the name that it was bound by when it ends, and must not be able to remove any.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let fresh = path.with_extension("new");
+    for stale in [path, &fresh] {
+        match fs::remove_file(stale) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let socket = UnixListener::bind(&fresh)?;
+    fs::rename(&fresh, path)?;
+    Ok(socket)
+}
+
+/// As whom and where a program is run, and what it gets.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// User ID.
+    pub uid: u32,
+    /// Group ID.
+    pub gid: u32,
+    /// `cgroup.procs` of the machine's group.
+    pub procs: Option<PathBuf>,
+    /// It may keep all its memory from being moved: devices write to it.
+    pub pins: bool,
+    /// What it gets as descriptors, from [`FIRST`] on.
+    pub pass: Vec<Pass>,
+    /// A file that it sees as /etc/passwd: busybox takes users by name alone.
+    pub users: Option<PathBuf>,
+}
+
+impl Entry {
+    /// The arguments of `mesh-agent`, up to the program's.
+    pub fn args(&self) -> Vec<String> {
+        let mut args = vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];
+        args.extend(self.procs.as_ref().map(|procs| format!("--procs={}", procs.display())));
+        if self.pins {
+            args.push("--pins".to_owned());
+        }
+        args.extend(self.users.as_ref().map(|users| format!("--users={}", users.display())));
+        args.extend(self.pass.iter().map(|pass| format!("--pass={}", pass.to_arg().display())));
+        args.push("--".to_owned());
+        args
+    }
+
+    /// Becomes the program.
+    ///
+    /// # Errors
+    /// The step that failed; on success this process is another program.
+    pub fn enter(&self, program: &str, args: &[String]) -> Result<Infallible, String> {
+        let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        if let Some(procs) = &self.procs {
+            // "0" is whoever writes it.
+            fs::write(procs, "0").map_err(failed("cannot enter the control group of the machine"))?;
+        }
+        fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
+        let mut limits = vec![(Resource::Core, Some(0)), (Resource::Nofile, Some(OPEN_FILES))];
+        if self.pins {
+            limits.push((Resource::Memlock, None));
+        }
+        for (resource, limit) in limits {
+            bound(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+        }
+        if let Some(users) = &self.users {
+            show_users(users)?;
+        }
+        // They stay open until this process is the program.
+        let passed = self.open()?;
+        let mut command = Command::new(program);
+        command.args(args);
+        if self.uid != 0 {
+            set_no_new_privs(true).map_err(|error| format!("cannot give up new rights: {error}"))?;
+            // Supplementary groups and all capabilities go with the user ID.
+            command.uid(self.uid).gid(self.gid);
+        }
+        let error = command.exec();
+        drop(passed);
+        Err(format!("cannot run {program}: {error}"))
+    }
+
+    fn open(&self) -> Result<Vec<OwnedFd>, String> {
+        let mut passed = Vec::new();
+        for (number, pass) in (FIRST..).zip(&self.pass) {
+            let failed = |error: io::Error| format!("cannot open {}: {error}", pass.to_arg().display());
+            let opened = pass.open().map_err(failed)?;
+            let moved = fcntl_dupfd_cloexec(&opened, number).map_err(|error| failed(error.into()))?;
+            if moved.as_raw_fd() != number {
+                return Err(format!("descriptor {number} is taken"));
+            }
+            fcntl_setfd(&moved, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+            passed.push(moved);
+        }
+        Ok(passed)
+    }
+}
+
+/// Lays a file over /etc/passwd, for this process alone, which has one thread.
+#[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
+fn show_users(users: &Path) -> Result<(), String> {
+    let failed = |error: rustix::io::Errno| format!("cannot show {} as /etc/passwd: {error}", users.display());
+    rustix::thread::unshare(UnshareFlags::NEWNS).map_err(failed)?;
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed)?;
+    mount_bind(users, "/etc/passwd").map_err(failed)
+}
+
+/// Sets a limit; where only a lower one may be set, as in a container without that right, the highest that may.
+fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
+    let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
+    match set(limit) {
+        Err(rustix::io::Errno::PERM) => set(getrlimit(resource).maximum),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_passed_is_read_as_it_was_written() {
+        for pass in [Pass::Read("/a b".into()), Pass::Write("/dev/sda".into()), Pass::Listen("/x:y".into())] {
+            assert_eq!(Pass::parse(&pass.to_arg()), Ok(pass));
+        }
+        assert!(Pass::parse("x".as_ref()).is_err() && Pass::parse("z:/a".as_ref()).is_err());
+    }
+}

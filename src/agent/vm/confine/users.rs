@@ -1,0 +1,64 @@
+//! Users of virtual machines: numbers of a range of the agent, without entries in /etc/passwd. A machine keeps its number until it is
+//! released, so that no file of one is ever another's.
+
+use super::super::folder::{self, Files};
+use std::{
+    collections::BTreeSet,
+    fs,
+    ops::Range,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+/// User IDs of machines: above those that distributions and container managers give, and equal under [`MASK`].
+pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
+/// The bits that all of them have in common.
+pub const MASK: u32 = 0xffff_0000;
+/// The group of all of them, which has the devices that they share, and no file.
+pub const GROUP: u32 = USERS.end;
+
+/// One at a time looks for a free number.
+static ASSIGNING: Mutex<()> = Mutex::new(());
+
+/// The user of a machine, given now if it has none.
+///
+/// # Errors
+/// In words: the number cannot be kept, or none is free.
+pub fn assign(files: &Files) -> Result<u32, String> {
+    let _alone = ASSIGNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(user) = files.user() {
+        return Ok(user);
+    }
+    let machines = files.folder().parent().unwrap_or(Path::new("/"));
+    let taken: BTreeSet<u32> =
+        folder::all(machines).into_iter().filter_map(|uuid| Files::new(machines, uuid).user()).collect();
+    let user = USERS.into_iter().find(|user| !taken.contains(user));
+    let user = user.ok_or("every user ID of virtual machines is taken")?;
+    let place = files.user_file();
+    fs::write(&place, user.to_string()).map_err(|error| format!("{} cannot be written: {error}", place.display()))?;
+    Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::SystemUuid;
+
+    #[test]
+    fn each_machine_has_its_own_user_until_it_is_released() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = |last: u8| {
+            let files = Files::new(dir.path(), SystemUuid([last; 16]));
+            files.make().expect("made");
+            files
+        };
+        let (one, two) = (files(1), files(2));
+        let first = assign(&one).expect("given");
+        assert_eq!(assign(&one), Ok(first), "the same again");
+        assert_eq!((first, assign(&two)), (USERS.start, Ok(USERS.start + 1)));
+        fs::remove_dir_all(one.folder()).expect("removed");
+        assert_eq!(assign(&files(3)), Ok(first));
+        fs::write(two.user_file(), "0").expect("written");
+        assert_eq!(two.user(), None, "root is nobody's user");
+    }
+}

@@ -1,0 +1,86 @@
+//! A real guest with a card on the private network of its node: its port, and what programs of machines reach.
+
+use super::guest::{Guest, HELLO, Node, reaches, says};
+use meshd::wire::vm::VmState;
+use serde_json::json;
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::{MetadataExt as _, symlink},
+    path::Path,
+    process::Command,
+};
+
+/// Set for the copy of this program that runs inside of a network namespace of its own.
+const INSIDE: &str = "MESHD_GUEST_INSIDE";
+const NAME: &str = "vms::isolated::port_of_a_guest_is_its_users_filtered_and_gone_with_it";
+
+fn run(program: &str, args: &[&str]) {
+    let ran = Command::new(program).args(args).output().unwrap();
+    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// True if a user of this node reaches what listens there.
+fn connects(user: u32, to: &TcpListener) -> bool {
+    let address = to.local_addr().unwrap();
+    let call = format!("exec 3<>/dev/tcp/{}/{}", address.ip(), address.port());
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user.to_string(), "--clear-groups", "timeout", "2", "bash", "-c", &call]);
+    command.output().unwrap().status.success()
+}
+
+#[test]
+fn port_of_a_guest_is_its_users_filtered_and_gone_with_it() {
+    if std::env::var_os(INSIDE).is_some() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        return runtime.block_on(inside());
+    }
+    let own = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--"]).arg(own).args([NAME, "--exact", "--nocapture", "--test-threads=1"]);
+    let ran = command.env(INSIDE, "1").output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
+
+async fn inside() {
+    run("mount", &["-t", "sysfs", "none", "/sys"]);
+    run("ip", &["link", "set", "lo", "up"]);
+    run("ip", &["link", "add", "mesh-nat0", "type", "bridge"]);
+    run("ip", &["addr", "add", "172.30.0.1/24", "dev", "mesh-nat0"]);
+    run("ip", &["link", "set", "mesh-nat0", "up"]);
+    let node = Node::new();
+    let root = node.path().join("root");
+    for folder in ["etc/meshd", "dev/net"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    symlink("/dev/net/tun", root.join("dev/net/tun")).unwrap();
+    fs::write(root.join("etc/meshd/nat.json"), r#"{"enabled": true, "pool": "172.30.0.0/16"}"#).unwrap();
+    fs::write(root.join("etc/meshd/agent.json"), r#"{"central": "10.77.0.1"}"#).unwrap();
+    let nics = json!([{ "mac": "52:54:00:00:00:01", "bridge": "mesh-nat0", "address": "172.30.0.9" }]);
+    let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c06", "nics": nics }));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut vms = node.agent();
+    vms.start(&spec, 1).await.unwrap();
+    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    says(&vms, spec.uuid, HELLO).await;
+
+    let ports = || -> Vec<String> {
+        let entries = fs::read_dir("/sys/class/net/mesh-nat0/brif").unwrap().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    };
+    let [port] = &ports()[..] else { panic!("{:?}", ports()) };
+    let shown = |file: &str| fs::read_to_string(Path::new("/sys/class/net").join(port).join(file)).unwrap();
+    let user = fs::metadata(format!("/proc/{}", super::pid_of(&node, spec.uuid).as_raw_nonzero())).unwrap().uid();
+    assert_eq!(shown("owner").trim(), user.to_string());
+    assert_eq!(shown("brport/isolated").trim(), "1");
+    assert!(connects(0, &listener) && !connects(user, &listener), "QEMU itself has no network");
+
+    // A later agent finds it filtered, and one that ended is gone with its port.
+    drop(vms);
+    let mut vms = node.agent();
+    vms.isolate().await;
+    assert!(!connects(user, &listener));
+    vms.release(spec.uuid).await.unwrap();
+    assert!(ports().is_empty() && !Path::new("/sys/class/net").join(port).exists());
+}
