@@ -4,6 +4,7 @@
 mod addresses;
 mod devices;
 mod machine;
+pub mod source;
 mod tree;
 
 pub use tree::Tree;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_DEPTH: u32 = 12;
 /// Most folders that are looked at below one function.
 const MAX_FOLDERS: u32 = 4096;
-/// This program: it looks at disks and units for a moment, and holds none.
-const AGENT: &str = "mesh-agent";
+/// This program, and the one by which it looks at disks: they have disks and units open for a moment, and hold none.
+const LOOKERS: [&str; 2] = ["mesh-agent", "blkid"];
 /// Most holders that are named of one node.
 const MAX_NAMED: usize = 3;
 
@@ -41,7 +41,7 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     for process in if wanted.is_empty() { Vec::new() } else { processes.collect() } {
-        if tree.text(&format!("/proc/{process}/comm")).as_deref() == Some(AGENT) {
+        if tree.text(&format!("/proc/{process}/comm")).is_some_and(|name| LOOKERS.contains(&name.as_str())) {
             continue;
         }
         for descriptor in tree.list(&format!("/proc/{process}/fd")) {

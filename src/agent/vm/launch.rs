@@ -106,9 +106,10 @@ pub async fn launch(
     promised: &Promised,
 ) -> Result<Launched, VmFailure> {
     let host = survey(places, spec).await;
+    marks::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
     let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
     prepare(spec, &plan, files).await.map_err(failed)?;
-    marks::given(files, spec).map_err(|error| failed(error.to_string()))?;
+    marks::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
     let args = argv::qemu(spec, &plan, files);
     let groups = held(&plan.groups).await;
     let process = process::spawn(&plan.qemu, &args, &files.log(), plan.cpus.as_deref());
