@@ -37,11 +37,13 @@ pub enum ConditionKind {
     ImageMissing,
     /// Its overlays cannot be rendered.
     RenderFailed,
+    /// Its agent speaks the previous version of the wire.
+    AgentOutdated,
 }
 
 impl ConditionKind {
     /// Every kind there is.
-    pub const ALL: [ConditionKind; 15] = [
+    pub const ALL: [ConditionKind; 16] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
         ConditionKind::WeakIdentity,
@@ -57,6 +59,7 @@ impl ConditionKind {
         ConditionKind::CheckFailed,
         ConditionKind::ImageMissing,
         ConditionKind::RenderFailed,
+        ConditionKind::AgentOutdated,
     ];
 
     /// The word that is stored and shown.
@@ -77,6 +80,7 @@ impl ConditionKind {
             ConditionKind::CheckFailed => "check_failed",
             ConditionKind::ImageMissing => "image_missing",
             ConditionKind::RenderFailed => "render_failed",
+            ConditionKind::AgentOutdated => "agent_outdated",
         }
     }
 }

@@ -2,6 +2,8 @@
 //! read and not written, so that nothing leaves its group by oversight, as a service does that root starts. Whoever leaves it all the
 //! same, which only root can, is known by its mounts, and ended with the job.
 
+use super::storage;
+use crate::fail;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -32,6 +34,14 @@ pub fn enter(shm: &Path) -> Result<(), String> {
     if Path::new(SHARED).is_dir() {
         mount_bind(shm, SHARED).map_err(failed("cannot have shared memory of its own"))?;
         mount_remount(SHARED, flags, "").map_err(failed("cannot bound its shared memory"))?;
+    }
+    for (place, own) in [("/tmp", storage::tmp(shm)), ("/var/tmp", storage::var_tmp(shm))] {
+        // A job whose own files lie there would not see them any more; no node has that.
+        if !Path::new(place).is_dir() || shm.starts_with(place) || !fail::defends("task-private-tmp") {
+            continue;
+        }
+        mount_bind(&own, place).map_err(failed("cannot have temporary files of its own"))?;
+        mount_remount(place, flags, "").map_err(failed("cannot bound its temporary files"))?;
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let groups = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {

@@ -49,6 +49,7 @@ mod context;
 mod dhcp;
 mod disk_records;
 mod enrol;
+mod evidence;
 mod fence;
 mod fetch;
 mod hosts;
