@@ -1,6 +1,11 @@
 //! `meshd node reject|quarantine|drain|maintenance|resume|remove|replace`: a node's life, and its end.
 
-use super::{Failure, client::Client, node::path, print::{confirm, typed}};
+use super::{
+    Failure,
+    client::Client,
+    node::path,
+    print::{confirm, typed},
+};
 use crate::config::{parse_duration, vm::MAX_GRACE_S};
 use crate::serve::admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced};
 use crate::serve::central::Workloads;

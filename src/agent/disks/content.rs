@@ -17,8 +17,12 @@ const PIECE: usize = 64 * 1024;
 const MAX_OUTPUT: usize = 16 * 1024;
 /// Longest word of libblkid that is told, in characters.
 const MAX_WORD: usize = 32;
-/// libblkid's program, as util-linux installs it. BusyBox's own has no `-p` and fails.
-const BLKID: &str = "blkid";
+/// Where libblkid's program lies: the bundle `qemu`, and util-linux as Alpine and Debian install it.
+const BLKID: [&str; 3] = ["/opt/bundles/qemu/bin/blkid", "/sbin/blkid", "/usr/sbin/blkid"];
+/// BusyBox's own program of that name knows no `-p`.
+const BUSYBOX: &str = "busybox";
+/// By these arguments a process is known as one that only looks.
+const ARGUMENTS: [&str; 3] = ["-p", "-o", "export"];
 /// Exit codes of `blkid -p`: found, nothing found, several that contradict each other.
 const FOUND: i32 = 0;
 const NOTHING: i32 = 2;
@@ -71,16 +75,24 @@ fn is_zero_for(file: &mut File, mut left: u64) -> io::Result<bool> {
 }
 
 fn probe(path: &Path) -> Result<Vec<String>, String> {
-    let mut command = Command::new(BLKID);
-    command.args(["-p", "-o", "export"]).arg(path).stdin(Stdio::null());
-    let ran = command.output().map_err(|error| format!("{BLKID} cannot be run: {error}"))?;
+    let of_util_linux = |program: &&str| Path::new(program).canonicalize().is_ok_and(|real| !real.ends_with(BUSYBOX));
+    let program = BLKID.into_iter().find(of_util_linux);
+    let program = program.ok_or("blkid of util-linux is not installed; add the package blkid, or the bundle qemu")?;
+    let mut command = Command::new(program);
+    command.args(ARGUMENTS).arg(path).stdin(Stdio::null());
+    let ran = command.output().map_err(|error| format!("{program} cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&ran.stdout[..ran.stdout.len().min(MAX_OUTPUT)]).into_owned();
     match ran.status.code() {
         Some(FOUND) => Ok(found(&text)),
         Some(NOTHING) => Ok(Vec::new()),
         Some(AMBIVALENT) => Ok(vec![SEVERAL.to_owned()]),
-        _ => Err(format!("{BLKID} cannot tell what it holds: {}", ran.status)),
+        _ => Err(format!("{program} cannot tell what it holds: {}", ran.status)),
     }
+}
+
+/// True for the command line of a process by which this looks at a disk. Pure.
+pub fn is_probe(cmdline: &str) -> bool {
+    cmdline.contains(&ARGUMENTS.map(|argument| format!("\0{argument}")).concat())
 }
 
 /// Reads `blkid -o export`. What says nothing that is known is still something. Pure.
@@ -144,6 +156,12 @@ mod tests {
         assert!(missing.starts_with("it cannot be read: "), "{missing}");
         std::fs::create_dir(dir.path().join("sdb")).expect("made");
         assert!(of_disk(&Tree::new(dir.path()), "/sdb").is_err());
+    }
+
+    #[test]
+    fn process_that_looks_at_a_disk_is_told_from_one_that_holds_it() {
+        assert!(is_probe("/opt/lib/ld.so\0--argv0\0blkid\0-p\0-o\0export\0/dev/sda\0"));
+        assert!(!is_probe("qemu-system-x86_64\0-o\0/dev/sda\0") && !is_probe(""));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod content;
 mod usage;
 
+pub use content::is_probe;
 pub use usage::in_use;
 
 use super::{
@@ -90,8 +91,7 @@ fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Res
             Ok(facts) => (facts, None),
             Err(late) => (unnamed, Some(late.to_string())),
         };
-        let content: Result<Vec<String>, String> =
-            content.by(deadline).unwrap_or_else(|late| Err(late.to_string()));
+        let content: Result<Vec<String>, String> = content.by(deadline).unwrap_or_else(|late| Err(late.to_string()));
         let known = content.map(|signatures| facts.signatures = signatures);
         (facts, silent.map_or(known, Err))
     };

@@ -16,7 +16,8 @@ impl Apart {
     /// # Errors
     /// There are no threads for it.
     pub fn new() -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(THREADS).thread_name("mesh-agent").enable_all().build()?;
+        let runtime =
+            Builder::new_multi_thread().worker_threads(THREADS).thread_name("mesh-agent").enable_all().build()?;
         Ok(Apart(Some(runtime)))
     }
 

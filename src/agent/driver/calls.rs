@@ -8,7 +8,7 @@ use crate::{
         keys::KeyError,
         machine::Event,
     },
-    wire::{self, EnrolRequest, EnrolResponse, PendingHello, RenewRequest},
+    wire::{self, EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest},
 };
 use futures_util::SinkExt as _;
 use serde::Serialize;
@@ -91,6 +91,15 @@ impl Driver {
             };
             Done::Facts(Box::new(facts))
         });
+    }
+
+    /// The first word of a link.
+    pub(super) async fn hello(&mut self, facts: Facts) {
+        self.facts = facts.clone();
+        let (node, session) = (self.config.node, self.boot.session);
+        let hello = Hello { version: wire::VERSION, node, session, facts };
+        self.say(&FromAgent::Hello(Box::new(hello))).await;
+        self.lead_the_way();
     }
 
     fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {

@@ -18,7 +18,7 @@ use super::{
     nat,
     vm::{self, Desk, Doctor, Places, Way},
 };
-use crate::wire::{self, AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, Hello, PendingReply};
+use crate::wire::{self, AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
 use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
 use tokio::{
@@ -323,14 +323,6 @@ impl Driver {
             Ok(tls) => self.vms.way(Way { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
-    }
-
-    async fn hello(&mut self, facts: Facts) {
-        self.facts = facts.clone();
-        let (node, session) = (self.config.node, self.boot.session);
-        let hello = Hello { version: wire::VERSION, node, session, facts };
-        self.say(&FromAgent::Hello(Box::new(hello))).await;
-        self.lead_the_way();
     }
 
     fn check(&mut self) {

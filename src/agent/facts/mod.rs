@@ -37,8 +37,12 @@ pub fn collect_again(
     let deadline = Instant::now() + source::DEADLINE;
     let base = source::read(tree, "machine", |tree| (machine::system(tree), machine::cpu(tree), machine::memory(tree)));
     let (pci, nics) = (source::read(tree, "pci", devices::pci), source::read(tree, "nics", devices::nics));
-    let before =
-        Resources { units: last.units.clone(), store: last.store, hosting: last.hosting.clone(), ..Resources::default() };
+    let before = Resources {
+        units: last.units.clone(),
+        store: last.store,
+        hosting: last.hosting.clone(),
+        ..Resources::default()
+    };
     let Resources { units, disks, slots, store, hosting } = config
         .map(|config| resources_again(tree, vms, config, before))
         .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });

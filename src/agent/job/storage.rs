@@ -69,7 +69,13 @@ impl Storage {
             let bytes = facts::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
             let options = format!("mode=0755,size={}", if bytes == 0 { UNKNOWN } else { bytes });
             let options = CString::new(options).map_err(io::Error::other)?;
-            mount("meshd-task", &self.folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))?;
+            mount(
+                "meshd-task",
+                &self.folder,
+                "tmpfs",
+                MountFlags::NOSUID | MountFlags::NODEV,
+                Some(options.as_c_str()),
+            )?;
         }
         DirBuilder::new().mode(0o755).create(self.inside())?;
         for folder in [self.work(), self.shm(), tmp(&self.shm()), var_tmp(&self.shm())] {

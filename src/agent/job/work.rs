@@ -14,10 +14,7 @@ use crate::wire::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Str
 use std::{
     io::{self, PipeReader, PipeWriter},
     net::{Ipv4Addr, SocketAddrV4},
-    os::{
-        fd::OwnedFd,
-        unix::process::ExitStatusExt as _,
-    },
+    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,

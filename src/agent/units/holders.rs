@@ -1,14 +1,14 @@
 //! Which processes hold which device nodes: links in /proc, as lsof reads them.
 
-use super::super::facts::Tree;
+use super::super::{disks::is_probe, facts::Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How deep the devices below a PCI function lie: a disk behind a USB hub takes ten folders.
 const MAX_DEPTH: u32 = 12;
 /// Most folders that are looked at below one function.
 const MAX_FOLDERS: u32 = 4096;
-/// This program, and the one by which it looks at disks: they have disks and units open for a moment, and hold none.
-const LOOKERS: [&str; 2] = ["mesh-agent", "blkid"];
+/// This program: it looks at disks and units for a moment, and holds none.
+const AGENT: &str = "mesh-agent";
 /// Most holders that are named of one node.
 const MAX_NAMED: usize = 3;
 
@@ -41,7 +41,11 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     for process in if wanted.is_empty() { Vec::new() } else { processes.collect() } {
-        if tree.text(&format!("/proc/{process}/comm")).is_some_and(|name| LOOKERS.contains(&name.as_str())) {
+        if tree.text(&format!("/proc/{process}/comm")).as_deref() == Some(AGENT) {
+            continue;
+        }
+        let line = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
+        if is_probe(&line) {
             continue;
         }
         for descriptor in tree.list(&format!("/proc/{process}/fd")) {

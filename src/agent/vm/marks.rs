@@ -6,9 +6,7 @@ use crate::{
     agent::files,
     fail,
     id::Digest,
-    wire::vm::{
-        DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource,
-    },
+    wire::vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
@@ -65,7 +63,10 @@ pub fn of(files: &Files, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
 pub fn told(files: &Files, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
     let own = own(files, spec);
     let states = own.iter().map(|(name, mark)| (name.clone(), mark.state)).collect();
-    (states, own.into_iter().filter(|(_, mark)| !mark.before.is_empty()).map(|(name, mark)| (name, mark.before)).collect())
+    (
+        states,
+        own.into_iter().filter(|(_, mark)| !mark.before.is_empty()).map(|(name, mark)| (name, mark.before)).collect(),
+    )
 }
 
 fn own(files: &Files, spec: &VmSpec) -> Marks {
@@ -138,8 +139,10 @@ pub fn adopts(files: &Files, spec: &VmSpec, disks: &[HostDisk]) -> Result<(), Vm
     let Some((volume, disk)) = new_as_it_is(files, spec, disks).find(is_foreign) else { return Ok(()) };
     let identity = volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
     let holds = disk.holds.join(", ");
-    let detail =
-        format!("volume {}: `{identity}` holds: {holds}; write adopt = true if the machine is to have that", volume.name);
+    let detail = format!(
+        "volume {}: `{identity}` holds: {holds}; write adopt = true if the machine is to have that",
+        volume.name
+    );
     Err(VmRefusal { reason: VmRefusalReason::DiskNotEmpty, detail })
 }
 

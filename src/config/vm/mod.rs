@@ -304,7 +304,11 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
                 );
             }
             if table.has("adopt") && table.has("digest") {
-                table.fault("adopt", "stands beside an image, which replaces what the disk holds", "remove it, or the digest");
+                table.fault(
+                    "adopt",
+                    "stands beside an image, which replaces what the disk holds",
+                    "remove it, or the digest",
+                );
             }
             let hint = "write \"slot\" for the disk of its slot, or the wwid or serial number of one that `meshd node show` lists";
             VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, adopt, on_release }
