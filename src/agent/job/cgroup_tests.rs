@@ -52,7 +52,7 @@ fn hierarchy(controllers: &str) -> (tempfile::TempDir, Cgroups, Cgroup) {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("cgroup.controllers"), controllers).expect("written");
     let groups = Cgroups { base: dir.path().join("meshd-1") };
-    let group = groups.of("00000000000000000000000a".parse().expect("a job ID"));
+    let group = groups.of("0000000a".parse().expect("a job ID"));
     fs::create_dir_all(&group.path).expect("a folder");
     (dir, groups, group)
 }

@@ -303,7 +303,7 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
                     "name an image by its digest, or remove it",
                 );
             }
-            if table.has("adopt") && table.has("digest") {
+            if adopt && table.has("digest") {
                 table.fault(
                     "adopt",
                     "stands beside an image, which replaces what the disk holds",

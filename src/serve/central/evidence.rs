@@ -2,8 +2,8 @@
 
 use super::{Central, script::phase_event};
 use crate::fail;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, Phase, PhaseChange};
-use crate::id::{NodeId, Timestamp};
+use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange};
+use crate::id::NodeId;
 use crate::store::StoreError;
 use std::time::Duration;
 
@@ -19,11 +19,10 @@ impl Central {
         if !fail::defends("stale-evidence") {
             return;
         }
-        let start = now.since(Timestamp::EPOCH).saturating_sub(STALE);
-        let linked = self.linked_since(Timestamp::EPOCH.after(start), TELLS_AGAIN);
+        let unchecked = self.unchecked_for(STALE, TELLS_AGAIN);
         let stale: Vec<NodeId> = self.store.read(|model| {
-            let nodes = linked.into_iter().filter_map(|id| model.node(id));
-            nodes.filter(|node| is_stale(node, now)).map(|node| node.id).collect()
+            let online = |id: &NodeId| model.node(*id).is_some_and(|node| node.phase == Phase::Online);
+            unchecked.into_iter().filter(online).collect()
         });
         if stale.is_empty() {
             return;
@@ -49,8 +48,4 @@ impl Central {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot record that checks are stale");
         }
     }
-}
-
-fn is_stale(node: &Node, now: Timestamp) -> bool {
-    node.phase == Phase::Online && node.evidence.as_ref().is_none_or(|evidence| now.since(evidence.at) > STALE)
 }

@@ -61,6 +61,8 @@ pub(super) struct Live {
     session: BootSessionId,
     /// The version that its agent speaks.
     version: u16,
+    /// When its checks were told last, or when it began; by the clock that never jumps.
+    checked: Duration,
     state: LinkState,
     pub(super) commands: mpsc::Sender<LinkCommand>,
 }
@@ -142,7 +144,15 @@ impl Central {
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = Live { number, certificate: shown(peer), session, version, state, commands };
+        let live = Live {
+            number,
+            certificate: shown(peer),
+            session,
+            version,
+            checked: self.clock.monotonic(),
+            state,
+            commands,
+        };
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
@@ -320,11 +330,20 @@ impl Central {
         self.clock.monotonic().saturating_sub(heard)
     }
 
-    /// Nodes whose link has stood since a moment before `since` and whose agent speaks this version or a later one.
-    pub(super) fn linked_since(&self, since: Timestamp, version: u16) -> Vec<NodeId> {
+    /// Nodes whose link stands, whose agent speaks this version or a later one, and whose checks were not told for so long.
+    pub(super) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
+        let now = self.clock.monotonic();
         let links = lock(&self.links.0);
-        let old = |live: &Live| live.version >= version && live.state.since.is_some_and(|at| at < since);
+        let old = |live: &Live| live.version >= version && now.saturating_sub(live.checked) > patience;
         links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
+    }
+
+    /// A node's checks were told.
+    pub(super) fn is_checked(&self, node: NodeId) {
+        let now = self.clock.monotonic();
+        if let Some(live) = lock(&self.links.0).live.get_mut(&node) {
+            live.checked = now;
+        }
     }
 
     /// Ends a node's link.
