@@ -91,10 +91,11 @@ pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
 }
 
 fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
-    if version == wire::VERSION {
+    if wire::speaks(version) {
         return Ok(());
     }
-    let detail = format!("it is of version {version}, this agent reads version {}", wire::VERSION);
+    let (oldest, ours) = (wire::OLDEST, wire::VERSION);
+    let detail = format!("it is of version {version}, this agent reads versions {oldest} to {ours}");
     Err(FileError::Content { path: path.to_owned(), detail })
 }
 
@@ -139,11 +140,21 @@ pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
     let without = BootPart { token: None, ..boot.clone() };
     let text = serde_json::to_string(&without)
         .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })?;
-    replace(path, &text)
+    replace_soon(path, &text)
 }
 
-/// Writes a file, 0600, so that there is always a whole one under its name.
+/// Writes a file, 0600, so that there is always a whole one under its name, and waits until it is on the disk.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
+    put(path, text, true)
+}
+
+/// The same without waiting for the disk: for the thread of the link, which a failing disk must not hold up. Whole after a crash of this
+/// program. After a power failure it may be as before; state folders are in memory, which is gone then.
+pub(super) fn replace_soon(path: &Path, text: &str) -> Result<(), FileError> {
+    put(path, text, false)
+}
+
+fn put(path: &Path, text: &str, is_synced: bool) -> Result<(), FileError> {
     let fresh = path.with_extension("new");
     let write = || {
         match fs::remove_file(&fresh) {
@@ -152,7 +163,9 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
+        if is_synced {
+            file.sync_all()?;
+        }
         fs::rename(&fresh, path)
     };
     write().map_err(|source| FileError::Write { path: path.to_owned(), source })

@@ -145,7 +145,7 @@ impl Keys {
             expires_at: life.expires_at,
         };
         let text = serde_json::to_string(&kept).unwrap_or_default();
-        Ok(files::replace(&self.certificate_path(), &text)?)
+        Ok(files::replace_soon(&self.certificate_path(), &text)?)
     }
 
     /// Trusts these roots from now on, and no others.
@@ -157,7 +157,7 @@ impl Keys {
         self.roots = Arc::new(roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
         self.roots_pem = roots_pem.to_owned();
         let learned = Learned { beside: self.given, roots_pem: roots_pem.to_owned() };
-        Ok(files::replace(&path, &serde_json::to_string(&learned).unwrap_or_default())?)
+        Ok(files::replace_soon(&path, &serde_json::to_string(&learned).unwrap_or_default())?)
     }
 
     /// Throws the certificate away.

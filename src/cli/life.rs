@@ -1,8 +1,13 @@
 //! `meshd node reject|quarantine|drain|maintenance|resume|remove|replace`: a node's life, and its end.
 
-use super::{Failure, client::Client, node::path, print::confirm};
+use super::{
+    Failure,
+    client::Client,
+    node::path,
+    print::{confirm, typed},
+};
 use crate::config::{parse_duration, vm::MAX_GRACE_S};
-use crate::serve::admin::view::{Drain as Body, NodeDetail, NodeView, Replace as Taken, Replaced};
+use crate::serve::admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced};
 use crate::serve::central::Workloads;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
@@ -35,6 +40,32 @@ pub(super) struct Ending {
     /// Also where virtual machines or a task are lost by it
     #[arg(long)]
     force: bool,
+}
+
+/// A node that is off.
+#[derive(Debug, Args)]
+pub(super) struct Fencing {
+    #[command(flatten)]
+    order: Order,
+    /// The node's name, in place of typing it when asked
+    #[arg(long, value_name = "NAME")]
+    confirm: Option<String>,
+}
+
+impl Fencing {
+    pub(super) async fn fence(self, client: &Client) -> Result<(), Failure> {
+        let confirm = match self.confirm {
+            Some(name) => name,
+            None => {
+                let node = named(client, &self.order.node).await?;
+                eprintln!("{} must be off, or its virtual machines may run twice.", of(&node));
+                typed("Type its name to fence it:")?
+            }
+        };
+        let node: NodeView = client.post(&path(&self.order.node, "/fence"), &Confirmed { confirm }).await?;
+        eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
+        Ok(())
+    }
 }
 
 /// A node, and what becomes of what runs on it.
@@ -124,13 +155,6 @@ impl Ending {
         self.ask(client, "is refused at its boots until it is approved. Reject it?").await?;
         let node = self.order.give(client, "reject").await?;
         eprintln!("{} ({}) is {}; to let it in: meshd node approve {}", node.id, node.name, node.phase, node.id);
-        Ok(())
-    }
-
-    pub(super) async fn fence(self, client: &Client) -> Result<(), Failure> {
-        self.ask(client, "must be off, or its virtual machines may run twice. Is it off?").await?;
-        let node = self.order.give(client, "fence").await?;
-        eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
         Ok(())
     }
 

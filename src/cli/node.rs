@@ -47,7 +47,7 @@ pub(super) enum Node {
     /// Give a node no new work; it goes into maintenance when nothing runs any more
     Drain(life::Drain),
     /// Say that a node runs no more: it loses its credentials, and what may start elsewhere does
-    Fence(life::Ending),
+    Fence(life::Fencing),
     /// Take a node out of service now
     Maintenance(life::Maintenance),
     /// Take a node back into service

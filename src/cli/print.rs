@@ -142,6 +142,18 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// Asks at the terminal; without one nothing is done.
+pub(super) fn typed(question: &str) -> Result<String, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new("aborted: there is no terminal to type the name at", "give --confirm NAME"));
+    }
+    eprint!("{question} ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
+}
+
+/// Asks for a yes; there is none without a terminal.
 pub(super) fn confirm(question: &str) -> Result<(), Failure> {
     let refuse = || Failure::new("nothing was done", "say yes, or give --yes");
     if !std::io::stdin().is_terminal() {

@@ -67,6 +67,8 @@ pub enum Verb {
     Doctor,
     TaskRun,
     TaskCancel,
+    DiskWrite,
+    DiskWipe,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

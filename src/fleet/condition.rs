@@ -41,11 +41,13 @@ pub enum ConditionKind {
     ImageMissing,
     /// Its overlays cannot be rendered.
     RenderFailed,
+    /// Its agent speaks the previous version of the wire.
+    AgentOutdated,
 }
 
 impl ConditionKind {
     /// Every kind there is.
-    pub const ALL: [ConditionKind; 17] = [
+    pub const ALL: [ConditionKind; 18] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
         ConditionKind::WeakIdentity,
@@ -63,6 +65,7 @@ impl ConditionKind {
         ConditionKind::CheckFailed,
         ConditionKind::ImageMissing,
         ConditionKind::RenderFailed,
+        ConditionKind::AgentOutdated,
     ];
 
     /// Alarms: signs of an attack. Nothing but an operator clears one, because an attacker could cause everything else.
@@ -93,6 +96,7 @@ impl ConditionKind {
             ConditionKind::CheckFailed => "check_failed",
             ConditionKind::ImageMissing => "image_missing",
             ConditionKind::RenderFailed => "render_failed",
+            ConditionKind::AgentOutdated => "agent_outdated",
         }
     }
 }

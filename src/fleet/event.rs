@@ -130,6 +130,10 @@ pub enum EventKind {
     SlotChanged,
     /// An operator said that a node runs no more.
     NodeFenced,
+    /// A disk of a node is a virtual machine's own from now on: an image is written onto it, or it is given as it is.
+    DiskWritten,
+    /// A disk of a node was wiped.
+    DiskWiped,
     /// Somebody sits down at the console of a virtual machine.
     VmConsole,
 }
@@ -181,6 +185,8 @@ impl EventKind {
             EventKind::VmMoved => "vm_moved",
             EventKind::SlotChanged => "slot_changed",
             EventKind::NodeFenced => "node_fenced",
+            EventKind::DiskWritten => "disk_written",
+            EventKind::DiskWiped => "disk_wiped",
             EventKind::VmConsole => "vm_console",
         }
     }

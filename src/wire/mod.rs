@@ -1,6 +1,6 @@
 //! Step 0, wire: what agent and central node say to each other, with its limits. Both sides use these very types.
 //!
-//! Every first message carries [`VERSION`]. A field may be added with a default; a meaning may never change without a new
+//! Every first message carries [`VERSION`]; [`OLDEST`] is accepted too, and answered with its own number. A field may be added with a default; a meaning may never change without a new
 //! version. Unknown fields are ignored, so that a newer agent can talk to an older central node of the same version.
 //!
 //! | route | transport | who may call | messages |
@@ -36,8 +36,16 @@ pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use link::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 
-/// The version of everything in this module.
-pub const VERSION: u16 = 1;
+/// The version of everything in this module. Since 2 an agent tells its checks again also when nothing has changed.
+pub const VERSION: u16 = 2;
+/// The oldest version that both sides still speak: nodes run the agent of their last boot while meshd is upgraded.
+pub const OLDEST: u16 = VERSION - 1;
+
+/// Whether the other side's version is spoken here.
+pub fn speaks(version: u16) -> bool {
+    let oldest = if crate::fail::defends("wire-previous-version") { OLDEST } else { VERSION };
+    (oldest..=VERSION).contains(&version)
+}
 
 /// Enrolment with the one-time token of an overlay.
 pub const ENROL_PATH: &str = "/v1/enrol";

@@ -15,6 +15,15 @@ impl Vm {
         self.ask.spec.volumes.iter().filter_map(left).collect()
     }
 
+    /// The disks that a node has wiped when it says that nothing of this is left there.
+    pub fn wiped_disks(&self, node: NodeId) -> BTreeSet<DiskIdentity> {
+        if let Some(owed) = self.owes.get(&node) {
+            return owed.clone();
+        }
+        let own = self.left_disks().into_iter().filter(|left| left.wipe && left.used && self.node() == Some(node));
+        own.map(|left| left.disk).collect()
+    }
+
     /// Its node runs no more and did not say that it left: what was to be wiped there still is, and is nobody's until then.
     pub fn leave_unclean(&mut self) {
         let owed: BTreeSet<DiskIdentity> =

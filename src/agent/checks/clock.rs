@@ -37,7 +37,7 @@ impl Reference {
     /// # Errors
     /// The file cannot be written.
     pub fn keep(&self, state_dir: &Path) -> Result<(), FileError> {
-        files::replace(&state_dir.join(FILE), &serde_json::to_string(self).unwrap_or_default())
+        files::replace_soon(&state_dir.join(FILE), &serde_json::to_string(self).unwrap_or_default())
     }
 
     /// What the agent of this boot wrote down.

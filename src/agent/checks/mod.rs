@@ -8,6 +8,7 @@ mod nat;
 mod network;
 mod probe;
 mod report;
+mod services;
 mod store;
 mod virtualization;
 mod work;
@@ -62,7 +63,7 @@ type CheckFn = fn(&Context<'_>) -> Check;
 
 /// Every check, in the order in which it runs. A new one is a function and a line here.
 const ALL: [CheckFn; CHECKS.len()] = [
-    services,
+    services::services,
     identity,
     clock::clock,
     memory,
@@ -106,23 +107,6 @@ fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
 /// The profile promises virtual machines: an overlay of it loads KVM.
 fn runs_machines(config: &AgentConfig) -> bool {
     config.kvm || config.services.iter().any(|service| service == KVM_SERVICE)
-}
-
-/// Every service that the profile wants is started; OpenRC keeps a link for each one that is.
-fn services(context: &Context<'_>) -> Check {
-    const NAME: &str = "services";
-    let wanted = &context.config.services;
-    if wanted.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, "the profile asks for none", "");
-    }
-    let safe = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
-    let runs = |name: &&String| safe(name) && context.tree.has(&format!("/run/openrc/started/{name}"));
-    let missing: Vec<&str> = wanted.iter().filter(|name| !runs(name)).map(String::as_str).collect();
-    if missing.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, format!("{} started", wanted.len()), "");
-    }
-    let detail = format!("not started: {}", missing.join(", "));
-    verdict(NAME, CheckStatus::Fail, detail, "see `rc-status` and the service's log on the node")
 }
 
 /// This machine is the one that the overlay was made for.

@@ -1,15 +1,33 @@
-//! One run of all checks on this machine, with what says when and where it ran.
+//! One run of all checks on this machine, with what says when and where it ran. Each check has a thread of its own and a deadline: one that
+//! does not end has failed, and the others are told all the same.
 
-use super::{Context, Linux, Reference, run};
+use super::{ALL, CheckFn, Context, Linux, Reference, counted, verdict};
 use crate::{
     agent::{
-        facts::{self, Tree},
+        facts::{self, Tree, source},
         vm,
     },
     id::Timestamp,
-    wire::{AgentConfig, BootPart, CheckReport},
+    wire::{AgentConfig, BootPart, CHECKS, Check, CheckReport, CheckStatus, UnitFacts},
 };
-use std::path::Path;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long the checks may take. An operator who asks for them waits a little longer.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// What the checks of one run look at, for threads that may outlive it.
+struct Subject {
+    vms: PathBuf,
+    config: AgentConfig,
+    boot: BootPart,
+    units: Vec<UnitFacts>,
+    now: Timestamp,
+    central: Option<Timestamp>,
+}
 
 /// Runs every check; `vms` is the folder of virtual machines, `clock` is what a link told of the central node's time, `now` this node's clock.
 pub fn report(
@@ -21,15 +39,101 @@ pub fn report(
     now: Timestamp,
 ) -> CheckReport {
     let mut resources = facts::resources(tree, vms, config);
-    let central = clock.and_then(|clock| clock.now(tree));
-    let checks = run(&Context { tree, vms, config, boot, units: &resources.units, now, central, probe: &Linux(tree) });
+    let subject = Subject {
+        vms: vms.to_owned(),
+        config: config.clone(),
+        boot: boot.clone(),
+        units: resources.units.clone(),
+        now,
+        central: clock.and_then(|clock| clock.now(tree)),
+    };
+    let checks = run_by(tree, subject, &ALL, Instant::now() + DEADLINE);
     // What the checks found to be there is told as being there.
-    resources.hosting = Some(Box::new(vm::hosting(tree, true)));
+    let hosting = source::read(tree, "programs", |tree| vm::hosting(tree, true)).by(Instant::now() + source::DEADLINE);
+    if let Ok(hosting) = hosting {
+        resources.hosting = Some(Box::new(hosting));
+    }
     CheckReport {
         checks,
         session: Some(boot.session),
         kernel_boot_id: facts::kernel_boot_id(tree),
         asked: None,
         resources: Some(resources),
+    }
+}
+
+/// Runs these checks, which are [`CHECKS`] in their order, at once.
+fn run_by(tree: &Tree, subject: Subject, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
+    let subject = Arc::new(subject);
+    let start = |(name, check): (&'static str, &CheckFn)| {
+        let (subject, check) = (subject.clone(), *check);
+        let read = source::read(tree, &format!("check {name}"), move |tree| {
+            let Subject { vms, config, boot, units, now, central } = &*subject;
+            check(&Context { tree, vms, config, boot, units, now: *now, central: *central, probe: &Linux(tree) })
+        });
+        (name, read)
+    };
+    let started: Vec<_> = CHECKS.into_iter().zip(checks).map(start).collect();
+    let end = |(name, read): (&str, source::Read<Check>)| {
+        let check = read.by(deadline).unwrap_or_else(|late| did_not_end(name, late));
+        counted(subject.config.checks.rule(&check.name), check)
+    };
+    started.into_iter().map(end).collect()
+}
+
+/// Nothing is known then, so it counts as a failure.
+fn did_not_end(name: &str, late: source::Late) -> Check {
+    let why = match late {
+        source::Late::Deadline => format!("it did not end within {} s", DEADLINE.as_secs()),
+        source::Late::Hangs => "earlier runs of it have not ended".to_owned(),
+        source::Late::Broken => "it broke off".to_owned(),
+    };
+    let remedy = "look for a device that hangs: `dmesg` on the node";
+    Check { unproven: true, ..verdict(name, CheckStatus::Fail, why, remedy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Held by a test as long as its check shall hang.
+    static HOLD: Mutex<()> = Mutex::new(());
+
+    fn hangs(_: &Context<'_>) -> Check {
+        drop(HOLD.lock().unwrap_or_else(PoisonError::into_inner));
+        verdict("services", CheckStatus::Pass, "", "")
+    }
+
+    fn passes(_: &Context<'_>) -> Check {
+        verdict("identity", CheckStatus::Pass, "", "")
+    }
+
+    #[test]
+    fn check_that_does_not_end_fails_and_the_others_are_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tree = Tree::new(dir.path());
+        let (config, boot) = super::super::tests::made_up();
+        let subject = || Subject {
+            vms: "/nowhere".into(),
+            config: config.clone(),
+            boot: boot.clone(),
+            units: Vec::new(),
+            now: Timestamp::EPOCH,
+            central: None,
+        };
+        let held = HOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let checks: [CheckFn; 2] = [hangs, passes];
+        let (sender, told) = std::sync::mpsc::channel();
+        let (own, made) = (tree.clone(), subject());
+        let now = Instant::now();
+        std::thread::spawn(move || sender.send(run_by(&own, made, &checks, now)));
+        let told = told.recv_timeout(Duration::from_secs(20)).expect("nobody waits for it");
+        drop(held);
+        let found: Vec<_> = told.iter().map(|check| (check.name.as_str(), check.status, check.unproven)).collect();
+        assert_eq!(found[0], ("services", CheckStatus::Fail, true));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let checks: [CheckFn; 2] = [hangs, passes];
+        assert!(run_by(&tree, subject(), &checks, deadline).iter().all(|check| check.status == CheckStatus::Pass));
     }
 }

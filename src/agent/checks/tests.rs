@@ -37,6 +37,11 @@ fn boot() -> BootPart {
     BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
+/// For tests of other files.
+pub(super) fn made_up() -> (AgentConfig, BootPart) {
+    (config(&[]), boot())
+}
+
 /// A machine on which everything answers and there is room.
 struct Sound;
 

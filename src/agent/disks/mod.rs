@@ -2,23 +2,31 @@
 //! its kernel name is another one after the next boot.
 //!
 //! ```text
-//! usage      mounts, swap, holders, open handles, of a disk and of everything on it
-//! signature  what the first bytes of a disk or partition say that it holds        pure
+//! usage    mounts, swap, holders, open handles, of a disk and of everything on it
+//! content  what a disk or partition holds, by libblkid and by the bytes at its ends
 //! ```
-//! What the node stands on, what is in use and what the profile marks as data is never given away; anything else is a candidate, also with
-//! something written on it: what that is, is told.
+//! What the node stands on, what is in use, what cannot be read and what the profile marks as data is never given away; anything else is a
+//! candidate, also with something written on it: what that is, is told. Each disk is read in a thread of its own with a deadline: one that
+//! hangs is blocked, and the others are judged as ever.
 
-mod signature;
+mod content;
 mod usage;
 
+pub use content::is_probe;
 pub use usage::in_use;
 
 use super::{
-    facts::Tree,
+    facts::{Tree, source},
     units::{function_of, functions_of_disk, held},
 };
-use crate::wire::{DiskFacts, MAX_DEVICES};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{
+    fail,
+    wire::{DiskFacts, MAX_DEVICES},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 /// Bytes of one sector, as `/sys/block/*/size` counts, whatever the disk's own.
 const SECTOR: u64 = 512;
@@ -43,7 +51,13 @@ pub fn busy(tree: &Tree, name: &str) -> Option<String> {
 /// Whole disks, sorted by kernel name, each with what stands against giving it away. `data` are identities that the profile marks.
 pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
-    let mut disks: Vec<DiskFacts> = names.take(MAX_DEVICES).map(|name| disk(tree, name)).collect();
+    let (mut disks, mut unknown) = (Vec::new(), BTreeMap::new());
+    for (found, content) in look(tree, names.take(MAX_DEVICES)) {
+        if let Err(why) = content {
+            unknown.insert(found.name.clone(), why);
+        }
+        disks.push(found);
+    }
     let used: BTreeMap<String, String> = in_use(tree).into_iter().collect();
     let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| usage::nodes(tree, &disk.name)).collect();
     let open = held(tree, &nodes);
@@ -53,10 +67,47 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
             let holder = open.get(&node)?;
             Some(format!("{node} is open in {holder}"))
         });
-        let seen = Seen { data, twins: &twins, used: used.get(&disk.name).cloned(), open };
+        let unknown = unknown.get(&disk.name).cloned();
+        let seen = Seen { data, twins: &twins, used: used.get(&disk.name).cloned(), open, unknown };
         disk.blocked = judge(disk, seen);
     }
     disks
+}
+
+/// What each disk says of itself and holds; an error says why the latter is not known. Waits no longer than one source may take.
+fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Result<(), String>)> {
+    let deadline = Instant::now() + source::DEADLINE;
+    let reads: Vec<_> = names
+        .map(|name| {
+            let (own, of) = (name.clone(), name.clone());
+            let facts = source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, own));
+            let content = source::read(tree, &format!("content of disk {name}"), move |tree| contents(tree, &of));
+            (name, facts, content)
+        })
+        .collect();
+    let look = |(name, facts, content): (String, source::Read<DiskFacts>, source::Read<_>)| {
+        let unnamed = DiskFacts { name, ..DiskFacts::default() };
+        let (mut facts, silent) = match facts.by(deadline) {
+            Ok(facts) => (facts, None),
+            Err(late) => (unnamed, Some(late.to_string())),
+        };
+        let content: Result<Vec<String>, String> = content.by(deadline).unwrap_or_else(|late| Err(late.to_string()));
+        let known = content.map(|signatures| facts.signatures = signatures);
+        (facts, silent.map_or(known, Err))
+    };
+    reads.into_iter().map(look).collect()
+}
+
+/// What is on a disk and on its partitions.
+fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for node in usage::nodes(tree, name) {
+        let of = node.trim_start_matches("/dev/");
+        let held = if of == name { content::of_disk(tree, &node)? } else { content::of_partition(tree, &node) };
+        found.extend(held.into_iter().map(|what| format!("{what} on {of}")));
+    }
+    found.truncate(MAX_SIGNATURES);
+    Ok(found)
 }
 
 /// What was found out of a disk beside what it says of itself.
@@ -66,6 +117,8 @@ struct Seen<'a> {
     twins: &'a BTreeSet<String>,
     used: Option<String>,
     open: Option<String>,
+    /// Why it is not known what it holds.
+    unknown: Option<String>,
 }
 
 /// Why a disk may not be given away, whoever wants it; `None` for a candidate. Pure.
@@ -78,6 +131,7 @@ fn judge(disk: &DiskFacts, seen: Seen<'_>) -> Option<String> {
         .or_else(|| twin().map(|name| format!("another disk is called {name}, too")))
         .or_else(|| disk.identity().is_none().then(|| "it has neither WWN nor serial number".to_owned()))
         .or_else(|| (disk.bytes == 0).then(|| "it has no medium".to_owned()))
+        .or_else(|| seen.unknown.filter(|_| fail::defends("disk-unreadable")))
 }
 
 fn twins(disks: &[DiskFacts]) -> BTreeSet<String> {
@@ -103,10 +157,6 @@ fn disk(tree: &Tree, name: String) -> DiskFacts {
     let sectors: u64 = tree.number(&file("size")).unwrap_or(0);
     let function = functions_of_disk(tree, &name).into_iter().next();
     let numa = |function: &String| tree.number(&format!("/sys/bus/pci/devices/{function}/numa_node"));
-    let signatures = usage::nodes(tree, &name).flat_map(|node| {
-        let said = signature::of(&tree.bytes(&node, signature::LENGTH).unwrap_or_default());
-        said.into_iter().map(move |what| format!("{what} on {}", node.trim_start_matches("/dev/"))).collect::<Vec<_>>()
-    });
     DiskFacts {
         wwid: first(["wwid", "device/wwid"]),
         serial: first(["device/serial", "serial"]),
@@ -115,7 +165,7 @@ fn disk(tree: &Tree, name: String) -> DiskFacts {
         rotational: tree.number(&file("queue/rotational")) == Some(1u8),
         numa_node: function.as_ref().and_then(numa),
         function,
-        signatures: signatures.take(MAX_SIGNATURES).collect(),
+        signatures: Vec::new(),
         blocked: None,
         name,
     }

@@ -11,7 +11,14 @@ fn machine() -> Fake {
     for (name, text) in [("size", "2048"), ("wwid", "eui.0025"), ("device/serial", "  SN-1  "), ("dev", "259:0")] {
         fake.file(&format!("{folder}/{name}"), text);
     }
+    blank(&fake, "nvme0n1");
+    blank(&fake, "nvme0n1p1");
     fake
+}
+
+/// A disk or partition on which nothing is written.
+fn blank(fake: &Fake, name: &str) {
+    fake.raw(&format!("dev/{name}"), &vec![0; 1 << 21]);
 }
 
 fn blocked(fake: &Fake, data: &[&str]) -> Option<String> {
@@ -22,17 +29,19 @@ fn blocked(fake: &Fake, data: &[&str]) -> Option<String> {
 #[test]
 fn a_disk_tells_where_it_hangs_and_what_is_on_it() {
     let fake = machine();
-    let mut image = vec![0; 0x2000];
-    image[0x200..0x208].copy_from_slice(b"EFI PART");
+    let mut image = vec![0; 1 << 21];
+    image[..6].copy_from_slice(b"LUKS\xba\xbe");
     fake.raw("dev/nvme0n1", &image);
-    image[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
-    image[0x200..0x208].fill(0);
+    image[..6].fill(0);
+    image[0xff6..0x1000].copy_from_slice(b"SWAPSPACE2");
+    image[0x400] = 1;
+    image[0x404..0x408].copy_from_slice(&[1, 1, 0, 0]);
     fake.raw("dev/nvme0n1p1", &image);
     let disks = survey(&fake.tree, &[]);
     let [disk] = disks.as_slice() else { panic!("{disks:?}") };
     assert_eq!((disk.identity(), disk.serial.as_deref(), disk.bytes), (Some("eui.0025"), Some("SN-1"), 1 << 20));
     assert_eq!((disk.function.as_deref(), disk.numa_node), (Some("0000:03:00.0"), Some(1)));
-    assert_eq!(disk.signatures, ["partition table on nvme0n1", "ext file system on nvme0n1p1"]);
+    assert_eq!(disk.signatures, ["crypto_LUKS on nvme0n1", "swap space on nvme0n1p1"]);
     assert_eq!(disk.blocked, None, "what is written on it is told, and does not make it anybody's");
 }
 
@@ -89,6 +98,7 @@ fn a_disk_that_is_renamed_is_still_the_same_and_paths_and_made_up_devices_are_no
     for (name, wwid) in [("sda", "naa.1"), ("sdb", "naa.2")] {
         fake.file(&format!("sys/block/{name}/size"), "2048");
         fake.file(&format!("sys/block/{name}/device/wwid"), wwid);
+        blank(&fake, name);
     }
     let named = |fake: &Fake, wwid: &str| {
         let disks = survey(&fake.tree, &["naa.2".to_owned()]);
@@ -113,7 +123,7 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
     let used = || in_use(&tree).into_iter().find(|(disk, _)| disk == real.name()).map(|(_, why)| why);
     let nodes = BTreeSet::from([real.device.clone()]);
     assert_eq!(used(), None);
-    assert_eq!(signature::of(&tree.bytes(&real.device, signature::LENGTH).expect("read")), ["ext file system"]);
+    assert_eq!(content::of_disk(&tree, &real.device), Ok(vec!["ext4 file system".to_owned()]));
     let open = std::fs::File::open(&real.device).expect("opened");
     assert!(held(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
     drop(open);
@@ -128,4 +138,34 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
     real.umount();
     assert_eq!(used(), None);
     assert!(survey(&tree, &[]).iter().all(|disk| disk.name != real.name()), "a loop device is no disk");
+}
+
+#[test]
+fn disk_that_cannot_be_read_is_blocked_and_one_with_unknown_data_holds_something() {
+    let fake = machine();
+    std::fs::remove_file(fake.tree.path("/dev/nvme0n1")).expect("removed");
+    let why = blocked(&fake, &[]).expect("nobody knows what it holds");
+    assert!(why.starts_with("it cannot be read: "), "{why}");
+    let mut image = vec![0; 1 << 21];
+    image[(1 << 21) - 1] = 1;
+    fake.raw("dev/nvme0n1", &image);
+    let disks = survey(&fake.tree, &[]);
+    assert_eq!(disks[0].signatures, ["unrecognised data on nvme0n1"]);
+}
+
+/// Two disks, of which one hangs whoever opens it, as a pipe without a writer does.
+#[test]
+fn disk_that_hangs_is_blocked_and_the_others_are_judged() {
+    let fake = machine();
+    fake.file("sys/block/sdb/size", "2048");
+    fake.file("sys/block/sdb/wwid", "naa.1");
+    crate::agent::fake::run("mkfifo", &[fake.tree.path("/dev/sdb").to_str().expect("a plain path")]);
+    let (sender, found) = std::sync::mpsc::channel();
+    let tree = fake.tree.clone();
+    std::thread::spawn(move || sender.send(survey(&tree, &[])));
+    let found = found.recv_timeout(4 * source::DEADLINE).expect("the survey does not wait for it");
+    let why = |name: &str| found.iter().find(|disk| disk.name == name).expect("there").blocked.clone();
+    assert_eq!(why("nvme0n1"), None);
+    assert_eq!(why("sdb"), Some(source::Late::Deadline.to_string()));
+    assert_eq!(found[1].identity(), Some("naa.1"), "what it calls itself is known all the same");
 }

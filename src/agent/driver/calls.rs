@@ -1,6 +1,6 @@
 //! Calls to the central node, one at a time: what they bring comes back as an event.
 
-use super::{Done, Driver, Kind, SEND_TIMEOUT};
+use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT};
 use crate::{
     agent::{
         call::{self, CallError},
@@ -8,12 +8,15 @@ use crate::{
         keys::KeyError,
         machine::Event,
     },
-    wire::{self, EnrolRequest, EnrolResponse, PendingHello, RenewRequest},
+    wire::{self, EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest},
 };
 use futures_util::SinkExt as _;
 use serde::Serialize;
 use std::future::Future;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::timeout,
+};
 use tokio_tungstenite::tungstenite::Message;
 
 impl Driver {
@@ -56,7 +59,9 @@ impl Driver {
         let vms = self.options.vm_dir.clone();
         self.call(async move {
             let (csr_pem, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let facts = facts::collect(&tree, &vms, Some(&config), Some(&boot));
+            let (own, part) = (config.clone(), boot.clone());
+            let facts =
+                spawn_blocking(move || facts::collect(&tree, &vms, Some(&own), Some(&part))).await.unwrap_or_default();
             let (version, node, session) = (wire::VERSION, config.node, boot.session);
             let hello = PendingHello { version, node, session, csr_pem, facts };
             let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;
@@ -68,6 +73,33 @@ impl Driver {
                 Err(_) => Err(CallError::Lost("the hello did not leave in time".into())),
             }
         });
+    }
+
+    /// Collects the facts for a hello, beside everything else. The hello is said when they are there, or after [`FACTS_PATIENCE`] with what
+    /// was told last.
+    pub(super) fn greet(&mut self) {
+        let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
+        let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());
+        let known = last.clone();
+        let collect = move || facts::collect_again(&tree, &vms, Some(&config), Some(&boot), &known);
+        // Given up with the connection that it is for.
+        self.call = JoinSet::new();
+        self.call.spawn(async move {
+            let facts = match timeout(FACTS_PATIENCE, spawn_blocking(collect)).await {
+                Ok(Ok(facts)) => facts,
+                _ => last,
+            };
+            Done::Facts(Box::new(facts))
+        });
+    }
+
+    /// The first word of a link.
+    pub(super) async fn hello(&mut self, facts: Facts) {
+        self.facts = facts.clone();
+        let (node, session) = (self.config.node, self.boot.session);
+        let hello = Hello { version: wire::VERSION, node, session, facts };
+        self.say(&FromAgent::Hello(Box::new(hello))).await;
+        self.lead_the_way();
     }
 
     fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {

@@ -110,7 +110,7 @@ impl Outcomes {
             self.ended.pop_first();
         }
         let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
-        if let Err(error) = files::replace(&self.path, &text) {
+        if let Err(error) = files::replace_soon(&self.path, &text) {
             tracing::error!(%error, cause = source(&error), "the outcome of a task is not kept");
         }
     }

@@ -1,9 +1,11 @@
 //! Gives the machine events, and does what it says. One task, one connection at a time; what takes time runs beside it
 //! and comes back as an event.
 
+mod apart;
 mod calls;
 mod edge;
 
+use self::apart::Apart;
 use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
 use super::{
     call::{self, Read, Socket},
@@ -16,7 +18,7 @@ use super::{
     nat,
     vm::{self, Desk, Doctor, Places, Way},
 };
-use crate::wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Heartbeat, Hello, PendingReply};
+use crate::wire::{self, AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
 use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
 use tokio::{
@@ -28,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long one message may take to leave this machine.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a hello waits for its facts. Each source has a deadline of its own, which is shorter.
+const FACTS_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Where the agent finds its things.
 #[derive(Clone, Debug)]
@@ -60,6 +64,9 @@ pub enum RunError {
     /// Keys.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// Threads.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] std::io::Error),
 }
 
 /// What runs beside the driver and comes back.
@@ -68,6 +75,8 @@ enum Done {
     Event(Event),
     /// A connection, and which kind.
     Open(Box<Socket>, Kind),
+    /// What the hello of the present link says.
+    Facts(Box<Facts>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -84,6 +93,8 @@ struct Driver {
     keys: Keys,
     started: Instant,
     socket: Option<(Box<Socket>, Kind)>,
+    /// As they were told last.
+    facts: Facts,
     /// The call that is under way; given up as a whole by [`Action::Close`].
     call: JoinSet<Done>,
     /// Checks and the reboot; never given up.
@@ -116,7 +127,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
         "mesh-agent started");
     let places = places(&options, &tree, &config, &boot);
-    let vms = Desk::open(places);
+    let apart = Apart::new()?;
+    let vms = apart.within(|| Desk::open(places));
     let nat = nat::Keeper::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
@@ -126,6 +138,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         keys,
         started: Instant::now(),
         socket: None,
+        facts: Facts::default(),
         call: JoinSet::new(),
         work: JoinSet::new(),
         events: VecDeque::new(),
@@ -154,6 +167,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     }
     driver.hang_up().await;
     driver.jobs.end().await;
+    drop(apart);
     Ok(())
 }
 
@@ -198,6 +212,10 @@ impl Driver {
         };
         match done {
             Ok(Done::Event(event)) => Some(event),
+            Ok(Done::Facts(facts)) => {
+                self.hello(*facts).await;
+                None
+            }
             Ok(Done::Open(socket, kind)) => {
                 self.socket = Some((socket, kind));
                 (kind == Kind::Link).then_some(Event::Connected)
@@ -267,7 +285,7 @@ impl Driver {
                 self.kept(kept, "the new roots are not kept");
             }
             Action::DropCertificate => self.keys.drop_certificate(),
-            Action::Hello => self.hello().await,
+            Action::Hello => self.greet(),
             Action::Heartbeat => {
                 let workloads = self.vms.workloads().saturating_add(self.jobs.count());
                 let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
@@ -305,14 +323,6 @@ impl Driver {
             Ok(tls) => self.vms.way(Way { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
-    }
-
-    async fn hello(&mut self) {
-        let facts = facts::collect(&self.tree, &self.options.vm_dir, Some(&self.config), Some(&self.boot));
-        let (node, session) = (self.config.node, self.boot.session);
-        let hello = Hello { version: wire::VERSION, node, session, facts };
-        self.say(&FromAgent::Hello(Box::new(hello))).await;
-        self.lead_the_way();
     }
 
     fn check(&mut self) {

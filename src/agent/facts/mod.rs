@@ -4,6 +4,7 @@
 mod addresses;
 mod devices;
 mod machine;
+pub mod source;
 mod tree;
 
 pub use tree::Tree;
@@ -17,20 +18,43 @@ use crate::{
     id::Hardware,
     wire::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions},
 };
-use std::path::Path;
+use std::{path::Path, time::Instant};
 
-/// Everything that a node reports at connection; `vms` is the folder of virtual machines.
+/// Everything that a node reports at connection; `vms` is the folder of virtual machines. Each source has a deadline: one that does not
+/// answer is missing.
 pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
+    collect_again(tree, vms, config, boot, &Facts::default())
+}
+
+/// The same, where a source that does not answer is as it was told `last`.
+pub fn collect_again(
+    tree: &Tree,
+    vms: &Path,
+    config: Option<&AgentConfig>,
+    boot: Option<&BootPart>,
+    last: &Facts,
+) -> Facts {
+    let deadline = Instant::now() + source::DEADLINE;
+    let base = source::read(tree, "machine", |tree| (machine::system(tree), machine::cpu(tree), machine::memory(tree)));
+    let (pci, nics) = (source::read(tree, "pci", devices::pci), source::read(tree, "nics", devices::nics));
+    let before = Resources {
+        units: last.units.clone(),
+        store: last.store,
+        hosting: last.hosting.clone(),
+        ..Resources::default()
+    };
     let Resources { units, disks, slots, store, hosting } = config
-        .map(|config| resources(tree, vms, config))
+        .map(|config| resources_again(tree, vms, config, before))
         .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
+    let (system, cpu, memory) =
+        told(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
     Facts {
-        system: machine::system(tree),
-        cpu: machine::cpu(tree),
-        memory: machine::memory(tree),
-        pci: devices::pci(tree),
+        system,
+        cpu,
+        memory,
+        pci: told(pci.by(deadline), || last.pci.clone()),
         disks,
-        nics: devices::nics(tree),
+        nics: told(nics.by(deadline), || last.nics.clone()),
         units,
         slots,
         store,
@@ -48,12 +72,31 @@ pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Opti
 
 /// What it has to give now, as its profile wants it.
 pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resources {
-    let units = units::survey(tree, &config.vfio, &units::Linux(tree));
-    let disks = disks::survey(tree, &config.data_disks);
-    let slots = slots::candidates(tree, &units, &disks);
+    resources_again(tree, vms, config, Resources::default())
+}
+
+/// The same, where a source that does not answer is as it was before.
+fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resources) -> Resources {
+    let deadline = Instant::now() + source::DEADLINE;
+    let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
+    let units = source::read(tree, "units", move |tree| units::survey(tree, &vfio, &units::Linux(tree)));
+    let store = source::read(tree, "store", move |_| vm::store(&folder));
     // Nobody is asked anything here that may take its time.
-    let hosting = Some(Box::new(vm::hosting(tree, false)));
-    Resources { units, disks, slots, store: vm::store(vms), hosting }
+    let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));
+    let disks = disks::survey(tree, &config.data_disks);
+    let units = told(units.by(deadline), || before.units);
+    let slots = slots::candidates(tree, &units, &disks);
+    let store = told(store.by(deadline), || before.store);
+    let hosting = hosting.by(deadline).map(Box::new).ok().or(before.hosting);
+    Resources { units, disks, slots, store, hosting }
+}
+
+/// What a source told, or what stands in its place.
+fn told<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
+    read.unwrap_or_else(|late| {
+        tracing::warn!(kind = std::any::type_name::<T>(), %late, "a source of facts is left out");
+        before()
+    })
 }
 
 /// What the node ID is derived from, as this machine sees itself.

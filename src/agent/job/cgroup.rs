@@ -3,7 +3,11 @@
 //! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
 //! promise that a job is gone, so it runs none.
 
-use crate::id::{JobId, NodeId};
+use crate::{
+    agent::facts::{self, Tree},
+    fail,
+    id::{JobId, NodeId},
+};
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
@@ -15,6 +19,12 @@ use std::{
 const LOOK: Duration = Duration::from_millis(20);
 /// After so long somebody is told that a killed process does not end: it hangs in the kernel.
 const IMMORTAL: Duration = Duration::from_secs(30);
+
+/// The share of the node's memory, 1 of so many, that no job gets; and the least of it, in bytes.
+const MEMORY_RESERVE: u64 = 10;
+const LEAST_RESERVE: u64 = 256 << 20;
+/// Processes and threads of one job.
+const MAX_PROCESSES: u32 = 32_768;
 
 /// The group of this agent's jobs, which has one below it for each.
 #[derive(Clone, Debug)]
@@ -41,13 +51,44 @@ impl Cgroups {
     /// In words: it cannot be made, or not be killed.
     pub fn make(&self, job: JobId) -> Result<Cgroup, String> {
         let group = self.of(job);
+        fs::create_dir_all(&self.base).map_err(|error| format!("cannot make {}: {error}", self.base.display()))?;
         fs::create_dir_all(&group.path).map_err(|error| format!("cannot make {}: {error}", group.path.display()))?;
-        if group.path.join("cgroup.kill").exists() {
-            Ok(group)
-        } else {
+        if !group.path.join("cgroup.kill").exists() {
             remove(&group.path);
-            Err("the kernel cannot kill a control group (it takes Linux 5.14)".to_owned())
+            return Err("the kernel cannot kill a control group (it takes Linux 5.14)".to_owned());
         }
+        if let Err(why) = self.limit(&group, memory_bytes()) {
+            remove(&group.path);
+            return Err(why);
+        }
+        Ok(group)
+    }
+
+    /// Bounds what a job takes of the node, so that the agent and its link are never what there is nothing left for. A controller that this
+    /// kernel does not offer in this hierarchy bounds nothing.
+    fn limit(&self, group: &Cgroup, memory: u64) -> Result<(), String> {
+        let root = self.base.parent().unwrap_or(&self.base);
+        let offered = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+        let reserve = (memory / MEMORY_RESERVE).max(LEAST_RESERVE).min(memory / 2);
+        let limits = [
+            ("memory", "memory.max", (memory - reserve).to_string()),
+            ("memory", "memory.oom.group", "1".to_owned()),
+            ("pids", "pids.max", MAX_PROCESSES.to_string()),
+        ];
+        for (controller, file, value) in limits {
+            if !offered.split_ascii_whitespace().any(|name| name == controller) {
+                tracing::warn!(controller, "this kernel bounds no tasks by this");
+                continue;
+            }
+            if !fail::defends("task-limits") {
+                continue;
+            }
+            for above in [root, &self.base] {
+                put(&above.join("cgroup.subtree_control"), &format!("+{controller}"))?;
+            }
+            put(&group.path.join(file), &value)?;
+        }
+        Ok(())
     }
 
     /// The group of a job, which may not be there.
@@ -60,6 +101,15 @@ impl Cgroups {
         let entries = fs::read_dir(&self.base).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
+}
+
+fn put(file: &Path, value: &str) -> Result<(), String> {
+    fs::write(file, value).map_err(|error| format!("cannot write {value} to {}: {error}", file.display()))
+}
+
+/// Memory of this machine, in bytes.
+fn memory_bytes() -> u64 {
+    facts::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024)
 }
 
 /// The group of one job.

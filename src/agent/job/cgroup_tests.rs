@@ -46,3 +46,35 @@ async fn who_enters_a_group_after_it_was_killed_is_killed_too() {
     timeout(PATIENCE, end).await.expect("nothing is left");
     assert!(!dir.path().join("base").exists());
 }
+
+/// A hierarchy that is a folder, whose kernel offers these controllers.
+fn hierarchy(controllers: &str) -> (tempfile::TempDir, Cgroups, Cgroup) {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("cgroup.controllers"), controllers).expect("written");
+    let groups = Cgroups { base: dir.path().join("meshd-1") };
+    let group = groups.of("0000000a".parse().expect("a job ID"));
+    fs::create_dir_all(&group.path).expect("a folder");
+    (dir, groups, group)
+}
+
+#[test]
+fn task_gets_no_more_memory_and_processes_than_leave_room_for_the_agent() {
+    let (dir, groups, group) = hierarchy("cpuset cpu memory pids\n");
+    groups.limit(&group, 64 << 30).expect("offered");
+    let read = |file: &str| fs::read_to_string(group.path.join(file)).unwrap_or_default();
+    let most: u64 = read("memory.max").parse().expect("a number");
+    assert!(most < 58 << 30 && most > 57 << 30, "{most}");
+    assert_eq!((read("memory.oom.group").as_str(), read("pids.max").as_str()), ("1", "32768"));
+    let enabled = fs::read_to_string(dir.path().join("meshd-1/cgroup.subtree_control")).expect("written");
+    assert_eq!(enabled, "+pids");
+}
+
+#[test]
+fn task_is_refused_where_its_limits_cannot_be_set() {
+    let (dir, groups, group) = hierarchy("memory\n");
+    fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control")).expect("a folder in its place");
+    assert!(groups.limit(&group, 1 << 30).is_err());
+    let (_dir, groups, group) = hierarchy("cpu\n");
+    groups.limit(&group, 1 << 30).expect("this kernel has them elsewhere");
+    assert!(!group.path.join("memory.max").exists());
+}

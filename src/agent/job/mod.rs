@@ -3,7 +3,8 @@
 //! ```text
 //! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean
 //!                   ├ enter   the process that becomes the program: control group, limits, user
-//!                   ├ view    its mounts: shared memory of its own, control groups that nobody leaves
+//!                   ├ storage its files: a bounded file system of its own
+//!                   ├ view    its mounts: shared memory and /tmp of its own, control groups that nobody leaves
 //!                   ├ hydra   what mpiexec says of how to launch: pure
 //!                   ├ pump    what the job writes, piece by piece
 //!                   └ cgroup  what ends all of it at once
@@ -16,6 +17,7 @@ mod cgroup;
 pub mod enter;
 mod hydra;
 mod pump;
+mod storage;
 mod view;
 mod work;
 

@@ -2,12 +2,15 @@
 //! read and not written, so that nothing leaves its group by oversight, as a service does that root starts. Whoever leaves it all the
 //! same, which only root can, is known by its mounts, and ended with the job.
 
+use super::storage;
+use crate::fail;
 use rustix::{
+    fs::{major, minor},
     mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     thread::UnshareFlags,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 /// Where programs share memory by name (shm_open(3)).
 const SHARED: &str = "/dev/shm";
@@ -33,6 +36,14 @@ pub fn enter(shm: &Path) -> Result<(), String> {
         mount_bind(shm, SHARED).map_err(failed("cannot have shared memory of its own"))?;
         mount_remount(SHARED, flags, "").map_err(failed("cannot bound its shared memory"))?;
     }
+    for (place, own) in [("/tmp", storage::tmp(shm)), ("/var/tmp", storage::var_tmp(shm))] {
+        // A job whose own files lie there would not see them any more; no node has that.
+        if !Path::new(place).is_dir() || shm.starts_with(place) || !fail::defends("task-private-tmp") {
+            continue;
+        }
+        mount_bind(&own, place).map_err(failed("cannot have temporary files of its own"))?;
+        mount_remount(place, flags, "").map_err(failed("cannot bound its temporary files"))?;
+    }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let groups = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
         [_, place, "cgroup2", ..] => Some((*place).to_owned()),
@@ -48,8 +59,11 @@ pub fn enter(shm: &Path) -> Result<(), String> {
 /// Ends every process that has a job's mounts, wherever it went; `shm` is the job's folder.
 pub async fn end(shm: &Path) {
     let mut looks = 0;
+    // Two agents of one machine, as in a test, may have parts of one job.
+    let device = fs::metadata(shm).ok().map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));
+    let device = device.as_deref();
     loop {
-        let found = inside(shm);
+        let found = inside(shm, device);
         if found.is_empty() {
             return;
         }
@@ -59,7 +73,7 @@ pub async fn end(shm: &Path) {
         for pid in found.into_iter().filter_map(Pid::from_raw) {
             // Looked at again once it is held: the ID may have changed hands in between.
             if let Ok(held) = pidfd_open(pid, PidfdFlags::empty())
-                && is_inside(pid.as_raw_nonzero().get(), shm)
+                && is_inside(pid.as_raw_nonzero().get(), shm, device)
             {
                 // It may have ended.
                 let _ = pidfd_send_signal(held, Signal::KILL);
@@ -73,24 +87,24 @@ pub async fn end(shm: &Path) {
     }
 }
 
-fn inside(shm: &Path) -> Vec<i32> {
+fn inside(shm: &Path, device: Option<&str>) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| is_inside(*pid, shm)).collect()
+    pids.filter(|pid| is_inside(*pid, shm, device)).collect()
 }
 
 /// A zombie has no mounts any more.
-fn is_inside(pid: i32, shm: &Path) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| has(&mounts, shm))
+fn is_inside(pid: i32, shm: &Path, device: Option<&str>) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| has(&mounts, shm, device))
 }
 
 /// True if these mounts have the job's folder where shared memory is. They name it by its path within its file system, of which its whole
-/// path is one that ends so.
-fn has(mounts: &str, shm: &Path) -> bool {
+/// path is one that ends so; `device` is that file system's number, where the folder is still there.
+fn has(mounts: &str, shm: &Path, device: Option<&str>) -> bool {
     // The job's ID and its folder's name.
     const LEAST: usize = 2;
     mounts.lines().any(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, _, _, root, SHARED, ..] => {
+        [_, _, number, root, SHARED, ..] if device.is_none_or(|device| device == *number) => {
             let root = Path::new(root.trim_start_matches('/'));
             root.components().count() >= LEAST && shm.ends_with(root)
         }
@@ -116,8 +130,10 @@ mod tests {
             ("/shm", SHARED, false),
             ("/", SHARED, false),
         ] {
-            assert_eq!(has(&line(root, place), shm), is, "{root} {place}");
+            assert_eq!(has(&line(root, place), shm, None), is, "{root} {place}");
+            assert_eq!(has(&line(root, place), shm, Some("0:2")), is, "{root} {place}");
+            assert!(!has(&line(root, place), shm, Some("0:3")), "another file system");
         }
-        assert!(!has("junk", shm));
+        assert!(!has("junk", shm, None));
     }
 }

@@ -6,19 +6,15 @@ use super::{
     enter::{self, Place},
     hydra,
     pump::{Kept, pump},
+    storage::Storage,
     view,
 };
 use crate::id::JobId;
 use crate::wire::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv};
-use rustix::fs::{Gid, Uid};
 use std::{
-    fs::{self, DirBuilder},
     io::{self, PipeReader, PipeWriter},
     net::{Ipv4Addr, SocketAddrV4},
-    os::{
-        fd::OwnedFd,
-        unix::{fs::DirBuilderExt as _, process::ExitStatusExt as _},
-    },
+    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -124,17 +120,12 @@ impl Work {
 
     /// Folders for the job's user alone.
     fn prepare(&self) -> Result<(), Fault> {
-        let uid = self.run.user.uid();
-        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
-        for folder in [self.work_folder(), shm(&self.folder)] {
-            DirBuilder::new().mode(0o700).create(&folder)?;
-            rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(io::Error::from)?;
-        }
-        Ok(())
+        let failed = |error| Fault(JobFault::Prepare, format!("cannot make the files of the task: {error}"));
+        Storage::new(&self.folder).make(self.run.user.uid()).map_err(failed)
     }
 
     fn work_folder(&self) -> PathBuf {
-        self.folder.join("work")
+        Storage::new(&self.folder).work()
     }
 
     /// A process of the job.
@@ -282,16 +273,14 @@ async fn joined(pumps: &mut JoinSet<()>) {
 
 /// The folder of a job's shared memory.
 pub(super) fn shm(folder: &Path) -> PathBuf {
-    folder.join("shm")
+    Storage::new(folder).shm()
 }
 
-/// Removes the folder of a job. It may hold millions of files: the agent, which has one thread, does not wait for them.
+/// Removes the files of a job. The agent, which has one thread, does not wait for them.
 pub(super) async fn leave(folder: PathBuf) {
     let place = folder.clone();
-    let removed = spawn_blocking(move || fs::remove_dir_all(place)).await;
-    if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed)
-        && error.kind() != io::ErrorKind::NotFound
-    {
+    let removed = spawn_blocking(move || Storage::new(&place).remove()).await;
+    if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed) {
         tracing::error!(%error, folder = %folder.display(), "the folder of a job stays");
     }
 }

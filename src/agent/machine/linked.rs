@@ -20,6 +20,8 @@ pub(super) struct Linked {
     pub(super) next_check: Option<Duration>,
     /// Verdicts and resources as they were told last.
     pub(super) told: Option<Told>,
+    /// When they are told again in any case.
+    pub(super) tell_again: Duration,
     pub(super) ask_renewal_at: Duration,
     /// The central node's clock, and our timer at that moment.
     pub(super) central: Option<(Timestamp, Duration)>,

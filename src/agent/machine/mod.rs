@@ -52,6 +52,9 @@ pub const MIN_RETRY: Duration = Duration::from_secs(1);
 const GREETING: Duration = Duration::from_secs(15);
 /// Checks run again so soon while one fails, and so late while all pass.
 const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Checks are told again after so long, also when nothing has changed: the central node does not count on old ones.
+const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
+
 #[derive(Debug)]
 enum State {
     Fresh,
@@ -332,7 +335,7 @@ impl Machine {
     }
 
     fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
-        if welcome.version != wire::VERSION {
+        if !wire::speaks(welcome.version) {
             return self.wait(now, random, Some(REJECTED_RETRY));
         }
         self.attempts = 0;
@@ -342,6 +345,7 @@ impl Machine {
             silent_at: now.timer + silence(self.heartbeat),
             next_check: None,
             told: None,
+            tell_again: now.timer,
             ask_renewal_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
@@ -359,10 +363,11 @@ impl Machine {
         let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
         link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
         let told = (verdicts, report.resources.clone());
-        if asked.is_none() && link.told.as_ref() == Some(&told) {
+        if asked.is_none() && link.told.as_ref() == Some(&told) && now.timer < link.tell_again {
             return actions;
         }
         link.told = Some(told);
+        link.tell_again = now.timer + TELL_AGAIN;
         report.asked = asked;
         actions.push(Action::Say(FromAgent::Checks(Box::new(report))));
         actions

@@ -1,6 +1,6 @@
 //! Which processes hold which device nodes: links in /proc, as lsof reads them.
 
-use super::super::facts::Tree;
+use super::super::{disks::is_probe, facts::Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How deep the devices below a PCI function lie: a disk behind a USB hub takes ten folders.
@@ -42,6 +42,10 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     for process in if wanted.is_empty() { Vec::new() } else { processes.collect() } {
         if tree.text(&format!("/proc/{process}/comm")).as_deref() == Some(AGENT) {
+            continue;
+        }
+        let line = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
+        if is_probe(&line) {
             continue;
         }
         for descriptor in tree.list(&format!("/proc/{process}/fd")) {

@@ -140,6 +140,8 @@ pub struct HostDisk {
     pub serial: Option<String>,
     /// Why it is not given away.
     pub in_use: Option<String>,
+    /// What it holds.
+    pub holds: Vec<String>,
 }
 
 /// UEFI's two flash chips.
@@ -297,6 +299,7 @@ fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
         wwid: disk.wwid,
         serial: disk.serial,
         in_use: disk.blocked,
+        holds: disk.signatures,
     };
     disks::survey(tree, data).into_iter().map(disk).collect()
 }

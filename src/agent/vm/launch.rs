@@ -114,11 +114,12 @@ pub async fn launch(
     promised: &Promised,
 ) -> Result<Launched, VmFailure> {
     let host = survey(places, spec).await;
+    marks::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
     let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
     let confined = confine(spec, &plan, files, places, host.layers_in_memory).map_err(failed)?;
     prepare(spec, &plan, files, &confined).await.map_err(failed)?;
     ports::make(spec, &plan, files, &confined, places, promised).await.map_err(failed)?;
-    marks::given(files, spec).map_err(|error| failed(error.to_string()))?;
+    marks::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
     let argv::Invocation { args, pass } = argv::qemu(spec, &plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;

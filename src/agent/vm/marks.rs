@@ -1,11 +1,12 @@
 //! What became of the disks of the node that a machine has, in a file of its folder: what was written onto them is written once, whoever
 //! the agent is, and what the machine never had is not wiped when it goes.
 
-use super::folder::Files;
+use super::{folder::Files, host::HostDisk};
 use crate::{
     agent::files,
+    fail,
     id::Digest,
-    wire::vm::{DiskIdentity, DiskUse, VmSpec, Volume, VolumeName, VolumeSource},
+    wire::vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
@@ -18,6 +19,16 @@ struct Mark {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<Digest>,
     state: DiskUse,
+    /// What the disk held before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    before: Vec<String>,
+}
+
+impl Mark {
+    /// True if it speaks of the disk and the image of a volume.
+    fn is_of(&self, volume: &Volume) -> bool {
+        mark(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
+    }
 }
 
 type Marks = BTreeMap<VolumeName, Mark>;
@@ -25,7 +36,9 @@ type Marks = BTreeMap<VolumeName, Mark>;
 /// A mark of a volume, if that is a disk of the node.
 fn mark(volume: &Volume, state: DiskUse) -> Option<Mark> {
     match &volume.source {
-        VolumeSource::Raw { disk, digest, .. } => Some(Mark { disk: disk.identity()?.clone(), digest: *digest, state }),
+        VolumeSource::Raw { disk, digest, .. } => {
+            Some(Mark { disk: disk.identity()?.clone(), digest: *digest, state, before: Vec::new() })
+        }
         VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
     }
 }
@@ -43,23 +56,51 @@ fn read(files: &Files) -> Marks {
 
 /// The disks that are a machine's own by now. A mark of another disk, or of another image, is none.
 pub fn of(files: &Files, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
+    own(files, spec).into_iter().map(|(name, mark)| (name, mark.state)).collect()
+}
+
+/// The same, and what those disks held before, as far as they were not empty.
+pub fn told(files: &Files, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
+    let own = own(files, spec);
+    let states = own.iter().map(|(name, mark)| (name.clone(), mark.state)).collect();
+    (
+        states,
+        own.into_iter().filter(|(_, mark)| !mark.before.is_empty()).map(|(name, mark)| (name, mark.before)).collect(),
+    )
+}
+
+fn own(files: &Files, spec: &VmSpec) -> Marks {
     if spec.disks().next().is_none() {
-        return BTreeMap::new();
+        return Marks::new();
     }
     let marks = read(files);
     let own = spec.volumes.iter().filter_map(|volume| {
-        let known = marks.get(&volume.name)?;
-        (mark(volume, known.state).as_ref() == Some(known)).then(|| (volume.name.clone(), known.state))
+        let known = marks.get(&volume.name).filter(|known| known.is_of(volume))?;
+        Some((volume.name.clone(), known.clone()))
     });
     own.collect()
 }
 
-/// Writes down what became of one disk, before anything is done by it.
+/// Writes down what became of one disk, before anything is done by it. What the disk held before stays known.
 ///
 /// # Errors
 /// When it cannot be written; nothing may be done then.
 pub fn set(files: &Files, volume: &Volume, state: DiskUse) -> io::Result<()> {
-    let Some(mark) = mark(volume, state) else { return Ok(()) };
+    let known = read(files).remove(&volume.name).filter(|known| known.is_of(volume));
+    put(files, volume, state, known.map(|known| known.before).unwrap_or_default())
+}
+
+/// The write of an image onto a disk begins, which held this. A write that is begun anew does not count what it left there.
+///
+/// # Errors
+/// As [`set`].
+pub fn begun(files: &Files, volume: &Volume, before: Vec<String>) -> io::Result<()> {
+    let known = read(files).remove(&volume.name).filter(|known| known.is_of(volume));
+    put(files, volume, DiskUse::Begun, known.map_or(before, |known| known.before))
+}
+
+fn put(files: &Files, volume: &Volume, state: DiskUse, before: Vec<String>) -> io::Result<()> {
+    let Some(mark) = mark(volume, state).map(|mark| Mark { before, ..mark }) else { return Ok(()) };
     let mut marks = read(files);
     if marks.get(&volume.name) == Some(&mark) {
         return Ok(());
@@ -70,13 +111,48 @@ pub fn set(files: &Files, volume: &Volume, state: DiskUse) -> io::Result<()> {
     files::replace(&files.marks(), &text).map_err(io::Error::other)
 }
 
+/// The volumes that are disks as they are, and that the machine has not had yet.
+fn new_as_it_is<'a>(
+    files: &Files,
+    spec: &'a VmSpec,
+    disks: &'a [HostDisk],
+) -> impl Iterator<Item = (&'a Volume, &'a HostDisk)> {
+    let known = of(files, spec);
+    let new = spec.volumes.iter().filter(move |volume| !known.contains_key(&volume.name));
+    new.filter_map(|volume| {
+        let VolumeSource::Raw { disk, digest: None, .. } = &volume.source else { return None };
+        let identity = Some(disk.identity()?.as_str());
+        let found = disks.iter().find(|disk| [disk.wwid.as_deref(), disk.serial.as_deref()].contains(&identity))?;
+        Some((volume, found))
+    })
+}
+
+/// Refuses to give a machine a disk that holds something, for the first time and without an image, unless its specification adopts it.
+///
+/// # Errors
+/// The first such disk.
+pub fn adopts(files: &Files, spec: &VmSpec, disks: &[HostDisk]) -> Result<(), VmRefusal> {
+    let is_foreign = |(volume, disk): &(&Volume, &HostDisk)| {
+        let adopts = matches!(volume.source, VolumeSource::Raw { adopt: true, .. });
+        !disk.holds.is_empty() && !adopts && fail::defends("disk-adoption")
+    };
+    let Some((volume, disk)) = new_as_it_is(files, spec, disks).find(is_foreign) else { return Ok(()) };
+    let identity = volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
+    let holds = disk.holds.join(", ");
+    let detail = format!(
+        "volume {}: `{identity}` holds: {holds}; write adopt = true if the machine is to have that",
+        volume.name
+    );
+    Err(VmRefusal { reason: VmRefusalReason::DiskNotEmpty, detail })
+}
+
 /// A machine is about to have its disks as they are.
 ///
 /// # Errors
 /// As [`set`].
-pub fn given(files: &Files, spec: &VmSpec) -> io::Result<()> {
-    let as_it_is = |volume: &&Volume| matches!(volume.source, VolumeSource::Raw { digest: None, .. });
-    spec.volumes.iter().filter(as_it_is).try_for_each(|volume| set(files, volume, DiskUse::Done))
+pub fn given(files: &Files, spec: &VmSpec, disks: &[HostDisk]) -> io::Result<()> {
+    let new: Vec<_> = new_as_it_is(files, spec, disks).collect();
+    new.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.holds.clone()))
 }
 
 /// Takes over what is known elsewhere of disks of which nothing is known here.
@@ -141,16 +217,55 @@ mod tests {
         let plain = spec("eui.1", None);
         let files = Files::new(dir.path(), plain.uuid);
         assert!(unwritten(&files, &plain).is_empty() && of(&files, &plain).is_empty());
-        given(&files, &plain).expect("written");
+        let disk = HostDisk { wwid: Some("eui.1".into()), ..HostDisk::default() };
+        given(&files, &plain, std::slice::from_ref(&disk)).expect("written");
         assert_eq!(of(&files, &plain), BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)]));
         std::fs::remove_dir_all(files.folder()).expect("removed");
         let image = spec("eui.1", Some("image"));
-        given(&files, &image).expect("nothing to write");
+        given(&files, &image, &[disk]).expect("nothing to write");
         assert!(of(&files, &image).is_empty(), "it has to be written first");
         let known = BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Done)]);
         learn(&files, &image, &known).expect("written");
         learn(&files, &image, &BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Begun)]))
             .expect("known better");
         assert_eq!(of(&files, &image), known, "the node booted anew, and it is not written again");
+    }
+
+    #[test]
+    fn disk_with_foreign_content_is_given_only_to_a_machine_that_adopts_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut plain = spec("eui.1", None);
+        let files = Files::new(dir.path(), plain.uuid);
+        let holds = vec!["xfs file system on sda".to_owned()];
+        let disks = [HostDisk { serial: Some("eui.1".into()), holds: holds.clone(), ..HostDisk::default() }];
+        let empty = [HostDisk { holds: Vec::new(), ..disks[0].clone() }];
+        assert_eq!(adopts(&files, &plain, &empty), Ok(()));
+        let refused = adopts(&files, &plain, &disks).expect_err("it holds something");
+        assert_eq!(refused.reason, VmRefusalReason::DiskNotEmpty);
+        assert!(refused.detail.contains("xfs file system on sda; write adopt = true"), "{}", refused.detail);
+        if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
+            *adopt = true;
+        }
+        assert_eq!(adopts(&files, &plain, &disks), Ok(()));
+        given(&files, &plain, &disks).expect("written");
+        let name = plain.volumes[0].name.clone();
+        assert_eq!(told(&files, &plain).1, BTreeMap::from([(name, holds)]));
+        if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
+            *adopt = false;
+        }
+        assert_eq!(adopts(&files, &plain, &disks), Ok(()), "what is on it now is the machine's own");
+    }
+
+    #[test]
+    fn what_a_disk_held_before_its_write_stays_known_when_the_write_is_done() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = spec("eui.1", Some("image"));
+        let files = Files::new(dir.path(), image.uuid);
+        begun(&files, &image.volumes[0], vec!["old".to_owned()]).expect("written");
+        begun(&files, &image.volumes[0], vec!["half an image".to_owned()]).expect("written");
+        set(&files, &image.volumes[0], DiskUse::Done).expect("written");
+        let (states, contents) = told(&files, &image);
+        assert_eq!(states.values().collect::<Vec<_>>(), [&DiskUse::Done]);
+        assert_eq!(contents.values().collect::<Vec<_>>(), [&["old".to_owned()]]);
     }
 }

@@ -112,6 +112,7 @@ impl Promised {
                 disk: RawDisk::Named(disk.clone()),
                 digest: None,
                 overwrite: false,
+                adopt: false,
                 on_release: None,
             },
         };

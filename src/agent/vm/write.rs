@@ -150,7 +150,7 @@ fn begin(places: &Places, files: &Files, volume: &Volume, is_begun: bool) -> Res
     let block = Block::hold(&tree, disk).map_err(|why| refusal(Reason::DiskInUse, why))?;
     fits(block.bytes(), image.bytes)?;
     // From here on it is the machine's, and nobody else's before it was wiped.
-    let marked = marks::set(files, volume, DiskUse::Begun);
+    let marked = marks::begun(files, volume, disk.signatures.clone());
     marked.map_err(|error| refusal(Reason::DiskWriteFailed, format!("the node cannot write that down: {error}")))?;
     Ok((block, image))
 }

@@ -273,6 +273,7 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
     let size = table.parsed::<ByteSize>("size").map(|size| size.value);
     let disk = table.parsed("disk").map(|disk| disk.value);
     let overwrite = table.bool("overwrite").is_some_and(|overwrite| overwrite.value);
+    let adopt = table.bool("adopt").is_some_and(|adopt| adopt.value);
     let words = [("keep", OnRelease::Keep), ("wipe", OnRelease::Wipe)];
     let on_release = table.choice("on_release", &words).map(|word| word.value);
     let beside = |key: &str, word: &str| {
@@ -280,7 +281,7 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
             table.fault(key, format!("stands beside format = \"{word}\""), "remove it");
         }
     };
-    let of_disk = ["disk", "overwrite", "on_release"];
+    let of_disk = ["disk", "overwrite", "adopt", "on_release"];
     let needs_digest =
         |digest| table.required("digest", digest, "name its file by its SHA-256: digest = \"9f86d0...\"");
     let source = match format?.value {
@@ -302,8 +303,15 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
                     "name an image by its digest, or remove it",
                 );
             }
+            if adopt && table.has("digest") {
+                table.fault(
+                    "adopt",
+                    "stands beside an image, which replaces what the disk holds",
+                    "remove it, or the digest",
+                );
+            }
             let hint = "write \"slot\" for the disk of its slot, or the wwid or serial number of one that `meshd node show` lists";
-            VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, on_release }
+            VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, adopt, on_release }
         }
     };
     Some(Volume { name: name?.value, source })

@@ -63,6 +63,14 @@ pub struct Drain {
     pub grace_s: Option<u32>,
 }
 
+/// Body of `fence`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fence {
+    /// The node's name, typed by whoever says that it is off.
+    pub confirm: String,
+}
+
 /// Body of `replace`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -98,6 +98,7 @@ impl From<OperateError> for Refused {
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
+            OperateError::StillHeard { .. } => (StatusCode::CONFLICT, "still_heard"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Job(JobError::None { .. }) => (StatusCode::NOT_FOUND, "no_task"),
             OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),

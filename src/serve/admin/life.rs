@@ -6,9 +6,10 @@ use super::{
     orders::{Body, body},
     routes::{Answer, shown},
     table::{Nothing, One, Routes},
-    view::{DoctorView, Drain, NodeView, Replace, Replaced},
+    view::{DoctorView, Drain, Fence, NodeView, Replace, Replaced},
 };
 use crate::config::{Whom, vm::MAX_GRACE_S};
+use crate::fail;
 use crate::fleet::{By, Verb};
 use crate::serve::central::{Shared, Workloads};
 use axum::{
@@ -26,7 +27,7 @@ pub(super) fn routes(routes: Routes) -> Routes {
             quarantine,
         )
         .order::<One<Drain>, One<NodeView>, _, _>("/nodes/{node}/drain", Verb::Drain, "a node takes no new work", drain)
-        .order::<Nothing, One<NodeView>, _, _>(
+        .order::<One<Fence>, One<NodeView>, _, _>(
             "/nodes/{node}/fence",
             Verb::Fence,
             "a node runs no more: take its credentials, and free its virtual machines",
@@ -87,8 +88,18 @@ async fn drain(
     shown(&central, id)
 }
 
-async fn fence(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn fence(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: By,
+    order: Body<Fence>,
+) -> Answer<NodeView> {
+    let Fence { confirm } = body(order)?;
     let id = central.resolve(&node)?;
+    let name = shown(&central, id)?.0.name;
+    if confirm != name.to_string() && fail::defends("fence-confirmation") {
+        return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
+    }
     central.fence(id, &by).await?;
     shown(&central, id)
 }

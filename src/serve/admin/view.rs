@@ -2,7 +2,7 @@
 
 pub use super::bodies::{
     ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
-    DoctorView, Drain, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
+    DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 use super::doctor::Finding;
 pub use super::profile_view::ProfileView;

@@ -182,11 +182,12 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
 }
 
 pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
-    if version == wire::VERSION {
+    if wire::speaks(version) {
         return Ok(());
     }
-    let ours = wire::VERSION;
-    Err(Refusal::bad_request(&format!("the agent speaks version {version}, this central node version {ours}")))
+    let (oldest, ours) = (wire::OLDEST, wire::VERSION);
+    let message = format!("the agent speaks version {version}, this central node versions {oldest} to {ours}");
+    Err(Refusal::bad_request(&message))
 }
 
 fn refused(route: &'static str, who: &str, error: PlaneError) -> Refusal {

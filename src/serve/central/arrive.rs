@@ -5,12 +5,14 @@ use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, St
 use crate::id::{Basis, Hardware, NodeId, Timestamp};
 use crate::store::Tx;
 use crate::trust::Peer;
-use crate::wire::{Facts, Hello};
+use crate::wire::{Facts, Hello, VERSION};
 use std::net::IpAddr;
 
 /// Writes down what a node tells at its connection.
 pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
-    let (mut change, mut other_parts) = (None, None);
+    let (mut change, mut other_parts, mut is_outdated) = (None, None, false);
+    let outdated = (hello.version < VERSION)
+        .then(|| format!("its agent speaks version {}, this meshd {VERSION}; boot the node", hello.version));
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
     let foreign: Vec<_> = macs
         .iter()
@@ -38,6 +40,7 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         if let Some(detail) = &other_parts {
             node.raise(ConditionKind::HardwareChanged, detail.clone(), now);
         }
+        is_outdated = outdated.as_ref().is_some_and(|why| node.raise(ConditionKind::AgentOutdated, why.clone(), now));
         node.booted = hello.facts.versions.generation.parse().ok();
         node.facts = Some(hello.facts);
         node.address = Some(from);
@@ -49,6 +52,11 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
     });
     if let Some(detail) = other_parts {
         tx.event(raised(ConditionKind::HardwareChanged, detail));
+    }
+    match outdated {
+        None => stalls::clear(tx, peer.node, ConditionKind::AgentOutdated, Actor::Node, now),
+        Some(why) if is_outdated => tx.event(raised(ConditionKind::AgentOutdated, why)),
+        Some(_) => {}
     }
     stalls::clear(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);
     compare_units(tx, peer.node, hello.session, now);

@@ -111,6 +111,7 @@ impl Central {
             tracing::debug!(node = %id, "checks of another boot");
             return Ok(());
         }
+        self.is_checked(id);
         if !passed && passes {
             // What it is to run was held back until now.
             self.notify_node(id, None);

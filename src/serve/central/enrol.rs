@@ -13,7 +13,7 @@ use crate::fleet::{Actor, Certificate, ConditionKind, Event, EventKind, Node, Ph
 use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::{Issued, Peer, TokenRecord, TokenRefused, TrustError, token, token::Use};
-use crate::wire::{EnrolRequest, EnrolResponse, RenewRequest, VERSION};
+use crate::wire::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
 use std::net::IpAddr;
 
 /// Why the agent plane refuses.
@@ -52,13 +52,13 @@ impl From<TrustError> for PlaneError {
     }
 }
 
-/// The version of a first message must be ours.
+/// The version of a first message must be one that is spoken here.
 pub(super) fn check_version(version: u16) -> Result<(), PlaneError> {
-    if version == VERSION {
+    if speaks(version) {
         return Ok(());
     }
     Err(PlaneError::BadRequest(format!(
-        "this central node speaks version {VERSION}, not {version}; boot the node again"
+        "this central node speaks versions {OLDEST} to {VERSION}, not {version}; boot the node again"
     )))
 }
 

@@ -9,6 +9,7 @@ use super::{
     slots::forget_slots,
     vms::{VmError, story},
 };
+use crate::fail;
 use crate::fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange};
 use crate::id::{NodeId, SystemUuid, Timestamp};
 use crate::store::{Model, StoreError, Tx};
@@ -61,6 +62,16 @@ impl Central {
         Ok(())
     }
 
+    /// Refuses to fence a node of which anything was heard within `offline_after`: a link that broke says nothing of its machine.
+    fn is_silent(&self, id: NodeId) -> Result<(), OperateError> {
+        let (silence, needed) = (self.silence(id), self.site().agent.offline_after);
+        if silence > needed || !fail::defends("fence-silence") {
+            return Ok(());
+        }
+        let wait = needed.saturating_sub(silence).as_secs() + 1;
+        Err(OperateError::StillHeard { node: id, seconds: silence.as_secs(), wait })
+    }
+
     /// An operator says that a node runs no more and will not go on. Its credentials are taken first; then nothing of it holds a
     /// virtual machine, and those that may be moved are started elsewhere.
     pub async fn fence(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
@@ -69,6 +80,7 @@ impl Central {
         if self.probe(id).await {
             return Err(OperateError::StillLinked { node: id });
         }
+        self.is_silent(id)?;
         let node = self
             .store
             .commit(|tx| {

@@ -11,7 +11,7 @@ use crate::fleet::{Actor, By, Certificate, Event, EventKind, LinkState};
 use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use crate::store::StoreError;
 use crate::trust::Peer;
-use crate::wire::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, VERSION, Welcome};
+use crate::wire::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
@@ -59,6 +59,10 @@ pub(super) struct Live {
     pub(super) certificate: Certificate,
     /// The boot that it speaks for.
     session: BootSessionId,
+    /// The version that its agent speaks.
+    version: u16,
+    /// When its checks were told last, or when it began; by the clock that never jumps.
+    checked: Duration,
     state: LinkState,
     pub(super) commands: mpsc::Sender<LinkCommand>,
 }
@@ -93,7 +97,7 @@ impl Central {
         if hello.node != peer.node || node.boot != Some(hello.session) {
             return Err(PlaneError::Unauthorized);
         }
-        let (now, session) = (self.now(), hello.session);
+        let (now, session, version) = (self.now(), hello.session, hello.version);
         // Before the commit, so that the watch does not call a node silent that is just being written down.
         self.touch(peer.node);
         self.store
@@ -109,7 +113,7 @@ impl Central {
             })
             .await?;
         self.reconsider_soon(peer.node);
-        let (id, due) = self.register(peer, session, commands.clone(), now);
+        let (id, due) = self.register(peer, session, version, commands.clone(), now);
         // An operator may have spoken between the commit and now, when there was no link to cut yet.
         if self.honoured(peer.node, &shown).is_err() {
             self.cut_off(peer.node, "its certificate was revoked");
@@ -123,13 +127,15 @@ impl Central {
         }
         let _ = commands.try_send(LinkCommand::Vms(None));
         let heartbeat_s = u32::try_from(self.site().agent.heartbeat.as_secs()).unwrap_or(30);
-        Ok((id, Welcome { version: VERSION, heartbeat_s, now: Some(now) }))
+        // An agent of the version before knows no other number than its own.
+        Ok((id, Welcome { version, heartbeat_s, now: Some(now) }))
     }
 
     fn register(
         &self,
         peer: &Peer,
         session: BootSessionId,
+        version: u16,
         commands: mpsc::Sender<LinkCommand>,
         now: Timestamp,
     ) -> (LinkId, Vec<Task>) {
@@ -138,7 +144,15 @@ impl Central {
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = Live { number, certificate: shown(peer), session, state, commands };
+        let live = Live {
+            number,
+            certificate: shown(peer),
+            session,
+            version,
+            checked: self.clock.monotonic(),
+            state,
+            commands,
+        };
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
@@ -319,6 +333,22 @@ impl Central {
     /// True if the node had a link since the start of this process.
     pub(super) fn was_linked(&self, node: NodeId) -> bool {
         lock(&self.links.0).heard.contains_key(&node)
+    }
+
+    /// Nodes whose link stands, whose agent speaks this version or a later one, and whose checks were not told for so long.
+    pub(super) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
+        let now = self.clock.monotonic();
+        let links = lock(&self.links.0);
+        let old = |live: &Live| live.version >= version && now.saturating_sub(live.checked) > patience;
+        links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
+    }
+
+    /// A node's checks were told.
+    pub(super) fn is_checked(&self, node: NodeId) {
+        let now = self.clock.monotonic();
+        if let Some(live) = lock(&self.links.0).live.get_mut(&node) {
+            live.checked = now;
+        }
     }
 
     /// Ends a node's link.

@@ -31,6 +31,7 @@
 //! | `jobs`, `job_news` | an operator runs a program on nodes; nodes tell of their part of it |
 //! | `backup` | somebody takes a backup |
 //! | `segments` | how DHCP is doing on each segment |
+//! | `disk_records` | a disk of a node is written or wiped |
 //! | `volumes`, `consoles` | a node wants a file of its machines; an operator sits at one of them |
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
@@ -47,7 +48,9 @@ mod consoles;
 mod checks;
 mod context;
 mod dhcp;
+mod disk_records;
 mod enrol;
+mod evidence;
 mod fence;
 mod fetch;
 mod hosts;

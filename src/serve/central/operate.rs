@@ -42,6 +42,16 @@ pub enum OperateError {
         /// Which.
         node: NodeId,
     },
+    /// A node that is to be fenced was heard of a moment ago.
+    #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
+    StillHeard {
+        /// Which.
+        node: NodeId,
+        /// Seconds since.
+        seconds: u64,
+        /// Seconds of silence that are left.
+        wait: u64,
+    },
     /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
     NoProfile {

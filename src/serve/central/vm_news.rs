@@ -3,12 +3,12 @@
 
 use super::lock;
 use super::{
-    Central,
+    Central, disk_records,
     vms::{known, story},
 };
 use crate::config::vm::VmAsk;
 use crate::fleet::{Actor, Event, EventKind, Node, Phase};
-use crate::id::{BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
+use crate::id::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::store::{Model, StoreError, Tx};
 use crate::wire::vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec};
 use crate::wire::{DiskFacts, UnitState};
@@ -89,6 +89,7 @@ impl Central {
             self.strangers.are(node, odd);
             return Ok(());
         }
+        let order = CorrelationId(self.random());
         let refused = self
             .store
             .commit(|tx| {
@@ -96,6 +97,7 @@ impl Central {
                 for report in &vms {
                     let Concern::Own(vm) = concern(tx.vm(report.uuid), node) else { continue };
                     let mut vm = vm.clone();
+                    disk_records::given(tx, &vm, report, node, order, now);
                     let told = vm.tell(report.clone(), now);
                     if vm.give_back().is_some() {
                         refused.push(vm.uuid());
@@ -154,17 +156,19 @@ impl Central {
     }
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
-        let now = self.now();
+        let (now, order) = (self.now(), CorrelationId(self.random()));
         // Whether units and disks are clean only the node can say, and it tells of them when its link comes up.
         let unsure = self.store.read(|model| model.vm(uuid).is_some_and(|vm| looks_used(model, node, vm)));
         self.store
             .commit(|tx| {
                 let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
+                let before = vm.clone();
                 let stray = vm.left(node);
                 let own = vm.node() == Some(node) && vm.wish == VmWish::Release;
                 if !stray && !own {
                     return Ok(());
                 }
+                disk_records::wiped(tx, &before, node, order, now);
                 tx.event(story(&vm, node, EventKind::VmReleased, Actor::Node, "nothing of it is left".to_owned(), now));
                 if own {
                     vm.unplace("its node released it".to_owned());

@@ -37,6 +37,7 @@ impl Central {
         if self.is_due() {
             self.remind_of_jobs();
             self.watch_boots().await;
+            self.watch_evidence().await;
             self.place_waiting().await;
             self.forget_promises(self.now());
             self.watch_authority().await;

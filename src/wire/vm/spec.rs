@@ -149,6 +149,9 @@ pub enum VolumeSource {
         /// It is written also onto a disk that holds something.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         overwrite: bool,
+        /// Without an image: the machine gets the disk also if it holds something, which is the machine's own from then on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        adopt: bool,
         /// What becomes of its content when the machine leaves it; see [`VolumeSource::is_wiped`] for what holds where nothing is said.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         on_release: Option<OnRelease>,

@@ -123,14 +123,17 @@ pub struct VmReport {
     /// Disks of the node that are its own by now, by the volumes that they are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
+    /// What each of those disks held when it became the machine's own; absent for one that was empty.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub contents: BTreeMap<VolumeName, Vec<String>>,
 }
 
 impl VmReport {
     /// One of which no more than that is told.
     pub fn new(uuid: SystemUuid, name: VmName, state: VmState) -> Self {
         let (failure, restarts, start, fetching) = (None, 0, None, None);
-        let (addresses, disks) = (BTreeMap::new(), BTreeMap::new());
-        VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks }
+        let (addresses, disks, contents) = Default::default();
+        VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks, contents }
     }
 }
 

@@ -10,7 +10,7 @@ fn spec() -> VmSpec {
 
 fn raw(disk: &str) -> VolumeSource {
     let disk = disk.parse().expect("a disk");
-    VolumeSource::Raw { disk, digest: None, overwrite: false, on_release: None }
+    VolumeSource::Raw { disk, digest: None, overwrite: false, adopt: false, on_release: None }
 }
 
 fn keys(spec: &VmSpec) -> Vec<String> {

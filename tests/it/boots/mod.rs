@@ -2,6 +2,7 @@
 //! this process with a clock that is turned by hand, and then as the real daemon on the same store.
 
 mod jumps;
+mod lease;
 mod looping;
 mod ready;
 mod renewed;

@@ -3,11 +3,12 @@
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
 use meshd::{
-    fleet::{Exchange, Phase, Stage, Verb},
+    fleet::{ConditionKind, Exchange, Phase, Stage, Verb},
     id::BootSessionId,
     serve::central::OperateError,
     wire::{Check, CheckReport, CheckStatus, FromAgent},
 };
+use std::time::Duration;
 
 fn report(session: Option<BootSessionId>, status: CheckStatus) -> CheckReport {
     let text = String::new;
@@ -74,4 +75,44 @@ async fn an_operator_asks_and_gets_what_ran_after_the_question() {
     machine.power_off().await;
     let refused = rig.central.node_doctor(id, &by).await;
     assert!(matches!(refused, Err(OperateError::NotLinked { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.version = meshd::wire::OLDEST;
+    node.boot(Stage::Online).await;
+    let id = node.id();
+    assert_eq!(rig.node(id).phase, Phase::Online);
+    let shown = rig.condition(id, ConditionKind::AgentOutdated).expect("it says so");
+    assert!(shown.contains("speaks version 1, this meshd 2"), "{shown}");
+    node.power_off().await;
+    node.version = meshd::wire::VERSION;
+    node.link_up().await;
+    assert_eq!(rig.condition(id, ConditionKind::AgentOutdated), None);
+    assert!(!meshd::wire::speaks(0) && !meshd::wire::speaks(meshd::wire::VERSION + 1));
+}
+
+#[tokio::test]
+async fn node_whose_checks_are_not_told_any_more_is_degraded_although_its_link_stands() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.boot(Stage::Online).await;
+    let pass = async |node: &Machine<'_>, seconds: u64| {
+        for _ in 0..seconds / 10 {
+            rig.clock.turn(Duration::from_secs(10));
+            assert!(node.heartbeat(0).await);
+        }
+        rig.central.watch().await;
+    };
+    pass(&node, 15 * 60).await;
+    assert_eq!(rig.node(node.id()).phase, Phase::Online);
+    pass(&node, 3 * 60).await;
+    assert_eq!(rig.node(node.id()).phase, Phase::Degraded);
+    assert!(rig.condition(node.id(), ConditionKind::CheckFailed).is_some_and(|why| why.contains("16 minutes")));
+    node.step(Stage::Online).await;
+    assert_eq!(rig.node(node.id()).phase, Phase::Online);
 }

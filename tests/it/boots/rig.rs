@@ -147,6 +147,8 @@ pub struct Machine<'a> {
     pub script: String,
     pub token: Option<String>,
     pub link: Option<LinkId>,
+    /// The version of the wire that its agent speaks.
+    pub version: u16,
     /// Its link answers probes.
     pub answers: bool,
     /// What its agent tells of it.
@@ -167,6 +169,7 @@ impl<'a> Machine<'a> {
             script: String::new(),
             token: None,
             link: None,
+            version: VERSION,
             answers: false,
             facts: Facts::default(),
             asked: None,
@@ -230,7 +233,7 @@ impl<'a> Machine<'a> {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
         let token = Secret::new(self.token.clone().expect("policy auto gives a token"));
-        let request = EnrolRequest { version: VERSION, node: self.id(), session: self.session(), token, csr_pem };
+        let request = EnrolRequest { version: self.version, node: self.id(), session: self.session(), token, csr_pem };
         self.rig.central.enrol(request, self.address.into()).await.unwrap();
     }
 
@@ -239,7 +242,7 @@ impl<'a> Machine<'a> {
         let newest = self.rig.node(node).certificates.last().cloned().expect("a certificate");
         let (serial, key) = (newest.serial, newest.key.expect("its key"));
         let peer = Peer { node, serial, key, expired: false };
-        let hello = Hello { version: VERSION, node, session: self.session(), facts: self.facts.clone() };
+        let hello = Hello { version: self.version, node, session: self.session(), facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;
         let (asking, asked) = mpsc::unbounded_channel();

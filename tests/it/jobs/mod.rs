@@ -201,3 +201,20 @@ fn the_end_of_an_agent_or_of_a_node_fails_the_task_and_frees_the_others() {
     assert_eq!(code, 0, "{said}");
     rig.is_clean();
 }
+
+#[test]
+fn task_has_temporary_files_of_its_own_and_leaves_none() {
+    let rig = Rig::new();
+    let left = format!("meshd-left-{}", std::process::id());
+    let script = format!("ls -A /tmp /var/tmp; touch /tmp/{left} /var/tmp/{left} && echo written; df -k . | tail -n 1");
+    let task = ["--nodes", "1", "--launcher", "none", "--", "/bin/sh", "-c", &script];
+    for _ in 0..2 {
+        let (code, out, said) = rig.run(&task);
+        assert_eq!(code, 0, "{said}");
+        assert!(out.starts_with("/tmp:\n\n/var/tmp:\nwritten\nmeshd-task "), "{out}");
+    }
+    let on_the_node = ["/tmp", "/var/tmp"].map(|folder| std::path::Path::new(folder).join(&left));
+    let there = on_the_node.each_ref().map(|file| fs::remove_file(file).is_ok());
+    assert_eq!(there, [false, false]);
+    rig.is_clean();
+}

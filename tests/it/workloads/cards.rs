@@ -222,6 +222,7 @@ async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
     let asked = small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
     let vm = create(&rig, asked, None).await.unwrap();
     node.power_off().await;
+    rig.clock.turn(SILENT);
     rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
     assert!(lost.place.is_none() && lost.ask.spec.nics[0].address.is_none());

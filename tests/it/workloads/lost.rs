@@ -75,6 +75,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     let by = ordered(Verb::Fence);
     assert!(matches!(rig.central.fence(first.id(), &by).await, Err(OperateError::StillLinked { .. })));
     first.power_off().await;
+    rig.clock.turn(SILENT);
     rig.central.fence(first.id(), &by).await.unwrap();
     assert!(rig.node(first.id()).certificates.is_empty());
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
@@ -137,4 +138,18 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     rig.central.remove(id, &forced(Verb::Remove)).await.unwrap();
     assert_eq!(life(&rig, &vm), VmLife::Unplaced);
     assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
+}
+
+#[tokio::test]
+async fn node_that_was_heard_of_a_moment_ago_is_not_fenced() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let by = ordered(Verb::Fence);
+    node.power_off().await;
+    let refused = rig.central.fence(node.id(), &by).await.expect_err("its link broke, and nothing more is known");
+    assert!(matches!(refused, OperateError::StillHeard { .. }), "{refused}");
+    assert_eq!(rig.node(node.id()).certificates.len(), 1, "nothing was taken from it");
+    rig.clock.turn(SILENT);
+    rig.central.fence(node.id(), &by).await.unwrap();
 }

@@ -29,6 +29,8 @@ use std::path::Path;
 use tokio::sync::mpsc;
 
 /// What its only unit is called.
+/// Longer than the silence after which a node may be fenced.
+pub const SILENT: std::time::Duration = std::time::Duration::from_secs(25);
 pub const UNIT: &str = "0000:41:00.0";
 
 /// A vm.toml: two processors, 1 GiB, and what else is said.

@@ -118,6 +118,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
     approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     node.power_off().await;
+    rig.clock.turn(SILENT);
     rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let unplaced = record(&rig, &vm).expect("on record");
     assert_eq!((disk(&unplaced), unplaced.ask.spec.units.len()), ("slot".to_owned(), 0));
@@ -156,6 +157,7 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     let told = rig.central.vm_orders(node.id(), None);
     assert!(matches!(&told[0].want, VmWant::Run { disks, .. } if disks.len() == 1), "a boot makes it forget: {told:?}");
     node.power_off().await;
+    rig.clock.turn(SILENT);
     rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert!(record(&rig, &vm).is_some(), "its disk is not clean");
@@ -276,4 +278,31 @@ async fn a_site_by_which_a_node_that_holds_machines_would_boot_another_profile_i
     rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert!(rig.central.reload(&by).await.changed);
+}
+
+#[tokio::test]
+async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let node = rack(&rig, wide()).await;
+    approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
+    let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
+    let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
+    let contents = [("d".parse().unwrap(), vec!["xfs file system on sda".to_owned()])].into();
+    let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
+    for _ in 0..2 {
+        assert!(node.say(FromAgent::Vm(VmNews::All { vms: vec![report.clone()] })).await);
+    }
+    let written = rig.events("disk_written");
+    assert_eq!(written.len(), 1, "told twice, it is one");
+    assert!(written[0].detail.contains("disk eui.sda as it is, which held xfs file system on sda"), "{written:?}");
+    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    released(&node, &vm).await;
+    let wiped = rig.events("disk_wiped");
+    assert!(wiped.len() == 1 && wiped[0].detail.contains("disk eui.sda is wiped"), "{wiped:?}");
+    let audit = rig.central.store().audit(&meshd::store::AuditFilter { limit: 100, ..Default::default() }).unwrap();
+    for verb in [Verb::DiskWrite, Verb::DiskWipe] {
+        let line = audit.iter().find(|(_, line)| line.by.verb == verb).map(|(_, line)| line);
+        assert!(line.is_some_and(|line| line.node == Some(node.id()) && line.detail.contains("eui.sda")), "{audit:?}");
+    }
 }

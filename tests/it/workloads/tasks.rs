@@ -84,6 +84,7 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
     runs(&second, task.id).await;
     assert_eq!(job(&rig, task.id).state, JobState::Running);
     first.power_off().await;
+    rig.clock.turn(SILENT);
     rig.central.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
     let failed = job(&rig, task.id);
     let end = failed.end.clone().expect("decided in the same transaction");

@@ -30,7 +30,7 @@ impl Clerk {
         }
         for spec in self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec)) {
             if let Some(report) = all.get_mut(&spec.uuid) {
-                report.disks = marks::of(&self.vms.files(spec.uuid), spec);
+                (report.disks, report.contents) = marks::told(&self.vms.files(spec.uuid), spec);
             }
         }
         for (uuid, fault) in &self.faults {

@@ -47,6 +47,7 @@ fn host() -> Host {
         wwid: Some(wwid.into()),
         serial: Some(format!("S{wwid}")),
         in_use: in_use.map(str::to_owned),
+        holds: Vec::new(),
     };
     Host {
         programs: Programs {

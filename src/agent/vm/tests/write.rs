@@ -156,7 +156,7 @@ impl Node {
 async fn an_image_is_written_compared_and_wiped_from_a_real_device() {
     for format in ["qcow2", "raw"] {
         let node = Node::new(format);
-        node.put(0, &[0xee; 4096]);
+        node.put(5 * MIB, &[0xee; 4096]);
         node.put(6 * MIB, b"of somebody else");
         assert_eq!(node.write(false).await, Ok(8 * MIB), "written once, compared once");
         let on_disk = node.read();
@@ -181,9 +181,9 @@ async fn a_disk_that_holds_something_is_left_as_it_is_and_one_that_was_begun_is_
     let node = Node::new("qcow2");
     node.put(0x200, b"EFI PART");
     let before = node.read();
-    let refused = node.write(false).await.expect_err("a partition table");
+    let refused = node.write(false).await.expect_err("half a partition table");
     assert_eq!(refused.reason, Reason::DiskNotEmpty);
-    assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` holds: partition table on vdz"));
+    assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` holds: unrecognised data on vdz"));
     assert!(node.read() == before);
     assert_eq!(marks::of(&node.files, &spec(&node)).len(), 0, "it is not the machine's, so its release wipes nothing");
     node.write(true).await.expect("what was begun is its own");

@@ -1,0 +1,106 @@
+//! Does what the profile starts run? OpenRC keeps a link for each service that it has started, also when its daemon has crashed since; what
+//! it knows of a daemon lies beside that, in `/run/openrc/daemons/NAME/NUMBER`.
+
+use super::{Context, verdict};
+use crate::{
+    agent::facts::Tree,
+    fail,
+    wire::{Check, CheckStatus},
+};
+
+const STARTED: &str = "/run/openrc/started";
+const DAEMONS: &str = "/run/openrc/daemons";
+/// A process that has ended and that nobody has waited for.
+const ZOMBIE: &str = "Z";
+
+/// Every service that the profile wants is started, and its daemons are alive.
+pub fn services(context: &Context<'_>) -> Check {
+    const NAME: &str = "services";
+    const REMEDY: &str = "see `rc-status` and the service's log on the node";
+    let (wanted, tree) = (&context.config.services, context.tree);
+    if wanted.is_empty() {
+        return verdict(NAME, CheckStatus::Skip, "the profile asks for none", "");
+    }
+    let safe = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    let is_started = |name: &&String| safe(name) && tree.has(&format!("{STARTED}/{name}"));
+    let (started, missing): (Vec<&String>, Vec<&String>) = wanted.iter().partition(is_started);
+    let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed(tree, name)).collect();
+    if missing.is_empty() && crashed.is_empty() {
+        return verdict(NAME, CheckStatus::Pass, format!("{} started", wanted.len()), "");
+    }
+    let named = |what: &str, names: Vec<&str>| (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")));
+    let missing = named("not started", missing.into_iter().map(String::as_str).collect());
+    let crashed = named("crashed", crashed.iter().map(String::as_str).collect());
+    let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
+    verdict(NAME, CheckStatus::Fail, detail, REMEDY)
+}
+
+/// A service with a daemon that does not live, and which.
+fn crashed(tree: &Tree, service: &str) -> Option<String> {
+    if !fail::defends("crashed-services") {
+        return None;
+    }
+    let folder = format!("{DAEMONS}/{service}");
+    let daemons = tree.list(&folder);
+    let dead = daemons.into_iter().filter_map(|number| tree.read(&format!("{folder}/{number}")));
+    dead.filter(|daemon| !lives(tree, daemon)).map(|daemon| format!("{service} ({})", value(&daemon, "exec"))).next()
+}
+
+/// Whether the daemon of such a file lives: by its pidfile, or else by the program that a process runs.
+fn lives(tree: &Tree, daemon: &str) -> bool {
+    match (value(daemon, "pidfile"), value(daemon, "exec")) {
+        ("", "") => true,
+        ("", exec) => processes(tree).any(|process| {
+            let line = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
+            line.split('\0').next() == Some(exec)
+                || tree.target(&format!("/proc/{process}/exe")).as_deref() == Some(exec)
+        }),
+        (pidfile, _) => tree.number::<u32>(pidfile).is_some_and(|process| is_alive(tree, process)),
+    }
+}
+
+fn is_alive(tree: &Tree, process: u32) -> bool {
+    let status = tree.read(&format!("/proc/{process}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| !state.trim_start().starts_with(ZOMBIE))
+}
+
+fn processes(tree: &Tree) -> impl Iterator<Item = String> {
+    tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()))
+}
+
+/// A line `key=value` of such a file.
+fn value<'a>(daemon: &'a str, key: &str) -> &'a str {
+    daemon.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::fake::Fake;
+
+    #[test]
+    fn started_service_whose_daemon_is_dead_has_crashed() {
+        let fake = Fake::new("", &[]);
+        let dead = || crashed(&fake.tree, "sshd");
+        assert_eq!(dead(), None, "it has no daemon");
+        fake.file("run/openrc/daemons/sshd/001", "exec=/usr/sbin/sshd\nargv_0=/usr/sbin/sshd\npidfile=/run/sshd.pid\n");
+        let crashed = Some("sshd (/usr/sbin/sshd)".to_owned());
+        assert_eq!(dead(), crashed, "there is no pidfile");
+        fake.file("run/sshd.pid", "7\n");
+        assert_eq!(dead(), crashed, "there is no such process");
+        fake.file("proc/7/status", "Name:\tsshd\nState:\tS (sleeping)\n");
+        assert_eq!(dead(), None);
+        fake.file("proc/7/status", "Name:\tsshd\nState:\tZ (zombie)\n");
+        assert_eq!(dead(), crashed);
+    }
+
+    #[test]
+    fn daemon_without_a_pidfile_is_known_by_its_program() {
+        let fake = Fake::new("", &[]);
+        fake.file("run/openrc/daemons/x/001", "exec=/usr/bin/x\n");
+        assert!(crashed(&fake.tree, "x").is_some());
+        fake.file("proc/9/cmdline", "/usr/bin/x\0--flag\0");
+        assert_eq!(crashed(&fake.tree, "x"), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! What is on a disk. Doubt counts as content: a disk is empty only if libblkid finds nothing on it and its first and last MiB are zero.
+
+use super::super::facts::Tree;
+use crate::fail;
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Bytes at both ends of a disk that are zero on an empty one: file systems and partition tables have their marks there.
+const EDGE: u64 = 1 << 20;
+/// Bytes of a disk that are read at once.
+const PIECE: usize = 64 * 1024;
+/// Most of the program's output that is read, in bytes.
+const MAX_OUTPUT: usize = 16 * 1024;
+/// Longest word of libblkid that is told, in characters.
+const MAX_WORD: usize = 32;
+/// Where libblkid's program lies: the bundle `qemu`, and util-linux as Alpine and Debian install it.
+const BLKID: [&str; 3] = ["/opt/bundles/qemu/bin/blkid", "/sbin/blkid", "/usr/sbin/blkid"];
+/// BusyBox's own program of that name knows no `-p`.
+const BUSYBOX: &str = "busybox";
+/// By these arguments a process is known as one that only looks.
+const ARGUMENTS: [&str; 3] = ["-p", "-o", "export"];
+/// Exit codes of `blkid -p`: found, nothing found, several that contradict each other.
+const FOUND: i32 = 0;
+const NOTHING: i32 = 2;
+const AMBIVALENT: i32 = 8;
+/// Said of what nobody recognises.
+const UNRECOGNISED: &str = "unrecognised data";
+const SEVERAL: &str = "several signatures";
+
+/// What a whole disk holds; empty for one that holds nothing. Blocks for as long as the disk does.
+///
+/// # Errors
+/// It cannot be found out, in words.
+pub fn of_disk(tree: &Tree, node: &str) -> Result<Vec<String>, String> {
+    let path = tree.path(node);
+    let is_zero = has_zero_edges(&path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let mut found = probe(&path)?;
+    if found.is_empty() && !is_zero && fail::defends("disk-unrecognised-data") {
+        found.push(UNRECOGNISED.to_owned());
+    }
+    Ok(found)
+}
+
+/// What a partition holds, as far as it is recognised: its disk is not empty anyway.
+pub fn of_partition(tree: &Tree, node: &str) -> Vec<String> {
+    probe(&tree.path(node)).unwrap_or_else(|why| vec![why])
+}
+
+/// True if the first and the last MiB are zero.
+fn has_zero_edges(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    let mut is_zero = true;
+    for start in [0, bytes.saturating_sub(EDGE)] {
+        file.seek(SeekFrom::Start(start))?;
+        // All of it is read, also when it is known not to be zero: a sector that cannot be read is seen.
+        is_zero &= is_zero_for(&mut file, EDGE.min(bytes))?;
+    }
+    Ok(is_zero)
+}
+
+fn is_zero_for(file: &mut File, mut left: u64) -> io::Result<bool> {
+    let (mut piece, mut is_zero) = (vec![0; PIECE], true);
+    while left > 0 {
+        let length = piece.len().min(usize::try_from(left).unwrap_or(PIECE));
+        file.read_exact(&mut piece[..length])?;
+        is_zero &= piece[..length].iter().all(|byte| *byte == 0);
+        left -= length as u64;
+    }
+    Ok(is_zero)
+}
+
+fn probe(path: &Path) -> Result<Vec<String>, String> {
+    let of_util_linux = |program: &&str| Path::new(program).canonicalize().is_ok_and(|real| !real.ends_with(BUSYBOX));
+    let program = BLKID.into_iter().find(of_util_linux);
+    let program = program.ok_or("blkid of util-linux is not installed; add the package blkid, or the bundle qemu")?;
+    let mut command = Command::new(program);
+    command.args(ARGUMENTS).arg(path).stdin(Stdio::null());
+    let ran = command.output().map_err(|error| format!("{program} cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&ran.stdout[..ran.stdout.len().min(MAX_OUTPUT)]).into_owned();
+    match ran.status.code() {
+        Some(FOUND) => Ok(found(&text)),
+        Some(NOTHING) => Ok(Vec::new()),
+        Some(AMBIVALENT) => Ok(vec![SEVERAL.to_owned()]),
+        _ => Err(format!("{program} cannot tell what it holds: {}", ran.status)),
+    }
+}
+
+/// True for the command line of a process by which this looks at a disk. Pure.
+pub fn is_probe(cmdline: &str) -> bool {
+    cmdline.contains(&ARGUMENTS.map(|argument| format!("\0{argument}")).concat())
+}
+
+/// Reads `blkid -o export`. What says nothing that is known is still something. Pure.
+fn found(text: &str) -> Vec<String> {
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        let word: String = line.chars().filter(|c| c.is_ascii_graphic()).take(MAX_WORD).collect();
+        (!word.is_empty()).then_some(word)
+    };
+    let (kind, usage, table) = (value("TYPE"), value("USAGE"), value("PTTYPE"));
+    let kind = kind.map(|kind| match (kind.as_str(), usage.as_deref()) {
+        ("swap", _) => "swap space".to_owned(),
+        (_, Some("filesystem")) => format!("{kind} file system"),
+        _ => kind,
+    });
+    let all: Vec<String> = kind.into_iter().chain(table.map(|table| format!("{table} partition table"))).collect();
+    if all.is_empty() { vec![UNRECOGNISED.to_owned()] } else { all }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A disk that is a file.
+    fn disk(write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<String>, String> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut bytes = vec![0; 4 * MIB];
+        write(&mut bytes);
+        std::fs::write(dir.path().join("sda"), bytes).expect("written");
+        of_disk(&Tree::new(dir.path()), "/sda")
+    }
+
+    #[test]
+    fn disk_with_zeroes_at_both_ends_and_no_signature_is_empty() {
+        assert_eq!(disk(|_| {}), Ok(vec![]));
+        assert_eq!(disk(|bytes| bytes[2 * MIB] = 1), Ok(vec![]), "nothing has its marks there");
+    }
+
+    #[test]
+    fn disk_with_data_that_nobody_recognises_is_not_empty() {
+        for at in [0, MIB - 1, 3 * MIB, 4 * MIB - 1] {
+            assert_eq!(disk(|bytes| bytes[at] = 1), Ok(vec![UNRECOGNISED.to_owned()]), "{at}");
+        }
+    }
+
+    #[test]
+    fn signature_that_only_libblkid_knows_is_found() {
+        let bitlocker = |bytes: &mut Vec<u8>| bytes[..11].copy_from_slice(b"\xeb\x58\x90-FVE-FS-");
+        assert!(disk(bitlocker).is_ok_and(|found| !found.is_empty()));
+        let luks2 = |bytes: &mut Vec<u8>| bytes[..8].copy_from_slice(b"LUKS\xba\xbe\x00\x02");
+        assert_eq!(disk(luks2), Ok(vec!["crypto_LUKS".to_owned()]));
+    }
+
+    #[test]
+    fn disk_that_cannot_be_read_is_no_empty_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let missing = of_disk(&Tree::new(dir.path()), "/sda").expect_err("it is not there");
+        assert!(missing.starts_with("it cannot be read: "), "{missing}");
+        std::fs::create_dir(dir.path().join("sdb")).expect("made");
+        assert!(of_disk(&Tree::new(dir.path()), "/sdb").is_err());
+    }
+
+    #[test]
+    fn process_that_looks_at_a_disk_is_told_from_one_that_holds_it() {
+        assert!(is_probe("/opt/lib/ld.so\0--argv0\0blkid\0-p\0-o\0export\0/dev/sda\0"));
+        assert!(!is_probe("qemu-system-x86_64\0-o\0/dev/sda\0") && !is_probe(""));
+    }
+
+    #[test]
+    fn words_of_libblkid_become_what_people_know() {
+        assert_eq!(found("DEVNAME=/dev/x\nTYPE=ext4\nUSAGE=filesystem\n"), ["ext4 file system"]);
+        assert_eq!(found("TYPE=swap\nUSAGE=other\n"), ["swap space"]);
+        assert_eq!(found("PTUUID=1\nPTTYPE=gpt\n"), ["gpt partition table"]);
+        assert_eq!(found("TYPE=LVM2_member\nUSAGE=raid\n"), ["LVM2_member"]);
+        assert_eq!(found("DEVNAME=/dev/x\n"), [UNRECOGNISED]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_output_is_read(text: String) {
+            let _ = found(&text);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! To fence a node is to say that its machine is off: a slip of the hand must not do it.
+
+use crate::world::{World, node::PxeNode};
+
+#[test]
+fn node_is_fenced_only_by_whoever_types_its_name() {
+    let world = World::new("approve");
+    PxeNode::new(&world, 1).power_on().unwrap();
+    let node = world.node();
+    let (id, name) = (node["id"].as_str().unwrap(), node["name"].as_str().unwrap());
+    let said = |args: &[&str]| {
+        let output = world.meshd(&[&["node", "fence", id], args].concat());
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said(&[]).contains("give --confirm NAME"), "there is no terminal here");
+    let wrong = said(&["--confirm", "another"]);
+    assert!(wrong.contains("`confirm` is not its name"), "{wrong}");
+    // Meshd has just started, so nobody has been silent for long enough.
+    let heard = said(&["--confirm", name]);
+    assert!(heard.contains("it was heard of"), "{heard}");
+}
