@@ -1,6 +1,7 @@
 //! Step 6, serve: the servers, in the order in which a node meets them. Protocol engines are pure; sockets are thin.
 
 pub mod bind;
+pub mod limiter;
 mod log;
 pub mod central;
 pub mod metrics;

@@ -4,4 +4,6 @@
 mod boot_lan;
 mod certificates;
 pub mod client;
+mod planes;
+mod resources;
 mod tokens;

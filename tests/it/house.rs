@@ -33,7 +33,7 @@ const LEVELS: [(&str, u32); 19] = [
 const HOMES: [(&str, &[&str]); 8] = [
     ("dhcproto::", &["src/serve/dhcp/"]),
     ("axum::", &["src/serve/"]),
-    ("nix::", &["src/serve/tftp/", "src/serve/dhcp/frames.rs", "src/serve/admin/https.rs", "src/daemon/privileges.rs"]),
+    ("nix::", &["src/serve/tftp/", "src/serve/dhcp/frames.rs", "src/serve/bind.rs", "src/daemon/privileges.rs"]),
     ("utoipa::", &["src/serve/admin/"]),
     ("flate2::", &["src/overlay/archive", "src/image/apk/members.rs"]),
     ("tar::", &["src/overlay/archive", "src/image/apk/members.rs"]),

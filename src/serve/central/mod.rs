@@ -40,6 +40,7 @@ mod alarm;
 mod api_tokens;
 mod arrive;
 mod backup;
+mod boot_args;
 mod cards;
 mod authority;
 mod consoles;
@@ -172,6 +173,8 @@ pub struct Central {
     repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
+    /// Counts what was revoked.
+    revocations: tokio::sync::watch::Sender<u64>,
     consoles: consoles::Consoles,
     fetching: vm_news::Fetching,
     addresses: vm_news::Addresses,
@@ -221,6 +224,7 @@ impl Central {
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
+            revocations: tokio::sync::watch::Sender::new(0),
             consoles: consoles::Consoles::default(),
             fetching: vm_news::Fetching::default(),
             addresses: vm_news::Addresses::default(),

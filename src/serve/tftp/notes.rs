@@ -81,7 +81,7 @@ impl Notes {
                 });
             }
             Happened::Displaced => self.log.warn("displaced", || {
-                "more TFTP requests than transfers; those that were never acknowledged make room".to_owned()
+                "more TFTP requests than transfers; those that do not read make room".to_owned()
             }),
             Happened::Began
             | Happened::Fetched { .. }

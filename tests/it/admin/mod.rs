@@ -1,5 +1,5 @@
 //! Who may tell meshd what to do: the admin plane by HTTPS, and what the process itself may do.
 
-mod https;
+pub mod https;
 mod process;
 mod service;
