@@ -80,7 +80,11 @@ fn the_wait_follows_the_place_and_what_loading_takes() {
     for number in 11..40 {
         line.ask(at(0), mac(number), Standing::Approved);
     }
-    assert_eq!(line.ask(at(0), mac(39), Standing::Approved), Turn::Wait { seconds: 30, place: 30 }, "three portions of ten seconds");
+    assert_eq!(
+        line.ask(at(0), mac(39), Standing::Approved),
+        Turn::Wait { seconds: 30, place: 30 },
+        "three portions of ten seconds"
+    );
     for number in 0..10 {
         line.finished(at(1), mac(number));
     }

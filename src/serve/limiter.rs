@@ -110,11 +110,11 @@ struct Standing {
 }
 
 impl Standing {
-    /// Who goes first: the least of these. Idle ones before busy ones, the longest idle and the slowest first.
-    fn rank(&self) -> (bool, u64) {
+    /// Of those that are idle or busy alike the least goes first: the longest idle, and the slowest.
+    fn rank(&self) -> u64 {
         match self.busy {
-            false => (false, u64::MAX - self.took.as_millis() as u64),
-            true => (true, self.written / self.took.as_secs().max(1)),
+            false => u64::MAX - self.took.as_millis() as u64,
+            true => self.written / self.took.as_secs().max(1),
         }
     }
 
@@ -141,7 +141,7 @@ fn weakest(standings: &[(u64, Standing)], places: usize) -> Option<u64> {
         let within_share = of_source.get(&standing.source).is_some_and(|own| *own <= places / SHARE);
         let young = standing.is_young(within_share);
         let goes = (!young).then_some(*id);
-        (!young || !standing.busy).then_some(((trusted, within_share, standing.rank()), goes))
+        (!young || !standing.busy).then_some(((trusted, standing.busy, within_share, standing.rank()), goes))
     });
     candidates.min().and_then(|(_, goes)| goes)
 }
@@ -313,6 +313,23 @@ mod tests {
         let _new = limiter.enter(OTHER).await;
         left.await.expect("no panic");
         assert!(!busy.leave.is_cancelled());
+    }
+
+    #[test]
+    fn a_relay_of_many_machines_that_load_keeps_its_places_from_idle_ones() {
+        let mut all = vec![standing(LAB, true, 10, 1_000_000); 1000];
+        all.push(standing(OTHER, false, 2, 0));
+        assert_eq!(goes(&all, 1001), Some(1000));
+    }
+
+    #[tokio::test]
+    async fn a_relay_may_have_every_place_while_nobody_else_wants_one() {
+        let limiter = ConnectionLimiter::new("test", 1000);
+        let mut all = Vec::new();
+        for _ in 0..1000 {
+            all.push(limiter.enter(LAB).await);
+        }
+        assert!(all.iter().all(|permit| !permit.leave.is_cancelled()));
     }
 
     #[test]

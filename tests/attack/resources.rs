@@ -2,10 +2,10 @@
 
 use super::client::{Attacker, Identity};
 use crate::admin::https::{ADMIN, Office, PORT};
-use crate::world::{CENTRAL, World};
+use crate::world::{CENTRAL, World, tftp};
 use std::{
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -37,7 +37,18 @@ fn answer(world: &World, to: &str, path: &str) -> std::io::Result<String> {
         .unwrap()
 }
 
+/// The test itself needs more files than Linux gives a program that does not ask.
+fn raise_own_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(8192, |most| most.min(8192));
+    if current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).unwrap();
+    }
+}
+
 fn small_world() -> World {
+    raise_own_limit();
     let mut world = World::prepared("auto");
     world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
     world.start_with(&[("MESHD_OPEN_FILES", FILES.to_string())]);
@@ -67,6 +78,28 @@ fn a_node_reaches_the_agent_api_while_one_host_holds_idle_connections() {
     let (status, _) = attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
     assert_eq!(status, 404);
     assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+    drop(held);
+}
+
+#[test]
+fn a_machine_reads_by_tftp_while_one_host_stalls_4200_transfers() {
+    let world = small_world();
+    world.nodes.ip(&["address", "add", "10.77.0.67/24", "dev", "eth0"]).unwrap();
+    // As many for each worker of the server.
+    let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8));
+    let central: Ipv4Addr = CENTRAL.parse().unwrap();
+    let stall = || -> std::io::Result<UdpSocket> {
+        let socket = UdpSocket::bind("10.77.0.66:0")?;
+        socket.set_read_timeout(Some(SOON))?;
+        socket.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0", (central, 69))?;
+        let (_, from) = socket.recv_from(&mut [0; 64])?;
+        socket.send_to(&[0, 4, 0, 0], from)?;
+        Ok(socket)
+    };
+    let held: Vec<_> = world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
+    assert!(held.len() >= 4096 * workers, "{} transfers", held.len());
+    let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into()))).unwrap();
+    assert_eq!(read.unwrap().len(), 70_001);
     drop(held);
 }
 

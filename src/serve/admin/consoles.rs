@@ -95,7 +95,13 @@ async fn console(
     }))
 }
 
-async fn carry(socket: WebSocket, sitting: Sitting, central: &Shared, caller: &Caller, shutdown: &CancellationToken) {
+pub(super) async fn carry(
+    socket: WebSocket,
+    sitting: Sitting,
+    central: &Shared,
+    caller: &Caller,
+    shutdown: &CancellationToken,
+) {
     let (mut out, heard) = socket.split();
     let Sitting { shown, typed } = sitting;
     tokio::select! {

@@ -183,7 +183,8 @@ impl Engine {
         }
         let unconfirmed = self.unconfirmed.first().map(|(_, client)| *client);
         let many_unconfirmed = self.unconfirmed.len() > self.limits.transfers / SHARE;
-        let weakest = if many_unconfirmed || !fail::defends("tftp-displaces-stalled") { None } else { self.weakest(now) };
+        let weakest =
+            if many_unconfirmed || !fail::defends("tftp-displaces-stalled") { None } else { self.weakest(now) };
         let goes = weakest.or(unconfirmed).ok_or("too many transfers")?;
         self.end(goes, Happened::Displaced, out);
         Ok(())

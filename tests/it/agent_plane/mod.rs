@@ -3,11 +3,11 @@
 mod fake;
 mod walk;
 
-use futures_util::{SinkExt as _, StreamExt as _};
 use fake::{Fake, Node, Seen, deadline};
+use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::{
-    trust::CertificateAuthority,
     id::BootSessionId,
+    trust::CertificateAuthority,
     wire::{self, ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};

@@ -2,18 +2,25 @@
 
 use super::*;
 use crate::id::ApiTokenName;
+use crate::serve::central::{ConsoleFrame, Sitting};
 use crate::serve::{
     admin::{
         Plane,
-        auth::{self, From},
+        auth::{self, Caller, From},
         connection::{Conversation, converse},
+        consoles::carry,
         routes,
     },
     limiter::{ConnectionLimiter, Source},
 };
 use crate::trust::Role;
-use axum::http::Extensions;
-use tokio::io::{DuplexStream, duplex};
+use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
+use hyper_util::service::TowerToHyperService;
+use std::sync::Mutex;
+use tokio::{
+    io::{DuplexStream, duplex},
+    sync::mpsc,
+};
 use tokio_util::task::TaskTracker;
 
 /// More than the time that a revoked token has for a last answer.
@@ -89,6 +96,35 @@ async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
     let mut rest = Vec::new();
     wire.read_to_end(&mut rest).await.expect("the end");
     assert!(rest.len() <= WIRE, "no more than was on the wire: {}", rest.len());
+}
+
+#[tokio::test]
+async fn a_console_ends_with_its_token_though_nobody_reads_it() {
+    let fixture = Fixture::start().await;
+    let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenCreate);
+    let name: ApiTokenName = "desk".parse().expect("a name");
+    let made = fixture.central.create_api_token(name.clone(), Role::Operator, None, &by).await;
+    let caller = Caller::with(made.expect("made").1);
+    let ((show, shown), (typed, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
+    let sitting = Arc::new(Mutex::new(Some(Sitting { shown, typed })));
+    let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
+    let console = get(async move |upgrade: WebSocketUpgrade| {
+        let sitting = sitting.lock().expect("not poisoned").take().expect("once");
+        upgrade.on_upgrade(async move |socket| carry(socket, sitting, &central, &caller, &stop).await)
+    });
+    let (wire, end) = duplex(WIRE);
+    let router = TowerToHyperService::new(Router::new().route("/", console));
+    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(end), router);
+    tokio::spawn(serving.with_upgrades());
+    let (socket, _) = tokio_tungstenite::client_async("ws://x/", wire).await.expect("upgraded");
+    // The client reads nothing from here on. Four fit into the channel: with the fifth the server waits for the client.
+    for _ in 0..5 {
+        show.send(ConsoleFrame::Bytes(vec![b'x'; 64 * 1024].into())).await.expect("it is shown");
+    }
+    fixture.central.revoke_api_token(name, &by).await.expect("revoked");
+    let ended = tokio::time::timeout(SOON, typing.recv()).await.expect("the console ends");
+    assert!(ended.is_none() && show.is_closed());
+    drop(socket);
 }
 
 #[tokio::test]
