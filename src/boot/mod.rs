@@ -14,7 +14,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-pub use line::{Line, Turn};
+pub use line::{Line, Standing, Turn};
 pub use plan::{
     Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile, kernel_args,
 };

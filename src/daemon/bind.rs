@@ -1,6 +1,6 @@
 //! Binding: all sockets of all segments, before anything serves. A fault is one sentence that says what to do.
 
-use super::tasks::Tasks;
+use super::{files::Connections, tasks::Tasks};
 use crate::boot::Endpoint;
 use crate::serve::{
     admin, agent,
@@ -57,12 +57,14 @@ pub(super) struct BoundSegment {
     tftp: tftp::Bound,
     http: tokio::net::TcpListener,
     agent: tokio::net::TcpListener,
+    connections: Connections,
 }
 
 /// Opens every socket. Needs a tokio runtime.
 pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     let site = central.site();
     let dhcp = dhcp::bind(&site)?;
+    let connections = Connections::now(dhcp.interfaces().count());
     let segments = dhcp.interfaces().map(|(name, address)| {
         let interface = Some(name);
         Ok(BoundSegment {
@@ -70,30 +72,32 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
             tftp: tftp::bind(name, address)?,
             http: bind::tcp(Service::Http, interface, SocketAddrV4::new(address, site.http.port))?,
             agent: bind::tcp(Service::Agent, interface, SocketAddrV4::new(address, site.agent.port))?,
+            connections,
         })
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
     let metrics = site.metrics.map(metrics::bind).transpose()?;
     let https = admin::bind_https(&site, central.now())?;
-    let admin = admin::Listening { socket: admin::bind(&site.admin.socket)?, https };
+    let admin = admin::Listening { socket: admin::bind(&site.admin.socket)?, https, connections: connections.admin };
     Ok(Bound { dhcp, segments, admin, metrics })
 }
 
 impl BoundSegment {
     /// Starts its servers.
     pub(super) fn spawn(self, central: &Shared, tasks: &mut Tasks, stop: &CancellationToken) {
-        let BoundSegment { endpoint, tftp, http, agent } = self;
+        let BoundSegment { endpoint, tftp, http, agent, connections } = self;
         tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let (shared, token) = (central.clone(), stop.clone());
-        tasks.spawn(
-            "HTTP boot plane",
-            async move { http::run(shared, http, token).await.map_err(DaemonError::Service) },
-        );
+        let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
+        tasks.spawn("HTTP boot plane", async move {
+            http::run(limits, shared, http, token).await.map_err(DaemonError::Service)
+        });
         let (shared, token) = (Arc::new(central.clone()), stop.clone());
+        let limits = agent::Limits { connections: connections.agent };
         tasks.spawn("agent plane", async move {
-            agent::run(shared, agent, token).await;
+            agent::run(limits, shared, agent, token).await;
             Ok(())
         });
     }

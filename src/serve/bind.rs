@@ -110,6 +110,14 @@ pub enum BindError {
         /// As configured.
         address: Ipv4Addr,
     },
+    /// The addresses of this machine are not known.
+    #[error("{service}: cannot list the addresses of this machine")]
+    Interfaces {
+        /// Whose.
+        service: Service,
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// Anything else.
     #[error("{service}: cannot open {at}")]
     Io {
@@ -147,6 +155,19 @@ pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
         tokio::net::TcpListener::from_std(socket.into())
     };
     opened().map_err(|source| explain(source, service, interface, at))
+}
+
+/// The interface that has an address of this machine. Linux takes packets for any of its addresses on any interface; a listener bound
+/// to this one is reached by that network alone.
+pub fn interface_of(service: Service, address: Ipv4Addr) -> Result<Option<String>, BindError> {
+    let failed = |errno: nix::errno::Errno| BindError::Interfaces { service, source: errno.into() };
+    let mut all = nix::ifaddrs::getifaddrs().map_err(failed)?;
+    let has = |it: &nix::ifaddrs::InterfaceAddress| {
+        let own = it.address.as_ref().and_then(|at| Some(at.as_sockaddr_in()?.ip()));
+        // 127.0.0.0/8 is all of it this machine's.
+        own.is_some_and(|ip| ip == address || (ip.is_loopback() && address.is_loopback()))
+    };
+    Ok(all.find(has).map(|it| it.interface_name))
 }
 
 /// The interface's first IPv4 address: the one that the kernel puts on a broadcast there.

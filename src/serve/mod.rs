@@ -2,6 +2,7 @@
 
 pub mod bind;
 pub mod lan;
+pub mod limiter;
 mod log;
 pub mod central;
 pub mod metrics;

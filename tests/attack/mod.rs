@@ -6,4 +6,6 @@ mod boot_theft;
 mod certificates;
 pub mod client;
 mod evidence;
+mod planes;
+mod resources;
 mod tokens;

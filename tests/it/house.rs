@@ -40,7 +40,7 @@ const HOMES: [(&str, &[&str]); 9] = [
             "src/serve/tftp/",
             "src/serve/lan/",
             "src/serve/dhcp/frames.rs",
-            "src/serve/admin/https.rs",
+            "src/serve/bind.rs",
             "src/daemon/privileges.rs",
         ],
     ),

@@ -1,7 +1,7 @@
 //! Who asks, and what they may: whoever is at the socket is an administrator; everybody else shows a token at each request, so that one
 //! that is revoked is worth nothing from then on.
 
-use super::{Plane, error::Refused};
+use super::{Plane, connection::Conversation, error::Refused};
 use crate::fleet::Who;
 use crate::id::Digest;
 use crate::serve::central::Shared;
@@ -53,6 +53,14 @@ impl Caller {
         self.token.is_none_or(|token| central.api_token_lives(&token))
     }
 
+    /// Resolves once the token is revoked or its time is over.
+    pub(super) async fn revoked(&self, central: &Shared) {
+        match self.token {
+            None => std::future::pending().await,
+            Some(_) => central.until_revoked(|| self.still_may(central)).await,
+        }
+    }
+
     /// Tells callers apart: a token from one that had its name before.
     pub(super) fn identity(&self) -> String {
         match self.token {
@@ -91,6 +99,11 @@ pub(super) async fn admitted(State(plane): State<Plane>, mut request: Request, n
             Ok(caller) => drop(request.extensions_mut().insert(caller)),
             Err(refused) => return refused.into_response(),
         }
+    }
+    if let (Some(conversation), Some(caller)) =
+        (request.extensions().get::<Conversation>(), request.extensions().get::<Caller>())
+    {
+        conversation.is_by(caller);
     }
     next.run(request).await
 }

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 /// What of the past a console shows first, in bytes: about a screen.
 const SCREEN: u64 = 4096;
-/// Between two pings, and two looks whether a token is still honoured.
+/// Between two pings.
 const PING: Duration = Duration::from_secs(20);
 /// Silence after which nobody sits there.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -95,23 +95,27 @@ async fn console(
     }))
 }
 
-async fn carry(socket: WebSocket, sitting: Sitting, central: &Shared, caller: &Caller, shutdown: &CancellationToken) {
+pub(super) async fn carry(
+    socket: WebSocket,
+    sitting: Sitting,
+    central: &Shared,
+    caller: &Caller,
+    shutdown: &CancellationToken,
+) {
     let (mut out, heard) = socket.split();
     let Sitting { shown, typed } = sitting;
     tokio::select! {
-        () = show(&mut out, shown, || caller.still_may(central)) => {}
+        () = show(&mut out, shown) => {}
         () = listen(heard, &typed) => {}
+        // Also while `show` waits for an operator who does not read.
+        () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
     }
     // Whoever has hung up does not hear it.
     let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
 }
 
-async fn show(
-    out: &mut SplitSink<WebSocket, Message>,
-    mut shown: mpsc::Receiver<ConsoleFrame>,
-    still_may: impl Fn() -> bool,
-) {
+async fn show(out: &mut SplitSink<WebSocket, Message>, mut shown: mpsc::Receiver<ConsoleFrame>) {
     let mut pings = interval(PING);
     loop {
         let message = tokio::select! {
@@ -120,13 +124,7 @@ async fn show(
                 Some(ConsoleFrame::Bytes(bytes)) => Message::Binary(bytes),
                 Some(ConsoleFrame::Note(note)) => Message::Text(serde_json::to_string(&note).unwrap_or_default().into()),
             },
-            _ = pings.tick() => {
-                // A token that was revoked sees and types nothing more.
-                if !still_may() {
-                    return;
-                }
-                Message::Ping(Bytes::new())
-            }
+            _ = pings.tick() => Message::Ping(Bytes::new()),
         };
         if out.send(message).await.is_err() {
             return;
@@ -163,15 +161,13 @@ async fn logs(
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, shutdown, .. } = plane;
     let sitting = central.sit(central.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
-    let tail = (sitting, interval(PING), central, caller, shutdown);
+    let tail = (sitting, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
-        let (sitting, looks, central, caller, shutdown) = &mut tail;
+        let (sitting, central, caller, shutdown) = &mut tail;
         loop {
             let frame = tokio::select! {
                 frame = sitting.shown.recv() => frame?,
-                _ = looks.tick() => {
-                    if caller.still_may(central) { continue } else { return None }
-                }
+                () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };
             match frame {

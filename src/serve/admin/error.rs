@@ -3,7 +3,7 @@
 use super::view::ErrorView;
 use crate::fleet::AuditOutcome;
 use crate::id::CorrelationId;
-use crate::serve::central::{ApiTokenError, JobError, OperateError, RenderError, SlotError, VmError};
+use crate::serve::central::{ApiTokenError, JobError, OperateError, OrderError, RenderError, SlotError, VmError};
 use crate::store::StoreError;
 use crate::trust::Role;
 use axum::{
@@ -108,6 +108,7 @@ impl From<OperateError> for Refused {
             OperateError::Job(JobError::Output(_)) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
             OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
             OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),
+            OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
             OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),

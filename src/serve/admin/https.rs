@@ -1,30 +1,29 @@
 //! The way in for everybody who does not sit at the socket: TLS 1.3 on an address of its own, never on a boot network unless the site
 //! says so. Each request shows a token.
 
-use super::{auth::From, connection::converse};
+use super::{
+    Serving,
+    auth::From,
+    connection::{Conversation, converse},
+};
 use crate::config::{AdminHttps, Site};
-use crate::serve::bind::{self, BindError, Service};
+use crate::serve::{
+    bind::{self, BindError, Service},
+    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+};
 use crate::trust::{TrustError, WebIdentity};
-use axum::{Router, http::Extensions};
+use axum::http::Extensions;
 use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr, SocketAddrV4},
+    net::{SocketAddr, SocketAddrV4},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::{Id, JoinSet},
+    task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 
-/// Connections at one time; more wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 128;
-/// Connections of one address at one time; more are closed.
-const MAX_OF_ADDRESS: usize = 32;
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Pause after the kernel had no file descriptor left for a connection.
@@ -55,9 +54,6 @@ pub enum HttpsError {
     /// No interface has it.
     #[error("[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml")]
     NotHere(std::net::Ipv4Addr),
-    /// The addresses of this machine are not known.
-    #[error("[admin.https]: cannot list the addresses of this machine")]
-    Interfaces(#[source] std::io::Error),
 }
 
 /// The bound listener with its certificate.
@@ -90,61 +86,44 @@ fn own_folder(site: &Site) -> PathBuf {
 
 /// The interface that an address is on; refused if machines boot there.
 fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String, HttpsError> {
-    let all = nix::ifaddrs::getifaddrs().map_err(|error| HttpsError::Interfaces(error.into()))?;
-    let ipv4 = |it: &nix::ifaddrs::InterfaceAddress| it.address.as_ref().and_then(|at| Some(at.as_sockaddr_in()?.ip()));
-    // 127.0.0.0/8 is all of it this machine's.
-    let has = |it: &nix::ifaddrs::InterfaceAddress| {
-        ipv4(it).is_some_and(|ip| ip == address || (ip.is_loopback() && address.is_loopback()))
-    };
-    let interfaces: Vec<_> = all.collect();
     let boots = |interface: &str| site.segments.iter().any(|segment| segment.interface() == Some(interface));
     let refused = |interface: &str| HttpsError::OnBootNetwork { address, interface: interface.to_owned() };
     if address.is_unspecified() {
         return Err(refused("every interface"));
     }
-    match interfaces.iter().find(|it| has(it)).map(|it| it.interface_name.clone()) {
+    match bind::interface_of(Service::Admin, address)? {
         Some(interface) if boots(&interface) => Err(refused(&interface)),
         Some(interface) => Ok(interface),
         None => Err(HttpsError::NotHere(address)),
     }
 }
 
-/// Serves until told to stop.
-pub(super) async fn run(https: Https, router: Router, shutdown: CancellationToken, drain: Duration) {
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// Serves until told to stop. Connections that showed no token yet make room first.
+pub(super) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
+    let limiter = ConnectionLimiter::new("admin-https", connections);
     let mut connections = JoinSet::new();
-    let mut from: BTreeMap<Id, IpAddr> = BTreeMap::new();
     loop {
         let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            Some(ended) = connections.join_next_with_id() => {
-                let id = match ended {
-                    Ok((id, ())) => id,
-                    Err(error) => {
-                        tracing::error!(%error, "a connection of the admin plane panicked");
-                        error.id()
-                    }
-                };
-                from.remove(&id);
+            () = serving.shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a connection of the admin plane panicked");
+                }
                 continue;
             }
-            accepted = accept(&https.listener, &seats) => accepted,
+            accepted = https.listener.accept() => accepted,
         };
-        let Some((stream, peer, seat)) = accepted else { continue };
-        if from.values().filter(|ip| **ip == peer.ip()).count() >= MAX_OF_ADDRESS {
-            tracing::debug!(%peer, "too many admin connections from this address");
-            continue;
-        }
-        let (acceptor, router, shutdown) = (https.acceptor.clone(), router.clone(), shutdown.clone());
-        let connection = connections.spawn(async move {
-            if let Some(stream) = handshake(&acceptor, stream, peer).await {
-                let mut origin = Extensions::new();
-                origin.insert(From(peer.ip()));
-                converse(stream, router, origin, shutdown).await;
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of the admin plane");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
-            drop(seat);
-        });
-        from.insert(connection.id(), peer.ip());
+        };
+        let entered = limiter.enter(Source::Address(peer.ip()));
+        let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
+        connections.spawn(serve(https.acceptor.clone(), stream, peer, permit, serving.clone()));
     }
     drop(https.listener);
     let drained = async { while connections.join_next().await.is_some() {} };
@@ -153,19 +132,13 @@ pub(super) async fn run(https: Https, router: Router, shutdown: CancellationToke
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    seats: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let seat = seats.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, peer, seat)),
-        Err(error) => {
-            tracing::warn!(%error, "cannot accept a connection of the admin plane");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            None
-        }
-    }
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permit: ConnectionPermit, serving: Serving) {
+    let leave = permit.leave.clone();
+    let Some(Some(stream)) = leave.run_until_cancelled(handshake(&acceptor, stream, peer)).await else { return };
+    let Serving { central, router, shutdown } = serving;
+    let mut origin = Extensions::new();
+    origin.insert(From(peer.ip()));
+    converse(stream, router, origin, Conversation::new(permit), central, shutdown).await;
 }
 
 async fn handshake(

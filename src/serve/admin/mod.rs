@@ -69,14 +69,18 @@ pub use https::{Https, HttpsError, bind as bind_https};
 pub use order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 pub use socket::{Socket, SocketError, bind};
 
-use crate::serve::{central::Shared, metrics::Metrics};
+use crate::serve::{
+    central::Shared,
+    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+    metrics::Metrics,
+};
 use axum::{Router, http::Extensions};
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
-use tokio::{net::UnixStream, sync::Semaphore, task::JoinSet};
+use std::{net::Ipv4Addr, time::Duration};
+use tokio::{net::UnixStream, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Operators at one time; more of them wait.
-const MAX_CONNECTIONS: usize = 128;
+/// Connections of each of the two listeners at one time.
+pub const MAX_CONNECTIONS: usize = 128;
 /// How long answers that have begun may take to end once the program stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
@@ -100,6 +104,8 @@ pub struct Listening {
     pub socket: Socket,
     /// For whoever has a token.
     pub https: Option<Https>,
+    /// Connections of each of the two at one time; when one more comes, the one that makes least progress goes.
+    pub connections: usize,
 }
 
 /// Serves until told to stop, then lets answers and orders that have begun end. `told` is the address that nodes of the first segment
@@ -115,14 +121,14 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
         under_way: asked::UnderWay::default(),
         tasks: tasks.clone(),
     };
-    let router = routes::router(plane);
-    let Listening { socket, https } = listening;
+    let serving = Serving { central: plane.central.clone(), router: routes::router(plane), shutdown };
+    let Listening { socket, https, connections } = listening;
     let by_https = async {
         if let Some(https) = https {
-            https::run(https, router.clone(), shutdown.clone(), DRAIN_TIME).await;
+            https::run(https, connections, serving.clone(), DRAIN_TIME).await;
         }
     };
-    tokio::join!(at_socket(socket, router.clone(), shutdown.clone()), by_https);
+    tokio::join!(at_socket(socket, connections, serving.clone()), by_https);
     tasks.close();
     if tokio::time::timeout(DRAIN_TIME, tasks.wait()).await.is_err() {
         tracing::warn!(
@@ -132,22 +138,35 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
     }
 }
 
-async fn at_socket(socket: Socket, router: Router, shutdown: CancellationToken) {
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// What every connection is given.
+#[derive(Clone)]
+struct Serving {
+    central: Shared,
+    router: Router,
+    shutdown: CancellationToken,
+}
+
+async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
+    let limiter = ConnectionLimiter::new("admin-socket", connections);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = accept(&socket, &seats) => accepted,
+            () = serving.shutdown.cancelled() => break,
+            accepted = socket.listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
-            Ok((stream, seat)) => {
-                let (router, shutdown) = (router.clone(), shutdown.clone());
-                connections.spawn(async move {
-                    serve(stream, router, shutdown).await;
-                    drop(seat);
-                });
+            Ok((stream, _)) => {
+                let uid = match stream.peer_cred() {
+                    Ok(peer) => peer.uid(),
+                    Err(error) => {
+                        tracing::warn!(%error, "nobody can say who is at the admin socket: not served");
+                        continue;
+                    }
+                };
+                let entered = limiter.enter(Source::Credential(format!("uid:{uid}")));
+                let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
+                connections.spawn(serve(stream, uid, permit, serving.clone()));
             }
             // Out of file descriptors, most likely; others give theirs back meanwhile.
             Err(error) => {
@@ -163,22 +182,12 @@ async fn at_socket(socket: Socket, router: Router, shutdown: CancellationToken) 
     }
 }
 
-async fn accept(
-    socket: &Socket,
-    seats: &Arc<Semaphore>,
-) -> std::io::Result<(UnixStream, tokio::sync::OwnedSemaphorePermit)> {
-    let seat = seats.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = socket.listener.accept().await?;
-    Ok((stream, seat))
-}
-
-async fn serve(stream: UnixStream, router: Router, shutdown: CancellationToken) {
+async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: Serving) {
+    let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
-    match stream.peer_cred() {
-        Ok(peer) => origin.insert(auth::Caller::at_socket(peer.uid())),
-        Err(error) => return tracing::warn!(%error, "nobody can say who is at the admin socket: not served"),
-    };
-    connection::converse(stream, router, origin, shutdown).await;
+    origin.insert(auth::Caller::at_socket(uid));
+    let conversation = connection::Conversation::new(permit);
+    connection::converse(stream, router, origin, conversation, central, shutdown).await;
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::id::CorrelationId;
 use crate::store::{AuditFilter, StoreError};
 use crate::trust::Role;
 use axum::{
+    body::{Body, to_bytes},
     extract::{FromRequestParts, RawPathParams, Request, State},
     handler::Handler,
     http::{HeaderMap, HeaderValue, request::Parts},
@@ -24,6 +25,8 @@ pub const FORCE_HEADER: &str = "x-force";
 pub const CORRELATION_HEADER: &str = "x-correlation-id";
 /// Most characters of what an order is about that the audit log keeps.
 const MAX_TARGET: usize = 80;
+/// Why an order is not followed whose token was honoured when it came.
+const REVOKED: &str = "the token was revoked while the order came in; ask for another one";
 
 /// A route by which something is ordered.
 pub(super) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
@@ -108,7 +111,10 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
     let response = if role < needed(verb) {
         Refused::beyond(role, needed(verb)).into_response()
     } else {
-        asked::once(&plane, &by, parts, body, next).await
+        match whole(&plane, &parts, body).await {
+            Ok(body) => asked::once(&plane, &by, parts, body, next).await,
+            Err(refused) => refused.into_response(),
+        }
     };
     let came = match response.extensions().get::<Refused>() {
         Some(refused) => Came::Refused(refused.clone()),
@@ -119,6 +125,19 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
         tracing::error!(error = &error as &dyn std::error::Error, "an order cannot be written into the audit log");
     }
     response
+}
+
+/// The whole body of an order. A token that was revoked while it was sent orders nothing.
+async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused> {
+    let Some(caller) = parts.extensions.get::<Caller>() else {
+        return Err(Refused::internal("nobody knows who asks"));
+    };
+    let read = tokio::select! {
+        read = to_bytes(body, super::routes::MAX_BODY) => read,
+        () = caller.revoked(&plane.central) => return Err(Refused::unauthorized(REVOKED)),
+    };
+    let bytes = read.map_err(|_| Refused::bad_request("the body is too long, or it broke off"))?;
+    if caller.still_may(&plane.central) { Ok(Body::from(bytes)) } else { Err(Refused::unauthorized(REVOKED)) }
 }
 
 /// What an order is about: the first thing that its path names.

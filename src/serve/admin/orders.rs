@@ -2,6 +2,7 @@
 
 use super::{
     Plane,
+    auth::Caller,
     error::Refused,
     routes::{Answer, detail, shown},
     view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
@@ -9,7 +10,7 @@ use super::{
 use crate::fleet::By;
 use crate::id::ProfileName;
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State, rejection::JsonRejection},
 };
 
@@ -52,6 +53,7 @@ pub(super) async fn vars(
 
 pub(super) async fn boot_once(
     State(Plane { central, .. }): State<Plane>,
+    Extension(caller): Extension<Caller>,
     Path(node): Path<String>,
     by: By,
     order: Body<BootOnce>,
@@ -62,7 +64,7 @@ pub(super) async fn boot_once(
         central.clear_once(id, &by).await?;
     } else {
         let named = order.profile.as_deref().map(profile).transpose()?;
-        central.boot_once(id, named, order.kernel_args, &by).await?;
+        central.boot_once(id, named, order.kernel_args, caller.role, &by).await?;
     }
     detail(&central, id)
 }

@@ -2,6 +2,7 @@
 
 mod document;
 mod orders;
+mod revoked;
 
 use super::{
     Listening, Socket, bind,
@@ -70,7 +71,7 @@ impl Fixture {
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
         let told = Ipv4Addr::new(10, 77, 0, 1);
-        let listening = Listening { socket: bound, https: None };
+        let listening = Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
         let plane = tokio::spawn(run(central.clone(), listening, told, Metrics::install(), stop.clone()));
         Fixture { central, node, socket, stop, plane, _folder: folder }
     }

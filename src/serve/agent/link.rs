@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
-    time::interval,
+    time::{interval, timeout},
 };
 
 /// Commands that wait for one link; the central node waits when they are more.
@@ -21,6 +21,8 @@ const COMMANDS: usize = 64;
 const MAX_PROBES: usize = 16;
 /// How often the life of the certificate is looked at.
 const EXPIRY_CHECK: Duration = Duration::from_secs(60);
+/// How long a node whose credentials were revoked has to hear its goodbye.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// When to come again after the central node was stopped or replaced this link.
 const SOON_S: u32 = 5;
 /// When to come again after a refusal that only an operator can change.
@@ -32,6 +34,8 @@ enum End {
     Goodbye { reason: String, retry_after_s: u32 },
     /// The other end is gone or broke the rules.
     Gone(Ended),
+    /// Its credentials were revoked, and it does not even read that.
+    CutOff,
 }
 
 impl From<Ended> for End {
@@ -49,11 +53,14 @@ pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket
         Err(end) => end,
     };
     let reason = match end {
+        End::CutOff => {
+            return tracing::info!(route = "link", %node, %from, "link cut off: revoked, and the node does not read");
+        }
         End::Gone(ended) => ended.to_string(),
         End::Goodbye { reason, retry_after_s } => {
             let goodbye = FromCentral::Goodbye { reason: reason.clone(), retry_after_s: Some(retry_after_s) };
             // It may be gone already; then nothing is lost.
-            let _ = socket.send(&goodbye).await;
+            let _ = timeout(LAST_WORD, socket.send(&goodbye)).await;
             reason
         }
     };
@@ -81,7 +88,15 @@ async fn converse<P: AgentPlane>(
         socket.send(&FromCentral::Welcome(welcome)).await?;
         attend(service, socket, client, link, &mut inbox).await
     };
-    let ended = ended.await;
+    // A revoked node hears a goodbye from `attend`, unless it has stopped reading: then a write is waited for there.
+    let cut_off = async {
+        service.plane.revoked(client.peer.node).await;
+        tokio::time::sleep(LAST_WORD).await;
+    };
+    let ended = tokio::select! {
+        ended = ended => ended,
+        () = cut_off => Err(End::CutOff),
+    };
     service.plane.link_down(link).await;
     ended
 }

@@ -9,7 +9,8 @@
 //!                      ▼                    └─ GET  volumes   a valid certificate, and a machine that names the file
 //!           certificate of this site, or none
 //! ```
-//! Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
+//! Connections without an honoured certificate have places of their own, and so have waiting nodes: neither takes anything from the
+//! links of nodes. Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
 //! implements; this module owns sockets, limits and time.
 
 mod console;
@@ -17,6 +18,7 @@ mod link;
 mod pending;
 mod plane;
 mod routes;
+mod seats;
 mod socket;
 mod volumes;
 
@@ -25,6 +27,7 @@ pub use plane::{AgentPlane, Ticket};
 
 use crate::{
     id::NodeId,
+    serve::limiter::{ConnectionLimiter, ConnectionPermit, Source},
     trust::{Peer, TrustError},
 };
 use hyper::{StatusCode, header, server::conn::http1};
@@ -33,7 +36,7 @@ use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -41,10 +44,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
-/// Most connections at once, links included. More wait in the kernel's queue.
+/// Most connections at once, links included.
 pub const MAX_CONNECTIONS: usize = 32_768;
+/// Most connections at once before their request is decided; they need no credential.
+const MAX_ARRIVING: usize = 4096;
 /// Most pending connections at once; they need no credential.
-pub const MAX_PENDING: usize = 1024;
+const MAX_PENDING: usize = 1024;
 /// Most pieces of files that go out at once.
 pub const MAX_TRANSFERS: usize = 64;
 /// How long a TLS handshake may take.
@@ -58,10 +63,25 @@ const MAX_HEAD: usize = 16 * 1024;
 /// Pause after the kernel had no file descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// Bounds of one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at once, each a file descriptor: links, waiting nodes, and those that have not said who they are.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: MAX_CONNECTIONS }
+    }
+}
+
 /// What all connections share.
 struct Service<P> {
     plane: Arc<P>,
-    pending: Arc<Semaphore>,
+    pending: Arc<ConnectionLimiter>,
+    /// Links and consoles.
+    seats: Arc<seats::NodeSeats>,
     /// Files that go out at once.
     transfers: Arc<Semaphore>,
     shutdown: CancellationToken,
@@ -76,8 +96,8 @@ struct Connection {
     client: Option<Arc<Client>>,
     /// The client certificate is of an authority that was replaced.
     stale: Option<NodeId>,
-    /// Counts against [`MAX_CONNECTIONS`] for as long as anything of the connection lives.
-    _permit: Arc<OwnedSemaphorePermit>,
+    /// Its place among those that arrive, until another bound counts it.
+    permit: Arc<ConnectionPermit>,
 }
 
 struct Client {
@@ -86,30 +106,38 @@ struct Client {
 }
 
 /// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
-pub async fn run<P: AgentPlane>(plane: Arc<P>, listener: TcpListener, shutdown: CancellationToken) {
+pub async fn run<P: AgentPlane>(limits: Limits, plane: Arc<P>, listener: TcpListener, shutdown: CancellationToken) {
+    let arriving = (limits.connections / 4).min(MAX_ARRIVING);
+    let waiting = (limits.connections / 8).min(MAX_PENDING);
     let service = Arc::new(Service {
         plane,
-        pending: Arc::new(Semaphore::new(MAX_PENDING)),
+        pending: ConnectionLimiter::new("agent-pending", waiting),
+        seats: seats::NodeSeats::new(limits.connections - arriving - waiting),
         transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         shutdown: shutdown.clone(),
         tasks: TaskTracker::new(),
     });
     let router = routes::router(Arc::clone(&service));
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let arriving = ConnectionLimiter::new("agent", arriving);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
-            accepted = accept(&listener, &room) => {
-                let Some((stream, from, permit)) = accepted else { continue };
+            // Only the first step is raced: a connection that was accepted is not dropped because another one ended.
+            accepted = accept(&listener) => {
+                let Some((stream, from)) = accepted else { continue };
+                let entered = arriving.enter(Source::Address(from.ip()));
+                let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
                 // Asked for each time: the authority may be replaced.
                 let (acceptor, service, router) =
                     (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
                 connections.spawn(async move {
-                    let Some((stream, client, stale)) = handshake(&acceptor, &service, stream, from).await else { return };
-                    let connection = Connection { from, client, stale, _permit: Arc::new(permit) };
-                    converse(stream, connection, router, &service.shutdown).await;
+                    let leave = permit.leave.clone();
+                    let served = serve(&acceptor, &service, router, stream, from, permit);
+                    if leave.run_until_cancelled(served).await.is_none() {
+                        tracing::debug!(%from, "a connection of the agent plane gave its place to another one");
+                    }
                 });
             }
         }
@@ -128,13 +156,34 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.ok()?;
+async fn serve<P: AgentPlane>(
+    acceptor: &TlsAcceptor,
+    service: &Service<P>,
+    router: axum::Router,
+    stream: TcpStream,
+    from: SocketAddr,
+    permit: ConnectionPermit,
+) {
+    let Some((stream, client, stale)) = handshake(acceptor, service, stream, from).await else { return };
+    let honoured = client.as_deref().filter(|client| service.plane.honours(&client.peer));
+    let node = honoured.map(|client| client.peer.node);
+    if let Some(node) = node {
+        permit.trust(node.to_string());
+    }
+    let connection = Connection { from, client, stale, permit: Arc::new(permit) };
+    let conversed = converse(stream, connection, router, &service.shutdown);
+    match node {
+        None => conversed.await,
+        Some(node) => tokio::select! {
+            () = conversed => {}
+            () = service.plane.revoked(node) => tracing::info!(%from, %node, "a request of a revoked node ended"),
+        },
+    }
+}
+
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, from)) => Some((stream, from, permit)),
+        Ok(accepted) => Some(accepted),
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection on the agent plane");
             sleep(ACCEPT_PAUSE).await;
@@ -196,6 +245,7 @@ fn distrusts(error: &std::io::Error) -> bool {
 async fn converse(stream: TlsStream, connection: Connection, router: axum::Router, shutdown: &CancellationToken) {
     let from = connection.from;
     let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        connection.permit.meter.asked();
         request.extensions_mut().insert(connection.clone());
         let answer = router.clone().oneshot(request.map(axum::body::Body::new));
         async {

@@ -5,14 +5,15 @@ use super::{
     routes::check_version,
     socket::{Ended, Socket},
 };
+use crate::serve::limiter::Meter;
 use crate::wire::{PendingHello, PendingReply};
 use axum::extract::ws::WebSocket;
 use std::net::SocketAddr;
 
 /// Holds one waiting node until it is approved, rejected or gone.
-pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, from: SocketAddr) {
+pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
     let mut socket = Socket::new(socket, service.plane.offline_after());
-    let reason = match wait(service, &mut socket, from).await {
+    let reason = match wait(service, &mut socket, from, meter).await {
         Ok(reason) => reason,
         Err(ended) => {
             tracing::debug!(route = "pending", %from, reason = %ended, "a waiting node is gone");
@@ -22,7 +23,12 @@ pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket
     socket.close(&reason).await;
 }
 
-async fn wait<P: AgentPlane>(service: &Service<P>, socket: &mut Socket, from: SocketAddr) -> Result<String, Ended> {
+async fn wait<P: AgentPlane>(
+    service: &Service<P>,
+    socket: &mut Socket,
+    from: SocketAddr,
+    meter: &Meter,
+) -> Result<String, Ended> {
     let hello: PendingHello = socket.hello().await?;
     if let Err(refusal) = check_version(hello.version) {
         return Ok(refusal.message.into_owned());
@@ -32,6 +38,8 @@ async fn wait<P: AgentPlane>(service: &Service<P>, socket: &mut Socket, from: So
         Ok(ticket) => ticket,
         Err(error) => return refuse(socket, error).await,
     };
+    // From here on it is a node that waits; those that never said hello lose their places first.
+    meter.asked();
     tracing::info!(route = "pending", %node, %from, "a node waits for approval");
     loop {
         let reply = tokio::select! {

@@ -32,6 +32,11 @@ pub trait AgentPlane: Send + Sync + 'static {
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
     /// Whether a node's certificate counts: issued by us, and neither replaced nor revoked.
     fn honours(&self, peer: &Peer) -> bool;
+    /// Resolves once a node has no credential any more: whatever stands on one ends, also if the node does not read.
+    fn revoked(&self, node: NodeId) -> impl Future<Output = ()> + Send {
+        let _ = node;
+        std::future::pending()
+    }
     /// Somebody at this address does not trust our authority.
     fn distrusted(&self, from: IpAddr) -> impl Future<Output = ()> + Send;
     /// A certificate of an authority that was replaced names this node.
@@ -109,6 +114,10 @@ impl AgentPlane for Arc<Central> {
 
     fn honours(&self, peer: &Peer) -> bool {
         self.honoured(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
+    }
+
+    async fn revoked(&self, node: NodeId) {
+        self.until_revoked(|| self.is_let_in(node)).await;
     }
 
     async fn distrusted(&self, from: IpAddr) {

@@ -1,8 +1,8 @@
 //! The routes, and what a refusal looks like.
 
-use super::{AgentPlane, Client, Connection, MAX_PENDING, PlaneError, Service, console, link, pending, volumes};
+use super::{AgentPlane, Client, Connection, PlaneError, Service, console, link, pending, volumes};
 use crate::id::Digest;
-use crate::serve::metrics::count_request;
+use crate::serve::{limiter::Source, metrics::count_request};
 use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
 use axum::{
     Extension, Json, Router,
@@ -17,10 +17,13 @@ use axum::{
     routing::{get, post},
 };
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Bytes that one WebSocket buffers of what it reads; thousands of links are idle at any time.
 const READ_BUFFER: usize = 4 * 1024;
+
+/// How long a node waits for a place among those that wait for an operator.
+const PLACE_WAIT: Duration = Duration::from_secs(2);
 
 type Shared<P> = State<Arc<Service<P>>>;
 
@@ -85,13 +88,18 @@ async fn pending<P: AgentPlane>(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let upgrade = bounded(upgrade)?;
-    let Ok(place) = Arc::clone(&service.pending).try_acquire_owned() else {
-        tracing::warn!(route = "pending", from = %connection.from, "{MAX_PENDING} nodes wait already; turned away");
+    let place = service.pending.enter(Source::Address(connection.from.ip()));
+    let Ok(place) = tokio::time::timeout(PLACE_WAIT, place).await else {
+        tracing::warn!(route = "pending", from = %connection.from, "too many nodes wait already; turned away");
         return Err(Refusal::BUSY);
     };
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
-        pending::serve(&service, socket, connection.from).await;
+        connection.permit.settle();
+        let served = pending::serve(&service, socket, connection.from, &place.meter);
+        if place.leave.run_until_cancelled(served).await.is_none() {
+            tracing::debug!(route = "pending", from = %connection.from, "gave its place to another connection");
+        }
         drop((place, connection, task));
     }))
 }
@@ -103,10 +111,12 @@ async fn link<P: AgentPlane>(
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
+    let seat = service.seats.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
+        connection.permit.settle();
         link::serve(&service, socket, &client, connection.from).await;
-        drop((connection, task));
+        drop((seat, task));
     }))
 }
 
@@ -130,10 +140,15 @@ async fn bring<P: AgentPlane>(
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
     let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or_else(not_found)?;
+    let seat = service.seats.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
-        console::serve(socket, end, &service.shutdown).await;
-        drop((connection, task));
+        connection.permit.settle();
+        tokio::select! {
+            () = console::serve(socket, end, &service.shutdown) => {}
+            () = service.plane.revoked(client.peer.node) => {}
+        }
+        drop((seat, task));
     }))
 }
 

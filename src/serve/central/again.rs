@@ -107,16 +107,15 @@ impl Central {
         }
         let id = sighting.node_id();
         let unchanged = self.store.read(|model| {
-            model.node(id).is_some_and(|node| {
+            let node = model.node(id).filter(|node| {
                 told.is_of(node)
                     && is_recorded(model, id, session, from)
                     && identify(Some(node), sighting, Claim::default()) == Identified::Known
                     && !teaches(node, sighting, &live)
-            })
+            });
+            node.cloned()
         });
-        if !unchanged || self.take_turn(sighting.mac).is_err() {
-            return None;
-        }
+        self.take_turn(sighting.mac, &unchanged?).ok()?;
         let now = self.now();
         let grant = Grant { session, node: id, address: from };
         let capability = lock(&self.capabilities).grant(now, self.random(), grant);

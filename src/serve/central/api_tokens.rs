@@ -91,6 +91,8 @@ impl Central {
             tx.audit(audit);
             Ok::<_, OperateError>(())
         });
-        revoked.await
+        let revoked = revoked.await;
+        self.revoked();
+        revoked
     }
 }

@@ -1,9 +1,9 @@
 //! Storm control: which boots load now, and which wait for their turn. The line itself is [`crate::boot::Line`].
 
 use super::{Central, lock};
-use crate::boot::{Refusal, Turn};
+use crate::boot::{Refusal, Standing, Turn};
 use crate::config::Delivery;
-use crate::fleet::Stage;
+use crate::fleet::{Node, Stage};
 use crate::id::BootSessionId;
 use crate::id::{MacAddr, Timestamp};
 use crate::store::{StoreError, Tx};
@@ -33,10 +33,11 @@ impl Central {
     }
 
     /// A machine wants to load: now, or it is told to wait.
-    pub(super) fn take_turn(&self, mac: MacAddr) -> Result<(), Refusal> {
+    pub(super) fn take_turn(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
+        let standing = if node.phase.is_admitted() { Standing::Approved } else { Standing::Unknown };
         let mut line = lock(&self.line);
         let before = line.waiting();
-        let turn = line.ask(self.clock.monotonic(), mac);
+        let turn = line.ask(self.clock.monotonic(), mac, standing);
         let waiting = line.waiting();
         metrics::gauge!("meshd_boot_loading").set(line.loading() as f64);
         metrics::gauge!("meshd_boot_waiting").set(waiting as f64);

@@ -42,6 +42,7 @@ mod alarm;
 mod api_tokens;
 mod arrive;
 mod backup;
+mod boot_args;
 mod cards;
 mod authority;
 mod consoles;
@@ -180,6 +181,8 @@ pub struct Central {
     repeats: loading::Repeats,
     pending: pending::Waiting,
     links: link::Links,
+    /// Counts what was revoked.
+    revocations: tokio::sync::watch::Sender<u64>,
     consoles: consoles::Consoles,
     fetching: vm_news::Fetching,
     addresses: vm_news::Addresses,
@@ -230,6 +233,7 @@ impl Central {
             repeats: loading::Repeats::default(),
             pending: pending::Waiting::default(),
             links: link::Links::default(),
+            revocations: tokio::sync::watch::Sender::new(0),
             consoles: consoles::Consoles::default(),
             fetching: vm_news::Fetching::default(),
             addresses: vm_news::Addresses::default(),

@@ -1,6 +1,6 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
-use super::{Central, OperateError, RenderError, Shared, fence::spare, keep};
+use super::{Central, OperateError, RenderError, Shared, boot_args, fence::spare, keep};
 use crate::boot::{self, Endpoint};
 use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
 use crate::fleet::{
@@ -8,6 +8,7 @@ use crate::fleet::{
 };
 use crate::id::{NodeId, ProfileName, Timestamp, VarName, Vars};
 use crate::store::{KeptError, Tx};
+use crate::trust::Role;
 use std::sync::Arc;
 
 /// Most kernel arguments for one boot.
@@ -35,6 +36,17 @@ pub enum OrderError {
     /// A kernel argument that cannot be set.
     #[error("kernel argument {0}")]
     KernelArg(String),
+    /// A kernel argument that another role may set.
+    #[error(
+        "kernel argument `{arg}` for one boot: role {role} may not set it; ask an admin, or use one of {}",
+        boot_args::operator_args()
+    )]
+    ForbiddenArg {
+        /// As ordered.
+        arg: String,
+        /// Of whoever ordered it.
+        role: Role,
+    },
     /// Nothing was ordered, or too much.
     #[error(
         "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
@@ -130,12 +142,13 @@ impl Central {
         .await
     }
 
-    /// Orders something for the next boot of a node only, in place of what was ordered before.
+    /// Orders something for the next boot of a node only, in place of what was ordered before. `role` decides which kernel arguments.
     pub async fn boot_once(
         self: &Shared,
         id: NodeId,
         profile: Option<ProfileName>,
         kernel_args: Vec<String>,
+        role: Role,
         by: &By,
     ) -> Result<Node, OperateError> {
         if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
@@ -147,6 +160,9 @@ impl Central {
         for arg in &kernel_args {
             let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
             kernel_arg(&plain).map_err(OrderError::KernelArg)?;
+        }
+        if let Some(arg) = boot_args::beyond(role, &kernel_args) {
+            return Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into());
         }
         let now = self.now();
         self.order(id, |tx, mut node| {

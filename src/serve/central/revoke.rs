@@ -6,7 +6,11 @@
 use super::{Central, OperateError, lock};
 use crate::fleet::{By, Cause, Event, EventKind, Node};
 use crate::id::{Digest, NodeId, Timestamp};
-use crate::store::Tx;
+use crate::{fail, store::Tx};
+use std::time::Duration;
+
+/// How often a credential is looked at though nothing was revoked: its life may have ended.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Central {
     /// Takes back every credential of a node and cuts its link. The boot that it is in is over: it gets new ones when it
@@ -27,9 +31,8 @@ impl Central {
     /// What follows an order that takes credentials. One that could not be flushed is in memory all the same, and given again it
     /// changes nothing: nothing else would end the link.
     pub(super) fn cut_off_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
-        let is_in = |node: &Node| node.phase.is_admitted() && !node.certificates.is_empty();
         let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
-        if may_be_done && !self.store.read(|model| model.node(id).is_some_and(is_in)) {
+        if may_be_done && !self.store.read(|model| model.node(id).is_some_and(is_let_in)) {
             self.cut_off(id, why);
         }
     }
@@ -39,7 +42,30 @@ impl Central {
         lock(&self.capabilities).void_node(id);
         self.sever_link(id, why);
         self.decided();
+        self.revoked();
     }
+
+    /// Something was revoked: everything that stands on a credential looks at it again.
+    pub(super) fn revoked(&self) {
+        self.revocations.send_modify(|count| *count += 1);
+    }
+
+    /// Resolves once `is_honoured` is false: at once when it is revoked, and some seconds after its life ended.
+    pub async fn until_revoked(&self, is_honoured: impl Fn() -> bool) {
+        let mut revocations = self.revocations.subscribe();
+        while is_honoured() || !fail::defends("revocation-ends-streams") {
+            let _ = tokio::time::timeout(LOOK_AGAIN, revocations.changed()).await;
+        }
+    }
+
+    /// True while a node has a certificate that is honoured.
+    pub fn is_let_in(&self, id: NodeId) -> bool {
+        self.store.read(|model| model.node(id).is_some_and(is_let_in))
+    }
+}
+
+fn is_let_in(node: &Node) -> bool {
+    node.phase.is_admitted() && !node.certificates.is_empty()
 }
 
 /// Takes back the credentials of a node, inside a transaction; [`Central::cut_off_after`] has to follow it.

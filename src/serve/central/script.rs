@@ -74,7 +74,7 @@ impl Central {
         let live = self.live();
         let rendered = self.render_for(&live, &node, Some(session.id), endpoint).await;
         let rendered = rendered.map_err(|error| render_refusal(&error, &node))?;
-        self.take_turn(session.mac)?;
+        self.take_turn(session.mac, &node)?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = lock(&self.capabilities).grant(self.now(), self.random(), grant);
         let ask = Ask {

@@ -15,7 +15,6 @@
 mod blob;
 mod body;
 mod exercise;
-mod gate;
 mod outlet;
 mod plane;
 mod routes;
@@ -26,4 +25,4 @@ mod tests;
 
 pub use exercise::exercise;
 pub use plane::{BootPlane, Transfer};
-pub use server::run;
+pub use server::{Limits, run};

@@ -9,8 +9,8 @@
 //! **Not copied**: an HTTP library writes slices, and a slice of a [`Twin`]'s memory is known by where it lies. The same bytes are
 //! in the twin's file, and the kernel sends them from there (`sendfile`). What lies elsewhere, such as a head, is written as usual.
 
-use super::gate::Meter;
 use super::twins::Twin;
+use crate::serve::limiter::Meter;
 use std::{
     fs::File,
     future::Future,

@@ -1,10 +1,10 @@
 //! Accepts connections and serves each within its limits. Every task that is started here is joined here.
 
-use super::gate::{Gate, Place};
 use super::outlet::{Handed, Outlet, Patience};
 use super::plane::BootPlane;
 use super::routes::{Client, router};
 use crate::boot::Endpoint;
+use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -55,19 +55,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// None at present: an accept that fails is logged and tried again.
-pub async fn run<P: BootPlane>(plane: P, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
-    run_within(Limits::default(), plane, listener, shutdown).await
-}
-
-/// [`run`] with other limits, for tests.
-pub async fn run_within<P: BootPlane>(
+pub async fn run<P: BootPlane>(
     limits: Limits,
     plane: P,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let router = router(plane);
-    let gate = Gate::new(limits.connections);
+    let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -76,11 +71,11 @@ pub async fn run_within<P: BootPlane>(
         };
         match accepted {
             Ok((stream, SocketAddr::V4(from))) => {
-                let entered = shutdown.run_until_cancelled(gate.enter(*from.ip())).await;
-                let Some(place) = entered else { break };
+                let entered = shutdown.run_until_cancelled(limiter.enter(Source::Address((*from.ip()).into()))).await;
+                let Some(permit) = entered else { break };
                 let connection =
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
-                tasks.spawn(connection.serve(stream, *from.ip(), place));
+                tasks.spawn(connection.serve(stream, *from.ip(), permit));
             }
             // The sockets that are listened on are IPv4's.
             Ok(_) => {}
@@ -104,7 +99,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, from: Ipv4Addr, place: Place) {
+    async fn serve(self, stream: TcpStream, from: Ipv4Addr, permit: ConnectionPermit) {
         let Ok(SocketAddr::V4(at)) = stream.local_addr() else { return };
         // Small answers (scripts) are not to wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
@@ -113,13 +108,13 @@ impl Connection {
         let handed = Handed::default();
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
         let client = Client { from, at, handed: handed.clone() };
-        let (router, meter) = (self.router, place.meter.clone());
+        let (router, meter) = (self.router, permit.meter.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             meter.asked();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
-        let outlet = Outlet::new(stream, handed, self.tasks, self.limits.patience, place.meter.clone());
+        let outlet = Outlet::new(stream, handed, self.tasks, self.limits.patience, permit.meter.clone());
         let mut connection = std::pin::pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -130,7 +125,7 @@ impl Connection {
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = place.leave.cancelled() => {
+            () = permit.leave.cancelled() => {
                 tracing::debug!(%from, "an HTTP connection gave its place to another one");
                 return;
             }

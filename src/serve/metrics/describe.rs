@@ -3,7 +3,7 @@
 use super::observe;
 
 /// Every counter, with what it counts.
-pub(super) const COUNTERS: [(&str, &str); 20] = [
+pub(super) const COUNTERS: [(&str, &str); 21] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
@@ -22,13 +22,15 @@ pub(super) const COUNTERS: [(&str, &str); 20] = [
     ("meshd_tftp_resent_blocks_total", "TFTP blocks sent again because no acknowledgement came."),
     ("meshd_tftp_transfers_total", "TFTP transfers that are over, by result."),
     ("meshd_tftp_refused_total", "TFTP requests refused, by cause."),
+    ("meshd_connections_evicted_total", "Connections ended to make room for others, by plane."),
     ("meshd_http_evicted_total", "Boot plane connections ended to make room for others."),
     ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),
 ];
 
 /// Every gauge that a server keeps, with what it shows.
-pub(super) const GAUGES: [(&str, &str); 4] = [
+pub(super) const GAUGES: [(&str, &str); 5] = [
     ("meshd_tftp_transfers", "TFTP transfers under way."),
+    ("meshd_connections", "Connections that count against the limit of their plane."),
     ("meshd_http_connections", "Boot plane connections that are open."),
     ("meshd_boot_loading", "Machines that fetch their files now."),
     ("meshd_boot_waiting", "Machines that wait in line for their turn to fetch their files."),

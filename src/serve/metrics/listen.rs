@@ -2,9 +2,11 @@
 
 use super::{CONTENT_TYPE, Metrics};
 use crate::config::MetricsListener;
+use crate::fail;
 use crate::serve::{
     bind::{self, BindError, Service},
     central::Shared,
+    limiter::{ConnectionLimiter, Source},
 };
 use axum::{
     Router,
@@ -17,15 +19,14 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use std::{net::SocketAddrV4, sync::Arc, time::Duration};
+use std::{net::SocketAddrV4, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
-/// Scrapers at one time; more of them wait in the kernel.
+/// Scrapers at one time; when one more comes, the one that makes least progress goes.
 const MAX_CONNECTIONS: usize = 16;
 /// Time for a request's head, and for a connection without a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -37,13 +38,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bound listener.
 pub struct Listener(TcpListener);
 
-/// Opens the port of `[metrics]`. It is bound to its address, on whatever interface that is.
+/// Opens the port of `[metrics]`, on the interface that has its address: no other network reaches it. `0.0.0.0` means every interface.
 ///
 /// # Errors
 /// When the port is taken, or the address is none of this machine.
 pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
-    let at = SocketAddrV4::new(listener.address, listener.port);
-    bind::tcp(Service::Metrics, None, at).map(Listener)
+    let MetricsListener { address, port } = listener;
+    let bound = !address.is_unspecified() && fail::defends("metrics-interface");
+    let interface = if bound {
+        let not_here = BindError::NotHere { service: Service::Metrics, address };
+        Some(bind::interface_of(Service::Metrics, address)?.ok_or(not_here)?)
+    } else {
+        None
+    };
+    bind::tcp(Service::Metrics, interface.as_deref(), SocketAddrV4::new(address, port)).map(Listener)
 }
 
 /// Serves until it is told to stop.
@@ -52,20 +60,22 @@ pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdo
         .route("/metrics", get(page))
         .fallback(async || (StatusCode::NOT_FOUND, "There is nothing here but /metrics.\n"))
         .with_state((central, metrics));
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let limiter = ConnectionLimiter::new("metrics", MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &seats) => accepted,
+            accepted = listener.0.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
-            Ok((stream, seat)) => {
+            Ok((stream, from)) => {
+                let entered = limiter.enter(Source::Address(from.ip()));
+                let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
                 let router = router.clone();
                 connections.spawn(async move {
-                    let _ = tokio::time::timeout(CONNECTION_TIME, converse(stream, router)).await;
-                    drop(seat);
+                    let conversed = tokio::time::timeout(CONNECTION_TIME, converse(stream, router));
+                    permit.leave.run_until_cancelled(conversed).await
                 });
             }
             Err(error) => {
@@ -75,15 +85,6 @@ pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdo
         }
     }
     connections.shutdown().await;
-}
-
-async fn accept(
-    listener: &Listener,
-    seats: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let seat = seats.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.0.accept().await?;
-    Ok((stream, seat))
 }
 
 async fn converse(stream: TcpStream, router: Router) {

@@ -48,7 +48,7 @@ pub(super) enum Happened {
     },
     /// The client began again from the same port.
     Restarted,
-    /// A transfer that was never acknowledged made room for another.
+    /// A transfer that was never acknowledged, or that stalled, made room for another.
     Displaced,
     /// No room; nothing was answered, the client asks again.
     Full {

@@ -1,16 +1,18 @@
 //! The transfers of one worker, told apart by the client's address and port: (now, packet) -> [`Effects`]. Pure.
 //!
-//! Everything is bounded. A full table gives up the transfer that has waited longest for its first acknowledgement, so
-//! that requests with forged senders displace each other and never a client that reads. With no such transfer a new
-//! client hears nothing and asks again: an ERROR would end its boot. A spent window budget makes windows smaller and
-//! refuses nobody.
+//! Everything is bounded. A full table gives up a transfer for a new one. Requests with forged senders displace each other: the one
+//! that waited longest for its first acknowledgement goes. While those are few, the transfer goes that moves the fewest bytes, of
+//! an address with more than a share of the table before any other. A client that reads at a usual rate is never displaced by one
+//! that has as much as it. If nobody can go, a new client hears nothing and asks again: an ERROR would end its boot. A spent window
+//! budget makes windows smaller and refuses nobody.
 
 use super::{
     effect::{Effects, Happened, Payload, Refusal, Send},
     packet::{self, Code, Mode, Packet, Request},
     terms::Terms,
-    transfer::{Again, Step, Transfer},
+    transfer::{Again, Step, Transfer, WEAK_RATE},
 };
+use crate::fail;
 use crate::serve::central::Fetched;
 use bytes::Bytes;
 use std::{
@@ -20,13 +22,14 @@ use std::{
     time::Instant,
 };
 
+/// One part in so many of the table may belong to one address, and to clients that never acknowledged anything, when it is full.
+const SHARE: usize = 4;
+
 /// Bounds of one engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Transfers at one time. Each holds about 300 bytes, and no copy of its file.
     pub(super) transfers: usize,
-    /// How many of them one address may have; a relay or a lab has many machines behind one.
-    pub(super) per_address: usize,
     /// Sum of all windows, in bytes: what the network may have to take at once.
     pub(super) window_bytes: usize,
 }
@@ -156,7 +159,7 @@ impl Engine {
         let Some((file, what)) = files(request.name) else {
             return out.refuse(client, Refusal::NotFound { name: request.name.to_owned() });
         };
-        if let Err(cause) = self.make_room(client, out) {
+        if let Err(cause) = self.make_room(now, out) {
             return out.happened.push(Happened::Full { client, cause });
         }
         let room = self.limits.window_bytes.saturating_sub(self.window_bytes);
@@ -174,15 +177,29 @@ impl Engine {
         self.perform(client, step, out);
     }
 
-    fn make_room(&mut self, client: SocketAddrV4, out: &mut Effects) -> Result<(), &'static str> {
-        if self.by_address.get(client.ip()).is_some_and(|count| *count >= self.limits.per_address) {
-            return Err("too many transfers of one address");
+    fn make_room(&mut self, now: Instant, out: &mut Effects) -> Result<(), &'static str> {
+        if self.transfers.len() < self.limits.transfers {
+            return Ok(());
         }
-        if self.transfers.len() >= self.limits.transfers {
-            let (_, oldest) = self.unconfirmed.first().copied().ok_or("too many transfers")?;
-            self.end(oldest, Happened::Displaced, out);
-        }
+        let unconfirmed = self.unconfirmed.first().map(|(_, client)| *client);
+        let many_unconfirmed = self.unconfirmed.len() > self.limits.transfers / SHARE;
+        let weakest =
+            if many_unconfirmed || !fail::defends("tftp-displaces-stalled") { None } else { self.weakest(now) };
+        let goes = weakest.or(unconfirmed).ok_or("too many transfers")?;
+        self.end(goes, Happened::Displaced, out);
         Ok(())
+    }
+
+    /// The confirmed transfer that loses its place first. Addresses with more than a share lose theirs at any rate, others only if
+    /// they hardly move.
+    fn weakest(&self, now: Instant) -> Option<SocketAddrV4> {
+        let share = self.limits.transfers / SHARE;
+        let candidates = self.transfers.iter().filter_map(|(client, entry)| {
+            let rate = entry.transfer.weakness(now).filter(|_| !entry.unconfirmed)?;
+            let within_share = self.by_address.get(client.ip()).is_none_or(|own| *own <= share);
+            (!within_share || rate < WEAK_RATE).then_some((within_share, rate, entry.began, *client))
+        });
+        candidates.min().map(|(.., client)| client)
     }
 
     fn perform(&mut self, client: SocketAddrV4, step: Step, out: &mut Effects) {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const LIMITS: Limits = Limits { transfers: 3, per_address: 2, window_bytes: 4000 };
+const LIMITS: Limits = Limits { transfers: 3, window_bytes: 4000 };
 /// More blocks than numbers, if the blocks are small.
 const LENGTH: usize = 70_000 * 8;
 

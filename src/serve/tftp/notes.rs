@@ -80,9 +80,9 @@ impl Notes {
                     format!("{cause}: a TFTP request of {client} is not answered, until it asks again")
                 });
             }
-            Happened::Displaced => self.log.warn("displaced", || {
-                "more TFTP requests than transfers; those that were never acknowledged make room".to_owned()
-            }),
+            Happened::Displaced => self
+                .log
+                .warn("displaced", || "more TFTP requests than transfers; those that do not read make room".to_owned()),
             Happened::Began
             | Happened::Fetched { .. }
             | Happened::Aborted

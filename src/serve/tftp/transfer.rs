@@ -7,11 +7,12 @@
 //!            without: blocks at once             |__| ACK within the window: the next window;
 //!                                                     silence: the same window again
 //! ```
-//! Silence at any place, or an ERROR, ends it. What keeps traffic from doubling (the sorcerer's apprentice of RFC 1123): only
+//! Silence at any place, or an ERROR, ends it, and so does a client that is slower than [`MIN_RATE`] on the whole. What keeps traffic from doubling (the sorcerer's apprentice of RFC 1123): only
 //! an acknowledgement that moves forward sends at once. One that repeats is a hint that something was lost, and brings
 //! the timer forward, once; if the next acknowledgement comes before it, nothing is sent twice.
 
 use super::terms::Terms;
+use crate::fail;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,19 @@ pub(super) const MAX_RESENDS: u8 = 5;
 const MAX_PAUSE: Duration = Duration::from_secs(4);
 /// A transfer without progress ends after this time at the latest, whatever the client asked for.
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Bytes a second that a client must acknowledge on the whole once [`MAX_SILENCE`] is over: the absolute timeout of a transfer is
+/// [`MAX_SILENCE`] and the time that its file takes at this rate. Firmware reads a thousand times as fast.
+const MIN_RATE: u64 = 256;
+/// Bytes a second below which a transfer gives its place to a new one, when there is no other place.
+pub(super) const WEAK_RATE: u64 = 1024;
+/// A client that acknowledged no new byte for so long has stalled. Longer than one lost packet takes.
+const STALLED: Duration = Duration::from_secs(2);
+/// Rates of single transfers are compared over at least this time.
+const RATE_WINDOW: Duration = Duration::from_secs(2);
+/// A transfer younger than this is not judged by its rate.
+const YOUNG: Duration = Duration::from_secs(1);
+/// A client that acknowledged the options but no block within this time does not read.
+const FIRST_BLOCK: Duration = Duration::from_millis(250);
 /// The soonest that a repeated acknowledgement brings a window again. On a busy server it is twice the time that a window takes.
 const SOONEST: Duration = Duration::from_millis(10);
 /// A request that comes again so soon after its answer is an echo, and not answered.
@@ -75,6 +89,9 @@ pub(super) struct Transfer {
     hinted: bool,
     /// The client has acknowledged something: its address is its own.
     pub(super) confirmed: bool,
+    began: Instant,
+    /// Two earlier positions, the older one first: time and acknowledged bytes.
+    marks: [(Instant, u64); 2],
     progress_at: Instant,
     sent_at: Instant,
     /// How long a window takes from its sending to its acknowledgement.
@@ -97,6 +114,8 @@ impl Transfer {
             resends: 0,
             hinted: false,
             confirmed: false,
+            began: now,
+            marks: [(now, 0); 2],
             progress_at: now,
             sent_at: now,
             pace: Duration::ZERO,
@@ -131,13 +150,20 @@ impl Transfer {
         }
         self.acked += forward;
         self.progress(now);
-        if self.acked == self.blocks { Step::Finished } else { self.send(now) }
+        if self.acked == self.blocks {
+            return Step::Finished;
+        }
+        if now.saturating_duration_since(self.marks[1].0) >= RATE_WINDOW {
+            self.marks = [self.marks[1], (now, self.acked_bytes())];
+        }
+        if self.is_too_slow(now) { Step::GiveUp } else { self.send(now) }
     }
 
     /// The deadline has come.
     pub(super) fn expire(&mut self, now: Instant) -> Step {
         let most = if self.offer.is_some() { MAX_OFFERS } else { MAX_RESENDS };
-        if self.resends >= most || now.saturating_duration_since(self.progress_at) >= MAX_SILENCE {
+        let silent = now.saturating_duration_since(self.progress_at) >= MAX_SILENCE;
+        if self.resends >= most || silent || self.is_too_slow(now) {
             return Step::GiveUp;
         }
         self.resends += 1;
@@ -161,6 +187,31 @@ impl Transfer {
     /// Blocks that the client has.
     pub(super) fn position(&self) -> (u64, u64) {
         (self.acked, self.blocks)
+    }
+
+    /// How little this transfer achieves, in bytes a second, if somebody else may have its place; `None` while it has to be left alone.
+    pub(super) fn weakness(&self, now: Instant) -> Option<u64> {
+        let since = |then| now.saturating_duration_since(then);
+        if self.acked == 0 && since(self.began) >= FIRST_BLOCK {
+            return Some(0);
+        }
+        if since(self.began) < YOUNG {
+            return None;
+        }
+        if since(self.progress_at) >= STALLED {
+            return Some(0);
+        }
+        let (then, bytes) = self.marks[0];
+        Some(rate(self.acked_bytes() - bytes, since(then)))
+    }
+
+    fn is_too_slow(&self, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.began);
+        age > MAX_SILENCE && rate(self.acked_bytes(), age) < MIN_RATE && fail::defends("tftp-minimum-rate")
+    }
+
+    fn acked_bytes(&self) -> u64 {
+        self.acked * u64::from(self.terms.block)
     }
 
     fn progress(&mut self, now: Instant) {
@@ -193,4 +244,9 @@ impl Transfer {
         let count = (self.sent - self.acked) as u16;
         Step::Blocks { first: self.acked + 1, count, again: before > self.acked }
     }
+}
+
+/// Bytes a second.
+fn rate(bytes: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(bytes) * 1000 / time.as_millis().max(1)).unwrap_or(u64::MAX)
 }

@@ -31,7 +31,7 @@ use std::{
 use tokio::sync::mpsc;
 
 /// Bounds of one worker.
-const LIMITS: Limits = Limits { transfers: 4096, per_address: 2048, window_bytes: 32 << 20 };
+const LIMITS: Limits = Limits { transfers: 4096, window_bytes: 32 << 20 };
 /// Requests that wait for one worker; what comes beyond is dropped, and clients ask again.
 const MAX_REQUESTS: usize = 1024;
 /// How long transfers may go on after the end was asked for.

@@ -12,18 +12,18 @@ use std::{
 };
 
 /// Where meshd is told from.
-const ADMIN: &str = "10.78.0.1";
-const PORT: u16 = 8444;
+pub const ADMIN: &str = "10.78.0.1";
+pub const PORT: u16 = 8444;
 
 /// A site whose admin plane is on a network where nothing boots, and an operator's machine on that network.
-struct Office {
-    world: World,
-    desk: Namespace,
+pub struct Office {
+    pub world: World,
+    pub desk: Namespace,
     fingerprint: String,
 }
 
 impl Office {
-    fn prepared() -> (World, Namespace) {
+    pub fn prepared() -> (World, Namespace) {
         let world = World::prepared("approve");
         let desk = world.central.beside("o");
         desk.create().unwrap();
@@ -40,8 +40,14 @@ impl Office {
         (world, desk)
     }
 
-    fn open() -> Self {
+    pub fn open() -> Self {
+        Self::open_with("")
+    }
+
+    /// With more in its site file.
+    pub fn open_with(more: &str) -> Self {
         let (mut world, desk) = Self::prepared();
+        world.edit_site("[enroll]", &format!("{more}\n[enroll]"));
         world.start();
         let log = world.log_text();
         let shown = log.split("fingerprint=").nth(1).unwrap_or_else(|| panic!("{log}"));
@@ -50,7 +56,7 @@ impl Office {
     }
 
     /// Makes a token at the socket; gives the file that it is in.
-    fn token(&self, name: &str, role: &str) -> String {
+    pub fn token(&self, name: &str, role: &str) -> String {
         let made = self.world.meshd(&["api-token", "create", name, "--role", role, "--reason", "a test"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let file = self.world.path(name);
@@ -71,12 +77,17 @@ impl Office {
 
     /// What another program is answered, heads and bodies, all over one connection.
     fn curl(&self, header: &str, path: &str) -> String {
+        ok(self.curl_output(header, &format!("/v1/{path}")))
+    }
+
+    /// The same for any path; curl fails after 5 seconds.
+    pub fn curl_output(&self, header: &str, path: &str) -> Output {
         let mut command = Command::new("curl");
-        command.args(["--silent", "--include", "--insecure", "--tlsv1.3", "--header", header]);
-        command.arg(format!("https://{ADMIN}:{PORT}/v1/{path}"));
+        command.args(["--silent", "--include", "--insecure", "--tlsv1.3", "--max-time", "5", "--header", header]);
+        command.arg(format!("https://{ADMIN}:{PORT}{path}"));
         let child =
             self.desk.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
-        ok(child.wait_with_output().unwrap())
+        child.wait_with_output().unwrap()
     }
 
     fn refused(&self, token_file: &str, args: &[&str]) -> String {

@@ -2,5 +2,6 @@
 
 mod fencing;
 mod https;
+pub mod https;
 mod process;
 mod service;

@@ -68,6 +68,7 @@ pub struct Central {
     changed: Notify,
     links: Mutex<Vec<mpsc::Sender<LinkCommand>>>,
     approved: watch::Sender<bool>,
+    revoked: watch::Sender<bool>,
     offline_after: Duration,
 }
 
@@ -120,6 +121,10 @@ impl AgentPlane for Central {
 
     fn honours(&self, _: &Peer) -> bool {
         true
+    }
+
+    async fn revoked(&self, _: NodeId) {
+        self.revoked.subscribe().wait_for(|revoked| *revoked).await.expect("the fake lives");
     }
 
     async fn distrusted(&self, _: IpAddr) {}
@@ -201,6 +206,15 @@ impl Fake {
 
     /// One that gives up a link after this silence, and whose certificates live so long.
     pub async fn start_with(offline_after: Duration, life: Duration) -> Self {
+        Self::start_within(agent::Limits::default(), offline_after, life).await
+    }
+
+    /// One with room for 64 connections: 16 that arrive, 8 that wait, and 40 of nodes.
+    pub async fn start_small() -> Self {
+        Self::start_within(agent::Limits { connections: 64 }, OFFLINE_AFTER, meshd::trust::NODE_CERT_LIFE).await
+    }
+
+    async fn start_within(limits: agent::Limits, offline_after: Duration, life: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = Timestamp::from_millis(since.as_millis() as i64);
@@ -214,12 +228,13 @@ impl Fake {
             changed: Notify::new(),
             links: Mutex::default(),
             approved: watch::channel(false).0,
+            revoked: watch::channel(false).0,
             offline_after,
         });
         let listener = bind::tcp(Service::Agent, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
-        let running = tokio::spawn(agent::run(Arc::clone(&central), listener, shutdown.clone()));
+        let running = tokio::spawn(agent::run(limits, Arc::clone(&central), listener, shutdown.clone()));
         let ca_pem = authority.roots_pem().to_owned();
         Fake { address, ca_pem, authority, central, shutdown, running, _dir: dir }
     }
@@ -254,6 +269,19 @@ impl Fake {
 
     pub fn approve(&self) {
         self.central.approved.send_replace(true);
+    }
+
+    /// Takes back the credentials of every node.
+    pub fn revoke(&self) {
+        self.central.revoked.send_replace(true);
+    }
+
+    /// Gives the newest link more to say than its connection takes while nobody reads.
+    pub fn flood(&self) {
+        let newest = self.central.links.lock().expect("not poisoned").last().cloned().expect("a link");
+        let goodbye = || FromCentral::Goodbye { reason: "x".repeat(512 * 1024), retry_after_s: None };
+        let sent = (0..64).take_while(|_| newest.try_send(LinkCommand::Send(goodbye())).is_ok()).count();
+        assert!(sent >= 48, "{sent} messages");
     }
 
     /// Sends a command to the newest link.

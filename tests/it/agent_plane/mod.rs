@@ -4,9 +4,11 @@ mod fake;
 mod walk;
 
 use fake::{Fake, Node, Seen, deadline};
+use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::{
+    id::BootSessionId,
     trust::CertificateAuthority,
-    wire::{self, ErrorBody, FromAgent, FromCentral, Heartbeat, RenewRequest},
+    wire::{self, ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -15,6 +17,7 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_tungstenite::tungstenite::Message;
 
 /// TLS of a client that trusts an authority, with these versions.
 fn client(ca_pem: &str, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
@@ -200,4 +203,47 @@ async fn a_probe_is_answered_by_a_live_link_and_a_stop_says_goodbye() {
     answered.expect("answered");
     let (goodbye, ()) = tokio::join!(node.hear(), fake.stop());
     assert!(matches!(goodbye, Some(FromCentral::Goodbye { retry_after_s: Some(_), .. })), "{goodbye:?}");
+}
+
+#[tokio::test]
+async fn a_link_of_a_revoked_node_ends_though_the_node_reads_nothing() {
+    let fake = Fake::start().await;
+    let key = fake::key();
+    let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+    let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
+    node.hello(fake::NODE).await;
+    assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
+    fake.flood();
+    fake.revoke();
+    // Far less than the time in which a silent link is given up.
+    let down = tokio::time::timeout(Duration::from_secs(10), fake.wait(|seen| seen.contains(&Seen::Down)));
+    down.await.expect("at once");
+    fake.stop().await;
+}
+
+#[tokio::test]
+async fn waiting_nodes_find_a_place_among_idle_connections() {
+    let fake = Fake::start_small().await;
+    let mut idle = Vec::new();
+    for _ in 0..24 {
+        let mut stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
+        stream.write_all(upgrade(wire::PENDING_PATH).as_bytes()).await.expect("sent");
+        stream.flush().await.expect("sent");
+        idle.push(stream);
+    }
+    let waits = async {
+        let stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
+        let url = format!("wss://{}{}", wire::SERVER_NAME, wire::PENDING_PATH);
+        let (mut socket, _) = tokio_tungstenite::client_async(url, stream).await.map_err(|error| error.to_string())?;
+        let (version, session) = (wire::VERSION, BootSessionId([1; 12]));
+        let csr_pem = fake::csr(&fake::key());
+        let hello = PendingHello { version, node: fake.node(), session, csr_pem, facts: Default::default() };
+        let hello = serde_json::to_string(&hello).expect("plain");
+        socket.send(Message::Text(hello.into())).await.map_err(|error| error.to_string())?;
+        socket.next().await.expect("an answer").map_err(|error| error.to_string())
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("in time").expect("a place");
+    assert!(told.to_text().is_ok_and(|text| text.contains("waiting")), "{told:?}");
+    drop(idle);
+    fake.stop().await;
 }

@@ -205,7 +205,12 @@ overlays = ["motd"]
 
     /// Starts meshd and waits until it answers.
     pub fn start(&mut self) {
-        self.daemon = Some(self.central.spawn(&mut self.serve()).unwrap());
+        self.start_with(&[]);
+    }
+
+    /// Starts meshd with these variables in its environment.
+    pub fn start_with(&mut self, environment: &[(&str, String)]) {
+        self.daemon = Some(self.spawn(environment));
         eventually("meshd serves", || {
             let status = self.daemon.as_mut().unwrap().try_wait().unwrap();
             assert!(status.is_none(), "meshd ended: {status:?}\n{}", self.log_text());

@@ -5,7 +5,7 @@ mod limits;
 mod overlay;
 
 use super::outlet::Patience;
-use super::server::{Limits, run_within};
+use super::server::{Limits, run};
 use super::*;
 use crate::boot::{Endpoint, QueryError, ScriptRequest};
 use crate::config::Delivery;
@@ -151,7 +151,7 @@ impl Server {
             bind::tcp(Service::Http, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("port 0 is free");
         let at = listener.local_addr().expect("it is bound");
         let shutdown = CancellationToken::new();
-        let running = tokio::spawn(run_within(limits, plane, listener, shutdown.clone()));
+        let running = tokio::spawn(run(limits, plane, listener, shutdown.clone()));
         Server { at, events, shutdown, running }
     }
 

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(super) const LIMITS: Limits = Limits { transfers: 8, per_address: 8, window_bytes: 1 << 20 };
+pub(super) const LIMITS: Limits = Limits { transfers: 8, window_bytes: 1 << 20 };
 pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 7), 2070);
 /// One way through the network.
 const TRIP: Duration = Duration::from_micros(100);
@@ -218,7 +218,8 @@ proptest! {
     #[test]
     fn a_transfer_survives_loss_copies_and_disorder_with_the_right_bytes(
         length in 0usize..40_000,
-        block in prop_oneof![Just(8usize), Just(512), Just(1468)],
+        // With smaller blocks such a network is slower than the minimum rate.
+        block in prop_oneof![Just(256usize), Just(512), Just(1468)],
         window in 1u64..=64,
         fates in prop::collection::vec(fate(), 23..97),
     ) {

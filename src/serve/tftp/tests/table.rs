@@ -139,7 +139,7 @@ fn the_timeout_that_a_client_chose_is_kept_to_and_bounded() {
 
 #[test]
 fn forged_requests_displace_each_other_and_never_a_client_that_reads() {
-    let limits = Limits { transfers: 4, per_address: 4, window_bytes: 1 << 20 };
+    let limits = Limits { transfers: 4, window_bytes: 1 << 20 };
     let mut table = Table::new(limits);
     table.ask(CLIENT, "blksize 512 ");
     table.send(CLIENT, &ack(0));
@@ -152,19 +152,81 @@ fn forged_requests_displace_each_other_and_never_a_client_that_reads() {
 }
 
 #[test]
-fn one_address_cannot_take_the_whole_table_and_a_full_one_is_silent() {
-    let limits = Limits { transfers: 4, per_address: 2, window_bytes: 1 << 20 };
-    let mut table = Table::new(limits);
-    for port in 1..=3 {
-        assert_eq!(table.ask(client(1, port), "tsize 0 ").len(), usize::from(port <= 2));
+fn stalled_transfers_make_room_for_new_clients() {
+    let mut table = Table::new(Limits { transfers: 4096, window_bytes: 32 << 20 });
+    // As in the experiment: blocks of 8 bytes, a timeout of a minute, one acknowledgement, and silence.
+    for port in 1..=4200 {
+        let options = "blksize 8 timeout 60 ";
+        table.ask(client(1, port), options);
+        table.send(client(1, port), &ack(0));
     }
-    for host in 2..=4 {
-        table.ask(client(host, 1), "tsize 0 ");
+    table.pass(Duration::from_secs(1));
+    for host in 2..=100 {
+        assert_eq!(table.ask(client(host, 1), "blksize 512 ").len(), 1, "host {host} is answered");
+        assert_eq!(table.send(client(host, 1), &ack(0)).len(), 1, "host {host} reads");
+        table.pass(Duration::from_millis(10));
+    }
+    assert!(table.engine.len() <= 4096);
+    for host in 2..=100 {
+        assert_eq!(table.send(client(host, 1), &ack(1)).len(), 1, "host {host} keeps its place");
+    }
+}
+
+#[test]
+fn stalled_transfers_of_forged_addresses_make_room_too() {
+    let mut table = Table::new(Limits { transfers: 64, window_bytes: 32 << 20 });
+    for host in 100..164 {
+        table.ask(client(host, 1), "blksize 8 timeout 60 ");
         table.send(client(host, 1), &ack(0));
-        table.send(client(1, u16::from(host) - 1), &ack(0));
     }
+    table.pass(Duration::from_secs(1));
+    assert_eq!(table.ask(CLIENT, "blksize 512 ").len(), 1);
+    // Requests with forged senders in between do not displace the new client.
+    for port in 1..10 {
+        table.ask(client(200, port), "");
+    }
+    assert_eq!(table.send(CLIENT, &ack(0)).len(), 1);
+}
+
+#[test]
+fn a_full_table_of_clients_that_read_is_silent_and_one_with_too_many_gives() {
+    let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
+    for host in 1..=4 {
+        table.ask(client(host, 1), "blksize 512 ");
+        table.send(client(host, 1), &ack(0));
+    }
+    for number in 1..=3 {
+        table.now += Duration::from_millis(400);
+        (1..=4).for_each(|host| drop(table.send(client(host, 1), &ack(number))));
+    }
+    assert!(table.ask(client(9, 1), "").is_empty());
     assert!(matches!(table.out.happened.last(), Some(Happened::Full { .. })), "{:?}", table.out.happened.last());
+    // One address may have everything while nobody else wants it; then it gives, however fast it reads.
+    let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
+    for port in 1..=4 {
+        assert_eq!(table.ask(client(1, port), "blksize 512 ").len(), 1);
+        table.send(client(1, port), &ack(0));
+    }
+    for number in 1..=3 {
+        table.now += Duration::from_millis(400);
+        (1..=4).for_each(|port| drop(table.send(client(1, port), &ack(number))));
+    }
+    assert_eq!(table.ask(client(9, 1), "").len(), 1);
     assert_eq!(table.engine.len(), 4);
+}
+
+#[test]
+fn a_client_that_trickles_loses_its_transfer_whatever_it_sends() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "blksize 8 timeout 60 ");
+    table.send(CLIENT, &ack(0));
+    let mut answered = 0;
+    for number in 1..=120 {
+        table.pass(Duration::from_secs(1));
+        answered += table.send(CLIENT, &ack(number)).len();
+    }
+    assert_eq!(table.engine.len(), 0);
+    assert!((60..70).contains(&answered), "{answered} blocks of 8 bytes in two minutes");
 }
 
 #[test]

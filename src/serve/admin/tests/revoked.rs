@@ -1,0 +1,161 @@
+//! A token that is revoked or of a lesser role: what goes on over its connection, also if the client does not read or write.
+
+use super::*;
+use crate::id::ApiTokenName;
+use crate::serve::central::{ConsoleFrame, Sitting};
+use crate::serve::{
+    admin::{
+        Plane,
+        auth::{self, Caller, From},
+        connection::{Conversation, converse},
+        consoles::carry,
+        routes,
+    },
+    limiter::{ConnectionLimiter, Source},
+};
+use crate::trust::Role;
+use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
+use hyper_util::service::TowerToHyperService;
+use std::sync::Mutex;
+use tokio::{
+    io::{DuplexStream, duplex},
+    sync::mpsc,
+};
+use tokio_util::task::TaskTracker;
+
+/// More than the time that a revoked token has for a last answer.
+const SOON: Duration = Duration::from_secs(3);
+/// What the wire takes while the client does not read, in bytes.
+const WIRE: usize = 256;
+
+/// A client with a token, and the server's side of its connection.
+struct Client {
+    wire: DuplexStream,
+    served: JoinHandle<()>,
+    name: ApiTokenName,
+}
+
+impl Client {
+    /// Sends a request with a new token of this role.
+    async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
+        let name: ApiTokenName = format!("{role}").parse().expect("a name");
+        let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenCreate);
+        let (text, _) = fixture.central.create_api_token(name.clone(), role, None, &by).await.expect("made");
+        let (mut wire, end) = duplex(WIRE);
+        let from = std::net::IpAddr::from([10, 78, 0, 2]);
+        let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
+        let plane = Plane {
+            central: fixture.central.clone(),
+            told: Ipv4Addr::LOCALHOST,
+            metrics: Metrics::install(),
+            shutdown: fixture.stop.clone(),
+            failures: auth::Failures::default(),
+            under_way: Default::default(),
+            tasks: TaskTracker::new(),
+        };
+        let mut origin = Extensions::new();
+        origin.insert(From(from));
+        let (router, conversation) = (routes::router(plane), Conversation::new(permit));
+        let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
+        let served = tokio::spawn(converse(end, router, origin, conversation.clone(), central, stop));
+        let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());
+        let head = format!("{head}content-type: application/json\r\n{body}");
+        wire.write_all(head.as_bytes()).await.expect("it listens");
+        tokio::time::timeout(Duration::from_secs(60), conversation.has_a_caller()).await.expect("in time");
+        Client { wire, served, name }
+    }
+
+    async fn is_cut_off_by_revocation(self, fixture: &Fixture) -> DuplexStream {
+        let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenRevoke);
+        fixture.central.revoke_api_token(self.name, &by).await.expect("revoked");
+        tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
+        self.wire
+    }
+
+    async fn answer(mut self) -> String {
+        let mut text = vec![0; 4096];
+        let mut length = 0;
+        while !String::from_utf8_lossy(&text[..length]).contains("correlation_id") {
+            let read = tokio::time::timeout(Duration::from_secs(60), self.wire.read(&mut text[length..])).await;
+            length += read.expect("in time").expect("an answer");
+        }
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
+    let fixture = Fixture::start().await;
+    for n in 0..20 {
+        fixture.record(&format!("{n} {}", "x".repeat(200))).await;
+    }
+    let mut client = Client::send(&fixture, Role::Viewer, "GET /v1/events?follow=true", "\r\n").await;
+    // The answer has begun; from here on the client reads nothing, and the server waits for it.
+    assert_eq!(client.wire.read_u8().await.expect("an answer"), b'H');
+    let mut wire = client.is_cut_off_by_revocation(&fixture).await;
+    let mut rest = Vec::new();
+    wire.read_to_end(&mut rest).await.expect("the end");
+    assert!(rest.len() <= WIRE, "no more than was on the wire: {}", rest.len());
+}
+
+#[tokio::test]
+async fn a_console_ends_with_its_token_though_nobody_reads_it() {
+    let fixture = Fixture::start().await;
+    let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenCreate);
+    let name: ApiTokenName = "desk".parse().expect("a name");
+    let made = fixture.central.create_api_token(name.clone(), Role::Operator, None, &by).await;
+    let caller = Caller::with(made.expect("made").1);
+    let ((show, shown), (typed, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
+    let sitting = Arc::new(Mutex::new(Some(Sitting { shown, typed })));
+    let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
+    let console = get(async move |upgrade: WebSocketUpgrade| {
+        let sitting = sitting.lock().expect("not poisoned").take().expect("once");
+        upgrade.on_upgrade(async move |socket| carry(socket, sitting, &central, &caller, &stop).await)
+    });
+    let (wire, end) = duplex(WIRE);
+    let router = TowerToHyperService::new(Router::new().route("/", console));
+    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(end), router);
+    tokio::spawn(serving.with_upgrades());
+    let (socket, _) = tokio_tungstenite::client_async("ws://x/", wire).await.expect("upgraded");
+    // The client reads nothing from here on. Four fit into the channel: with the fifth the server waits for the client.
+    for _ in 0..5 {
+        show.send(ConsoleFrame::Bytes(vec![b'x'; 64 * 1024].into())).await.expect("it is shown");
+    }
+    fixture.central.revoke_api_token(name, &by).await.expect("revoked");
+    let ended = tokio::time::timeout(SOON, typing.recv()).await.expect("the console ends");
+    assert!(ended.is_none() && show.is_closed());
+    drop(socket);
+}
+
+#[tokio::test]
+async fn an_upload_ends_with_its_token_and_orders_nothing() {
+    let fixture = Fixture::start().await;
+    let path = format!("POST /v1/nodes/{}/vars", fixture.node);
+    let body = "content-length: 20\r\n\r\n{\"set\":{";
+    let client = Client::send(&fixture, Role::Operator, &path, body).await;
+    let mut wire = client.is_cut_off_by_revocation(&fixture).await;
+    let _ = wire.write_all(b"\"a\":\"b\"}}   ").await;
+    let (_, node) = fixture.get::<serde_json::Value>("GET", &format!("/v1/nodes/{}", fixture.node), "").await;
+    assert_eq!(node["vars"], serde_json::json!({}), "{node}");
+}
+
+#[tokio::test]
+async fn an_operator_orders_no_kernel_argument_that_grants_root() {
+    let fixture = Fixture::start().await;
+    let path = format!("POST /v1/nodes/{}/boot-once", fixture.node);
+    let order = async |role, arg: &str| {
+        let body = format!(r#"{{"kernel_args":["quiet","{arg}"]}}"#);
+        let body = format!("content-length: {}\r\n\r\n{body}", body.len());
+        Client::send(&fixture, role, &path, &body).await
+    };
+    let refused = order(Role::Operator, "ssh_key=http://10.77.0.66/key").await.answer().await;
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    for part in ["`ssh_key=http://10.77.0.66/key`", "role operator", "ask an admin"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    assert!(fixture.central.store().read(|model| model.node(fixture.node).is_some_and(|node| node.once.is_none())));
+    let mut admin = order(Role::Admin, "ssh_key=http://10.77.0.66/key").await;
+    let mut status = [0; 12];
+    admin.wire.read_exact(&mut status).await.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200");
+}

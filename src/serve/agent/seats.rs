@@ -1,0 +1,74 @@
+//! Connections of nodes that showed an honoured certificate: they count by node, apart from those of anybody.
+
+use crate::id::NodeId;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Most links and consoles of one node at once. One link is usual, and one console for each virtual machine that somebody looks at.
+const MAX_OF_NODE: usize = 64;
+
+/// Counts them.
+pub(super) struct NodeSeats {
+    total: usize,
+    of_node: Mutex<BTreeMap<NodeId, usize>>,
+}
+
+/// Counts as one connection of a node until it is dropped.
+pub(super) struct NodeSeat {
+    seats: Arc<NodeSeats>,
+    node: NodeId,
+}
+
+impl NodeSeats {
+    /// `total` is the most of all nodes together.
+    pub(super) fn new(total: usize) -> Arc<Self> {
+        Arc::new(NodeSeats { total, of_node: Mutex::default() })
+    }
+
+    /// A seat for a connection of a node; `None` if the node or all nodes together have too many.
+    pub(super) fn take(self: &Arc<Self>, node: NodeId) -> Option<NodeSeat> {
+        let mut all = self.lock();
+        let taken: usize = all.values().sum();
+        let own = all.entry(node).or_default();
+        if *own >= MAX_OF_NODE || taken >= self.total {
+            return None;
+        }
+        *own += 1;
+        Some(NodeSeat { seats: Arc::clone(self), node })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
+        self.of_node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for NodeSeat {
+    fn drop(&mut self) {
+        let mut all = self.seats.lock();
+        if let Some(own) = all.get_mut(&self.node) {
+            *own -= 1;
+            if *own == 0 {
+                all.remove(&self.node);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_cannot_take_the_seats_of_others() {
+        let seats = NodeSeats::new(MAX_OF_NODE + 1);
+        let node = |text: &str| text.parse().expect("an ID");
+        let mut taken: Vec<_> = (0..MAX_OF_NODE).filter_map(|_| seats.take(node("aaaaaaaa"))).collect();
+        assert_eq!(taken.len(), MAX_OF_NODE);
+        assert!(seats.take(node("aaaaaaaa")).is_none());
+        let _other = seats.take(node("bbbbbbbb")).expect("one is left");
+        taken.pop();
+        assert!(seats.take(node("bbbbbbbb")).is_some());
+    }
+}

@@ -1,0 +1,128 @@
+//! One host opens more connections than there are files, or than an API has places. Every API goes on answering.
+
+use super::client::{Attacker, Identity};
+use crate::admin::https::{ADMIN, Office, PORT};
+use crate::world::{CENTRAL, World, tftp};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+/// An answer that takes longer is none: idle connections are given up after 10 seconds anyhow.
+const SOON: Duration = Duration::from_secs(5);
+/// Files that meshd may open in these tests; what Linux gives a program that does not ask.
+const FILES: usize = 1024;
+
+/// Opens idle connections until there are so many, or the other side takes no more at once.
+fn idle(world: &World, to: &str, count: usize) -> Vec<TcpStream> {
+    let to: SocketAddr = to.parse().unwrap();
+    let open = || (0..count).map_while(|_| TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok()).collect();
+    world.nodes.inside(open).unwrap()
+}
+
+/// The beginning of the answer to a plain HTTP request, if it comes soon.
+fn answer(world: &World, to: &str, path: &str) -> std::io::Result<String> {
+    let to: SocketAddr = to.parse().unwrap();
+    world
+        .nodes
+        .inside(|| {
+            let mut stream = TcpStream::connect_timeout(&to, SOON)?;
+            stream.set_read_timeout(Some(SOON))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+            let mut head = [0; 12];
+            stream.read_exact(&mut head)?;
+            Ok(String::from_utf8_lossy(&head).into_owned())
+        })
+        .unwrap()
+}
+
+/// The test itself needs more files than Linux gives a program that does not ask.
+fn raise_own_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(8192, |most| most.min(8192));
+    if current.is_some_and(|current| current < wanted) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).unwrap();
+    }
+}
+
+fn small_world() -> World {
+    raise_own_limit();
+    let mut world = World::prepared("auto");
+    world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
+    world.start_with(&[("MESHD_OPEN_FILES", FILES.to_string())]);
+    world
+}
+
+#[test]
+fn idle_connections_to_one_api_take_no_descriptors_from_the_others() {
+    let world = small_world();
+    let held = idle(&world, &format!("{CENTRAL}:8443"), FILES + 500);
+    assert!(held.len() > FILES, "only {} connections", held.len());
+    for _ in 0..3 {
+        let answered = answer(&world, &format!("{CENTRAL}:8080"), "/boot.ipxe").unwrap();
+        assert_eq!(answered, "HTTP/1.1 200", "the boot API answers");
+    }
+    let status = world.meshd(&["status"]);
+    assert!(status.status.success(), "the admin API answers: {}", String::from_utf8_lossy(&status.stderr));
+    drop(held);
+}
+
+#[test]
+fn a_node_reaches_the_agent_api_while_one_host_holds_idle_connections() {
+    let world = small_world();
+    let attacker = Attacker::new(&world);
+    let held = idle(&world, &format!("{CENTRAL}:8443"), FILES);
+    let begun = Instant::now();
+    let (status, _) = attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
+    assert_eq!(status, 404);
+    assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+    drop(held);
+}
+
+#[test]
+fn a_machine_reads_by_tftp_while_one_host_stalls_4200_transfers() {
+    let world = small_world();
+    world.nodes.ip(&["address", "add", "10.77.0.67/24", "dev", "eth0"]).unwrap();
+    // As many for each worker of the server.
+    let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8));
+    let central: Ipv4Addr = CENTRAL.parse().unwrap();
+    let stall = || -> std::io::Result<UdpSocket> {
+        let socket = UdpSocket::bind("10.77.0.66:0")?;
+        socket.set_read_timeout(Some(SOON))?;
+        socket.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0", (central, 69))?;
+        let (_, from) = socket.recv_from(&mut [0; 64])?;
+        socket.send_to(&[0, 4, 0, 0], from)?;
+        Ok(socket)
+    };
+    let held: Vec<_> = world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
+    assert!(held.len() >= 4096 * workers, "{} transfers", held.len());
+    let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into()))).unwrap();
+    assert_eq!(read.unwrap().len(), 70_001);
+    drop(held);
+}
+
+#[test]
+fn connections_without_a_token_do_not_block_the_admin_api() {
+    let office = Office::open();
+    let at = SocketAddr::from((ADMIN.parse::<Ipv4Addr>().unwrap(), PORT));
+    // From eight addresses: none of them has many.
+    for host in 10..18 {
+        office.desk.ip(&["address", "add", &format!("10.78.0.{host}/24"), "dev", "eth0"]).unwrap();
+    }
+    let open = || {
+        let connect = |number: u8| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+            socket.bind(&SocketAddr::from(([10, 78, 0, 10 + number % 8], 0)).into())?;
+            socket.connect_timeout(&at.into(), SOON)?;
+            Ok::<_, std::io::Error>(socket)
+        };
+        (0..200).map(connect).collect::<Result<Vec<_>, _>>()
+    };
+    let held = office.desk.inside(open).unwrap().unwrap();
+    let output = office.curl_output("X-Nothing: 1", "/v1/status");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("401"), "{:?}: {said}", output.status);
+    drop(held);
+}
