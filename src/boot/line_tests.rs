@@ -106,7 +106,7 @@ fn the_line_is_bounded_and_who_does_not_fit_is_told_to_come_again() {
 }
 
 #[test]
-fn unknown_machines_hold_a_part_of_the_places_and_never_those_of_approved_ones() {
+fn unknown_machines_hold_a_part_of_the_places_approved_ones_the_rest() {
     let mut line = Line::new(256);
     for number in 0..1000 {
         line.ask(at(10), mac(number), Standing::Unknown);
@@ -148,7 +148,7 @@ fn an_unknown_machine_that_only_asks_is_given_up() {
 }
 
 #[test]
-fn a_machine_that_is_approved_while_it_waits_or_loads_is_no_longer_unknown() {
+fn a_machine_approved_while_it_waits_or_loads_is_not_unknown() {
     let mut line = Line::new(4);
     line.ask(at(0), mac(1), Standing::Unknown);
     assert_eq!(place(line.ask(at(0), mac(2), Standing::Unknown)), 1);

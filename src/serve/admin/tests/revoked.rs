@@ -65,7 +65,7 @@ impl Client {
         Client { wire, served, name }
     }
 
-    async fn is_cut_off_by_revocation(self, fixture: &Fixture) -> DuplexStream {
+    async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
         let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenRevoke);
         fixture.central.revoke_api_token(self.name, &by).await.expect("revoked");
         tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
@@ -92,7 +92,7 @@ async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
     let mut client = Client::send(&fixture, Role::Viewer, "GET /v1/events?follow=true", "\r\n").await;
     // The answer has begun; from here on the client reads nothing, and the server waits for it.
     assert_eq!(client.wire.read_u8().await.expect("an answer"), b'H');
-    let mut wire = client.is_cut_off_by_revocation(&fixture).await;
+    let mut wire = client.end_by_revocation(&fixture).await;
     let mut rest = Vec::new();
     wire.read_to_end(&mut rest).await.expect("the end");
     assert!(rest.len() <= WIRE, "no more than was on the wire: {}", rest.len());
@@ -133,7 +133,7 @@ async fn an_upload_ends_with_its_token_and_orders_nothing() {
     let path = format!("POST /v1/nodes/{}/vars", fixture.node);
     let body = "content-length: 20\r\n\r\n{\"set\":{";
     let client = Client::send(&fixture, Role::Operator, &path, body).await;
-    let mut wire = client.is_cut_off_by_revocation(&fixture).await;
+    let mut wire = client.end_by_revocation(&fixture).await;
     let _ = wire.write_all(b"\"a\":\"b\"}}   ").await;
     let (_, node) = fixture.get::<serde_json::Value>("GET", &format!("/v1/nodes/{}", fixture.node), "").await;
     assert_eq!(node["vars"], serde_json::json!({}), "{node}");

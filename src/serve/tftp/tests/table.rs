@@ -189,7 +189,7 @@ fn stalled_transfers_of_forged_addresses_make_room_too() {
 }
 
 #[test]
-fn a_full_table_of_clients_that_read_is_silent_and_one_with_too_many_gives() {
+fn a_full_table_of_readers_is_silent_and_one_with_too_many_gives() {
     let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
     for host in 1..=4 {
         table.ask(client(host, 1), "blksize 512 ");
