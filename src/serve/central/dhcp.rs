@@ -183,7 +183,9 @@ fn current_session(
     };
     if session.mark(stage, now) {
         let reached = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
-        tx.event(reached.of_node(session.node).in_session(session.id));
+        // Before its script a known machine is known by its card: its events count as its own.
+        let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+        tx.event(reached.of_node(node).in_session(session.id));
     }
     if seen.exchange != Exchange::Os {
         session.refreshed_at = now;

@@ -77,6 +77,7 @@ fn is_routine(condition: ConditionKind) -> bool {
             | ConditionKind::CheckFailed
             | ConditionKind::ImageMissing
             | ConditionKind::RenderFailed
+            | ConditionKind::AgentOutdated
     )
 }
 
