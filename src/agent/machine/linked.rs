@@ -19,7 +19,7 @@ pub(super) struct Linked {
     pub(super) silent_at: Duration,
     pub(super) next_check: Option<Duration>,
     /// Verdicts and resources as they were told last.
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<Box<Told>>,
     /// When they are told again in any case.
     pub(super) tell_again: Duration,
     pub(super) ask_renewal_at: Duration,

@@ -363,10 +363,10 @@ impl Machine {
         let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
         link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
         let told = (verdicts, report.resources.clone());
-        if asked.is_none() && link.told.as_ref() == Some(&told) && now.timer < link.tell_again {
+        if asked.is_none() && link.told.as_deref() == Some(&told) && now.timer < link.tell_again {
             return actions;
         }
-        link.told = Some(told);
+        link.told = Some(Box::new(told));
         link.tell_again = now.timer + TELL_AGAIN;
         report.asked = asked;
         actions.push(Action::Say(FromAgent::Checks(Box::new(report))));

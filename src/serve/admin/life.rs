@@ -97,7 +97,7 @@ async fn fence(
     let Fence { confirm } = body(order)?;
     let id = central.resolve(&node)?;
     let name = shown(&central, id)?.0.name;
-    if confirm != name.to_string() && fail::defends("fence-confirmation") {
+    if confirm != name && fail::defends("fence-confirmation") {
         return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
     }
     central.fence(id, &by).await?;
