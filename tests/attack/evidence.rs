@@ -27,6 +27,8 @@ fn forged(number: u32) -> DhcpStep {
         arch: None,
         address,
         lease: None,
+        discovered: true,
+        relay_port: None,
     })
 }
 
