@@ -112,7 +112,8 @@ fn full_disk_makes_status_and_healthz_say_not_ready() {
     let (world, disk, id) = world();
     let health = || {
         let url = "http://10.77.0.1:8080/healthz";
-        let answer = world.nodes.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        let host = PxeNode::new(&world, 1).host();
+        let answer = host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
         (answer.status, answer.text())
     };
     let status = || {
