@@ -74,6 +74,9 @@ pub struct BootSession {
     /// Where the machine is plugged in behind a relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
+    /// A relay passes its DHCP packets on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_relayed: bool,
     /// It was ended, because its address changed in a way that its own machine does not cause. Nothing is given in it any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
@@ -154,6 +157,7 @@ impl BootSession {
             reboot_ordered: false,
             looping: false,
             relay_port: None,
+            is_relayed: false,
             ended: false,
         };
         session.mark(stage, now);

@@ -113,6 +113,7 @@ impl Node {
         self.held_because.clone_from(&old.held_because);
         self.released_at = old.released_at;
         self.relay_port.clone_from(&old.relay_port);
+        self.is_local = old.is_local;
         self.units.clone_from(&old.units);
         self.once.clone_from(&old.once);
     }
@@ -125,6 +126,7 @@ impl Node {
         if has(ConditionKind::RelayPortChanged) {
             // It was moved: its next enrolment says where to.
             self.relay_port = None;
+            self.is_local = false;
         }
         let seen = [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
         let seen = seen.into_iter().chain(ConditionKind::ALARMS);

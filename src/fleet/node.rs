@@ -103,6 +103,9 @@ pub struct Node {
     /// Where it is plugged in behind a relay, as it was when it enrolled; `None` on a local segment, or where relays do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
+    /// It enrolled on a local segment: no relay speaks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_local: bool,
 }
 
 /// Something for the next boot only. It is used up by the boot session whose script had it, however often that asks.
@@ -180,6 +183,7 @@ impl Node {
             pinned: None,
             told: None,
             relay_port: None,
+            is_local: false,
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {

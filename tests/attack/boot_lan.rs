@@ -85,6 +85,7 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
         lease: None,
         discovered: true,
         relay_port: None,
+        is_relayed: false,
     };
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.

@@ -97,6 +97,17 @@ fn claim(thief: &PxeNode<'_>) {
     host.ip(&["link", "set", "eth0", "up"]).unwrap();
 }
 
+/// The stranger has the victim's address. The worst case: the victim is silent, so nobody else answers for it.
+fn take_over_address<'w>(world: &'w World, victim: &PxeNode<'_>) -> PxeNode<'w> {
+    let own = victim.address.get().unwrap();
+    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
+    let thief = stranger(world);
+    thief.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    thief.address.set(Some(own));
+    claim(&thief);
+    thief
+}
+
 /// An alarm stays until an operator clears it.
 fn assert_alarm_persists(world: &World) {
     let node = world.wait_for_phase("online");
@@ -156,13 +167,7 @@ fn arp_claim_of_an_address_gets_neither_script_nor_overlay() {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);
     let url = victim.power_on().unwrap().overlay().expect("a capability");
-    let own = victim.address.get().unwrap();
-    // The worst case: the victim is silent, so nobody else answers for its address.
-    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
-    let thief = stranger(&world);
-    thief.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
-    thief.address.set(Some(own));
-    claim(&thief);
+    let thief = take_over_address(&world, &victim);
     let script = thief.get(&victim.script_url()).unwrap().text();
     assert!(Script(script.clone()).overlay().is_none(), "the stranger got a boot: {script}");
     let events = world.events("boot_impersonated");
@@ -184,12 +189,7 @@ fn arp_claim_of_an_address_gets_no_overlay() {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);
     let url = victim.power_on().unwrap().overlay().expect("a capability");
-    let own = victim.address.get().unwrap();
-    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
-    let thief = stranger(&world);
-    thief.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
-    thief.address.set(Some(own));
-    claim(&thief);
+    let thief = take_over_address(&world, &victim);
     assert_eq!(thief.get(&url).unwrap().status, 404, "a capability that was read on the wire");
     assert_eq!(thief.head(&url).unwrap().status, 404);
 }
@@ -224,6 +224,7 @@ fn heard(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpStep {
         lease: None,
         discovered,
         relay_port: None,
+        is_relayed: false,
     })
 }
 
@@ -296,7 +297,8 @@ async fn card_of_a_node_that_answers_arp_is_not_taken() {
     rig.pass(Duration::from_secs(300)).await;
     assert_eq!(rig.node(id).phase, Phase::Offline);
     rig.wire.put(victim.address, victim.mac);
-    let mut thief = impostor(&rig, &victim);
+    // With the node's own address it would be the thief who answers.
+    let mut thief = Machine { address: FREE, ..impostor(&rig, &victim) };
     thief.boot(Stage::Script).await;
     assert!(thief.script.contains("id_collision"), "{}", thief.script);
     assert!(rig.node(id).fingerprint.macs.contains(&victim.mac), "the card stays the node's");

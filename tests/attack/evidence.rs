@@ -29,6 +29,7 @@ fn forged(number: u32) -> DhcpStep {
         lease: None,
         discovered: true,
         relay_port: None,
+        is_relayed: false,
     })
 }
 

@@ -37,7 +37,7 @@ impl Central {
         });
         let is_near = match other_card {
             // Only a machine with another card has to prove that the known one is gone.
-            Some(known) => asked.link_is_live || self.is_present(&known).await,
+            Some(known) => asked.link_is_live || self.is_present(&known, asked.from).await,
             None => asked.link_is_live,
         };
         let order = |who| By::new(who, Verb::Approve, self.new_correlation());
@@ -113,7 +113,7 @@ impl Central {
         let (id, mac) = (sighting.node_id(), sighting.mac);
         let other = self.store.read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
-        let is_there = other.mac == mac && (self.probe(other.id).await || self.is_present(&other).await);
+        let is_there = other.mac == mac && (self.probe(other.id).await || self.is_present(&other, asked.from).await);
         if is_there {
             let detail = format!("MAC {mac} is that of node {}, which is there", other.id);
             self.collide(other.id, sighting, asked, &detail, false).await;

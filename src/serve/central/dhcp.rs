@@ -26,6 +26,8 @@ pub struct DhcpSeen {
     pub discovered: bool,
     /// Where the relay says that the machine is plugged in.
     pub relay_port: Option<RelayPort>,
+    /// A relay passed it on.
+    pub is_relayed: bool,
 }
 
 /// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
@@ -191,6 +193,7 @@ fn current_session(
         session.refreshed_at = now;
     }
     session.address = seen.address.or(session.address);
+    session.is_relayed = seen.is_relayed;
     session.relay_port = seen.relay_port.clone().or(session.relay_port);
     session.uuid = seen.uuid.or(session.uuid);
     if seen.exchange == Exchange::Firmware || session.arch.is_none() {

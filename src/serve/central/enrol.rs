@@ -77,7 +77,7 @@ impl Central {
         // A token that was used, or is another node's, is an alarm that says more.
         let is_first_use = !known.is_manual() && known.used.is_none() && known.node == request.node;
         if let Some(node) = node.as_ref().filter(|_| is_first_use && fail::defends("enrol-neighbour"))
-            && let Err(wire) = self.check_node_neighbour(from, node)
+            && let Err(wire) = self.check_node_neighbour(from, node).await
         {
             return Err(self.enrol_refused(&request, from, None, Why::OtherMachine(wire)).await);
         }
@@ -296,10 +296,13 @@ impl From<StoreError> for Refused {
 /// Writes a certificate down: it is the only one that is honoured from now on.
 pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, now: Timestamp) {
     let mut change = None;
-    let port = tx.session(session).and_then(|session| session.relay_port.clone());
+    let boot = tx.session(session).cloned();
+    let is_local = boot.as_ref().is_some_and(|boot| boot.address.is_some() && !boot.is_relayed);
+    let port = boot.and_then(|boot| boot.relay_port);
     tx.edit_node(id, |node| {
         node.certificates = vec![listed(issued)];
         // The first one counts until an operator says otherwise: whoever comes later may be somebody else.
+        node.is_local |= is_local && node.relay_port.is_none();
         node.relay_port = node.relay_port.take().or(port);
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();

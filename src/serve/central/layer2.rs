@@ -3,7 +3,7 @@
 use super::{Central, Neighbour, admit::has_link, alarm::Alarm};
 use crate::fail;
 use crate::fleet::{ConditionKind, Node, RelayPort};
-use crate::id::MacAddr;
+use crate::id::{MacAddr, NodeId};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
@@ -12,20 +12,29 @@ use std::{
 impl Central {
     /// Refuses a request whose address is on a local segment and belongs to none of these network cards there. The error says who has
     /// it. Addresses behind a router are not looked at: their frames are the router's.
-    pub(super) fn check_neighbour(&self, from: Ipv4Addr, is_own: impl Fn(&MacAddr) -> bool) -> Result<(), String> {
+    pub(super) async fn check_neighbour(
+        &self,
+        from: Ipv4Addr,
+        is_own: impl Fn(&MacAddr) -> bool + Send,
+    ) -> Result<(), String> {
         match self.lan.neighbour(from) {
             Neighbour::Routed => Ok(()),
             Neighbour::Machine(mac) if is_own(&mac) => Ok(()),
             Neighbour::Machine(mac) => Err(format!("{from} belongs to {mac} on the wire")),
-            Neighbour::Unknown => Err(format!("nobody on the wire has {from}")),
+            // A full table forgets neighbours that are there: the wire itself is asked.
+            Neighbour::Unknown => {
+                let holders = self.lan.holders(from).await;
+                let is_own_alone = !holders.is_empty() && holders.iter().all(is_own);
+                is_own_alone.then_some(()).ok_or_else(|| format!("nobody on the wire has {from}"))
+            }
         }
     }
 
     /// The same for the node that an agent says it is.
-    pub(super) fn check_node_neighbour(&self, from: IpAddr, node: &Node) -> Result<(), String> {
+    pub(super) async fn check_node_neighbour(&self, from: IpAddr, node: &Node) -> Result<(), String> {
         match from {
             IpAddr::V4(from) => {
-                self.check_neighbour(from, |mac| *mac == node.mac || node.fingerprint.macs.contains(mac))
+                self.check_neighbour(from, |mac| *mac == node.mac || node.fingerprint.macs.contains(mac)).await
             }
             IpAddr::V6(_) => Ok(()),
         }
@@ -33,14 +42,15 @@ impl Central {
 
     /// True if the machine of this node is there, whatever somebody else says: its link was heard a moment ago, or its own network
     /// card answers for its address. A link that was lost by a restart of this process or a blip is as good as a live one.
-    pub(super) async fn is_present(&self, node: &Node) -> bool {
+    pub(super) async fn is_present(&self, node: &Node, asker: Ipv4Addr) -> bool {
         let is_near = has_link(node.phase) && self.silence(node.id) <= self.site().agent.offline_after;
         if is_near && fail::defends("boot-recent-link") {
             return true;
         }
         match node.address {
-            Some(IpAddr::V4(address)) if node.phase.is_admitted() && fail::defends("boot-arp-probe") => {
-                self.lan.holders(address).await.contains(&node.mac)
+            // For its own address whoever asks would answer.
+            Some(IpAddr::V4(address)) if address != asker && node.phase.is_admitted() => {
+                fail::defends("boot-arp-probe") && self.lan.holders(address).await.contains(&node.mac)
             }
             _ => false,
         }
@@ -51,7 +61,9 @@ impl Central {
         let (node, session) = self.store.read(|model| {
             (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
         });
-        self.alarm(Alarm { kind, node, session, cause: format!("DHCP by {who}"), detail }).await;
+        // Alarms of other machines must not use up those of this one.
+        let of = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
+        self.alarm(Alarm { kind, node, session, cause: format!("DHCP by {who} as {of}"), detail }).await;
     }
 
     /// The network cards of approved nodes: their addresses are never given to others.
@@ -78,8 +90,17 @@ impl Central {
         boots || node.is_some_and(|node| self.link_state(node).since.is_some())
     }
 
-    /// Returns the relay port that the node of a network card enrolled through.
-    pub fn relay_port_of(&self, mac: MacAddr) -> Option<RelayPort> {
-        self.store.read(|model| model.node_of_mac(mac).and_then(|node| node.relay_port.clone()))
+    /// Returns true for an approved node.
+    pub fn is_approved_node(&self, id: NodeId) -> bool {
+        self.store.read(|model| model.standing_for(id).is_some_and(|node| node.phase.is_admitted()))
+    }
+
+    /// Returns whether the node of a network card enrolled on a local segment, and its relay port. What is known is of the card that
+    /// the node boots from; other cards count where they boot.
+    pub fn attachment_of(&self, mac: MacAddr, boots: bool) -> Option<(bool, Option<RelayPort>)> {
+        self.store.read(|model| {
+            let node = model.node_of_mac(mac).filter(|node| boots || node.mac == mac)?;
+            (node.is_local || node.relay_port.is_some()).then(|| (node.is_local, node.relay_port.clone()))
+        })
     }
 }

@@ -84,7 +84,7 @@ impl Central {
             done: false,
         };
         let grant = transfer.grant;
-        if let Err(wire) = self.check_grant_neighbour(&grant, from) {
+        if let Err(wire) = self.check_grant_neighbour(&grant, from).await {
             return Err(self.used_elsewhere(&grant, from, wire).await);
         }
         let promise = lock(&self.promises).get(&grant.session).map(|promised| promised.rendered.clone());
@@ -113,7 +113,7 @@ impl Central {
     pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
         let probed = lock(&self.capabilities).probe(self.now(), capability, from);
         match probed {
-            Ok(grant) => match self.check_grant_neighbour(&grant, from) {
+            Ok(grant) => match self.check_grant_neighbour(&grant, from).await {
                 Ok(()) => Ok(()),
                 Err(wire) => Err(self.used_elsewhere(&grant, from, wire).await),
             },
@@ -125,9 +125,9 @@ impl Central {
     }
 
     /// The address of a capability must be its machine's on the wire too: another machine may have claimed it since.
-    fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), String> {
+    async fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), String> {
         let own = self.store.read(|model| model.session(grant.session).map(|session| session.mac));
-        self.check_neighbour(from, |mac| Some(*mac) == own || !fail::defends("overlay-neighbour"))
+        self.check_neighbour(from, |mac| Some(*mac) == own || !fail::defends("overlay-neighbour")).await
     }
 
     /// A capability in the hands of another machine that has taken the right address.

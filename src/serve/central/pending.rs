@@ -65,7 +65,10 @@ impl Central {
             return Err(PlaneError::Unauthorized);
         }
         let node = self.store.read(|model| model.node(hello.node).cloned());
-        let wire = node.map_or(Ok(()), |node| self.check_node_neighbour(from, &node));
+        let wire = match &node {
+            Some(node) => self.check_node_neighbour(from, node).await,
+            None => Ok(()),
+        };
         if own != Some(true) || wire.is_err() {
             let why = wire.err().unwrap_or_else(|| "which is not its own".to_owned());
             let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);

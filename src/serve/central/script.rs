@@ -103,7 +103,7 @@ impl Central {
         let now = self.now();
         let session = self.store.read(|model| model.newest_session(sighting.mac).cloned());
         let own = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
-        let wire = self.check_neighbour(from, |mac| *mac == sighting.mac || !fail::defends("boot-neighbour"));
+        let wire = self.check_neighbour(from, |mac| *mac == sighting.mac || !fail::defends("boot-neighbour")).await;
         if let (Some(own), Ok(())) = (own, &wire) {
             return Ok(own.clone());
         }

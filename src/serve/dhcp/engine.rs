@@ -11,11 +11,11 @@ use super::{
     note::Note,
     probe,
     request::{Kind, Request, Rival},
-    route::{Destination, Origin},
+    route::{Destination, Origin, PROXY_PORT},
     served::Served,
     turn::Turn,
 };
-use crate::config::{Link, Reservation, Segment};
+use crate::config::{DhcpMode, Link, Reservation, Segment};
 use crate::fail;
 use crate::fleet::Lease;
 use crate::id::{DenyList, MacAddr, Timestamp};
@@ -112,6 +112,8 @@ pub struct Engine {
     /// The segment of each interface.
     home: Vec<Option<usize>>,
     relays: BTreeMap<Ipv4Addr, usize>,
+    /// Clients of a relayed segment in proxy mode ask the proxy port by unicast, past their relay.
+    relays_proxy: bool,
     segments: Vec<Served>,
     /// Every address that meshd answers from.
     own: BTreeSet<Ipv4Addr>,
@@ -140,12 +142,15 @@ impl Engine {
             Link::Interface(_) => None,
         });
         let relays = relays.collect();
+        let is_relayed_proxy = |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
+        let relays_proxy = segments.iter().any(is_relayed_proxy);
         let serve = |segment: Segment| Served::new(segment, &own, &reservations);
         let segments = segments.into_iter().map(serve).collect();
         let mut engine = Engine {
             interfaces,
             home,
             relays,
+            relays_proxy,
             segments,
             own,
             cards: BTreeMap::new(),
@@ -215,7 +220,8 @@ impl Engine {
             return relay.map(Effect::Note).into_iter().collect();
         };
         let routed = !request.is_relayed() && self.home.get(origin.via).copied().flatten() != Some(place);
-        if let Some(forged) = forged(&request, origin, routed) {
+        let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
+        if let Some(forged) = forged(&request, origin, routed || past_relay) {
             self.counters.forged += 1;
             return vec![Effect::Note(forged)];
         }

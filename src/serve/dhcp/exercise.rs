@@ -3,7 +3,7 @@
 use super::{
     bootfile::Sources,
     engine::{Effect, Engine, Interface, Reply, Setup, Told},
-    machines::Machines,
+    machines::{Attachment, Machines},
     route::{Origin, PROXY_PORT, SERVER_PORT},
 };
 use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
@@ -52,8 +52,13 @@ impl Machines for EveryCard {
         mac.0[5] & 2 == 0
     }
 
-    fn relay_port(&self, mac: MacAddr) -> Option<RelayPort> {
-        (mac.0[5] & 4 == 0).then(|| RelayPort { circuit_id: Some("01".to_owned()), remote_id: None })
+    fn is_approved(&self, node: NodeId) -> bool {
+        node.to_string().starts_with('0')
+    }
+
+    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
+        let port = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
+        (mac.0[5] & 4 == 0).then_some(Attachment { is_local: mac.0[5] & 8 == 0, relay_port: Some(port) })
     }
 }
 

@@ -57,6 +57,11 @@ impl Entry {
         (!self.kept).then(|| self.until.before(early))
     }
 
+    /// True while nobody else can have the address.
+    pub(super) fn counts(&self, now: Timestamp) -> bool {
+        self.until > now || self.kept
+    }
+
     pub(super) fn lease(&self, address: Ipv4Addr) -> Lease {
         Lease { mac: self.mac, address, expires_at: self.until, vm: self.vm }
     }

@@ -231,6 +231,7 @@ impl LeaseTable {
     pub fn keep_addresses(&mut self, cards: &BTreeSet<MacAddr>) {
         self.entries.change_all(|entry| entry.kept = entry.hold == Hold::Leased && cards.contains(&entry.mac));
         self.none_before = Timestamp::from_millis(0);
+        self.recount = true;
     }
 
     /// The machine takes another server's offer; a lease that it has stays.
@@ -342,7 +343,7 @@ impl LeaseTable {
         (self.counted, self.recount) = (self.counted.max(now), false);
         self.live = [0; 2];
         for (address, entry) in self.entries.of_range() {
-            self.live[entry.hold as usize] += u32::from(entry.until > self.counted && self.serves(address));
+            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted) && self.serves(address));
         }
     }
 
@@ -352,7 +353,7 @@ impl LeaseTable {
         *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
         self.none_before = self.none_before.min(entry.reusable_at().unwrap_or(entry.until));
         if self.serves(address) {
-            self.live[entry.hold as usize] += u32::from(entry.until > self.counted);
+            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted));
         }
         self.mark(address);
     }
@@ -371,7 +372,7 @@ impl LeaseTable {
                 self.by_mac.remove(&entry.mac);
             }
         }
-        if self.serves(address) && entry.until > self.counted {
+        if self.serves(address) && entry.counts(self.counted) {
             let live = &mut self.live[entry.hold as usize];
             *live = live.saturating_sub(1);
         }

@@ -18,8 +18,21 @@ pub trait Machines {
     /// takes the address away.
     fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool;
 
-    /// Returns the relay port that the card's node enrolled through, if a relay told it.
-    fn relay_port(&self, mac: MacAddr) -> Option<RelayPort>;
+    /// Returns true for an approved node.
+    fn is_approved(&self, node: NodeId) -> bool;
+
+    /// Returns where the card's node was attached when it enrolled; `None` if that is not known, or says nothing of this card: the
+    /// operating system of a node may use cards that it does not boot from.
+    fn attachment(&self, mac: MacAddr, boots: bool) -> Option<Attachment>;
+}
+
+/// Where a node is attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// On a local segment: no relay passes its packets on.
+    pub is_local: bool,
+    /// The port that the relay told, if it told one.
+    pub relay_port: Option<RelayPort>,
 }
 
 /// No machine is known.
@@ -38,7 +51,11 @@ impl Machines for NoMachines {
         false
     }
 
-    fn relay_port(&self, _: MacAddr) -> Option<RelayPort> {
+    fn is_approved(&self, _: NodeId) -> bool {
+        false
+    }
+
+    fn attachment(&self, _: MacAddr, _: bool) -> Option<Attachment> {
         None
     }
 }
@@ -56,7 +73,12 @@ impl Machines for Central {
         Central::uses_address(self, mac, address)
     }
 
-    fn relay_port(&self, mac: MacAddr) -> Option<RelayPort> {
-        self.relay_port_of(mac)
+    fn is_approved(&self, node: NodeId) -> bool {
+        self.is_approved_node(node)
+    }
+
+    fn attachment(&self, mac: MacAddr, boots: bool) -> Option<Attachment> {
+        let (is_local, relay_port) = self.attachment_of(mac, boots)?;
+        Some(Attachment { is_local, relay_port })
     }
 }

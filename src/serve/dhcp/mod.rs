@@ -52,7 +52,7 @@ pub use flood::MAX_PER_SECOND;
 pub use holds::OFFER_HOLD;
 pub use leases::{DECLINE_WINDOW, DECLINED_HOLD};
 pub use level::Level;
-pub use machines::{Machines, NoMachines};
+pub use machines::{Attachment, Machines, NoMachines};
 pub use note::Note;
 pub use request::Kind;
 pub use route::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};

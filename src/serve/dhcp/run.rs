@@ -308,7 +308,8 @@ impl Driver {
     /// Records an alarm, if the note is one and it was not recorded just now: a flood of them must not become a flood of tasks.
     fn raise(&mut self, note: &Note) {
         let Some((mac, kind, who)) = note.alarm() else { return };
-        if self.tasks.len() >= MAX_ALARMS {
+        let is_known = self.shared.node_of_mac(mac).is_some();
+        if self.tasks.len() >= if is_known { MAX_ALARMS * 4 } else { MAX_ALARMS } {
             return;
         }
         let (shared, detail) = (Arc::clone(&self.shared), note.to_string());

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::config::{DhcpMode, Pool};
 use crate::fail;
-use crate::fleet::{Exchange, Lease};
+use crate::fleet::{Exchange, Lease, RelayPort};
 use crate::id::{DenyList, Hardware, Timestamp};
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
 use crate::work::Card;
@@ -75,11 +75,15 @@ impl Turn<'_> {
         let seen = self.request.agent.port.clone();
         // A switch may write the option as well, and need not do so for a renewal by unicast.
         let tells = self.request.is_relayed() || seen.is_some();
-        if !tells || !fail::defends("dhcp-relay-port") {
+        if !tells {
             return None;
         }
         let mac = self.request.mac;
-        let known = self.machines.relay_port(mac)?;
+        let known = self.machines.attachment(mac, self.request.exchange != Exchange::Os)?;
+        if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
+            return Some(Note::OtherPort { mac, known: RelayPort::default(), seen });
+        }
+        let known = known.relay_port.filter(|_| fail::defends("dhcp-relay-port"))?;
         (seen.as_ref() != Some(&known)).then_some(Note::OtherPort { mac, known, seen })
     }
 
@@ -128,7 +132,8 @@ impl Turn<'_> {
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
         let asking = if in_use == Some(wanted) { Asking::Renewal } else { Asking::Anew };
         // From behind a router its frames say nothing of the client: it can keep what it has, and nothing else.
-        if self.routed && asking != Asking::Renewal {
+        let only_renews = asking == Asking::Renewal && request.exchange == Exchange::Os;
+        if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
             return Vec::new();
         }
         let discovered = leases.is_offered(request.mac, wanted);
@@ -137,6 +142,8 @@ impl Turn<'_> {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
                 effects.push(match self.card {
                     Some(_) => Effect::Store(DhcpStep::Leased(lease)),
+                    // Nothing proves who sent it, so it says nothing of a boot.
+                    None if self.routed => Effect::Store(DhcpStep::Leased(lease)),
                     None => self.seen(Some(wanted), Some(lease), discovered),
                 });
                 effects.push(self.reply(Some(pool), Answer::Ack(wanted)));
@@ -188,6 +195,8 @@ impl Turn<'_> {
             (Kind::Discover, SERVER_PORT) if boots => {
                 vec![self.reply(None, Answer::ProxyOffer), self.seen(None, None, true)]
             }
+            // From behind a relay it comes by unicast, past the relay: nothing proves who sent it.
+            (Kind::Request, PROXY_PORT) if boots && self.is_unproven() => vec![self.reply(None, Answer::ProxyAck)],
             (Kind::Request, PROXY_PORT) if boots => {
                 vec![self.seen(None, None, true), self.reply(None, Answer::ProxyAck)]
             }
@@ -203,8 +212,14 @@ impl Turn<'_> {
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let note = other.and_then(|server| segment.rival(self.now, server, false));
         let discovered = segment.discoveries.took(self.now, request.mac, request.xid);
-        let seen = request.requested.or(in_use).map(|address| self.seen(Some(address), None, discovered));
+        let address = request.requested.or(in_use).filter(|_| !self.routed);
+        let seen = address.map(|address| self.seen(Some(address), None, discovered));
         note.map(Effect::Note).into_iter().chain(seen).collect()
+    }
+
+    /// True if another Ethernet address sent the packet than it names.
+    fn is_unproven(&self) -> bool {
+        self.origin.hardware.is_some_and(|sender| sender != self.request.mac)
     }
 
     fn is_ours(&self, server: Ipv4Addr) -> bool {
@@ -216,7 +231,9 @@ impl Turn<'_> {
         let mac = self.request.mac;
         let by_uuid = || {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
-            Some(hardware.basis(self.deny)?.node_id())
+            // A UUID is a claim: an approved node's address is for the cards that it was seen with.
+            let node = hardware.basis(self.deny)?.node_id();
+            (!self.machines.is_approved(node) || !fail::defends("dhcp-claimed-uuid")).then_some(node)
         };
         let node = asks_for_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
         let keeps_address = self.card.is_none() && self.machines.keeps_address(mac);
@@ -242,10 +259,20 @@ impl Turn<'_> {
     /// `discovered`: the address comes from an exchange that began with a DISCOVER.
     fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
         let Request { mac, exchange, uuid, arch, .. } = *self.request;
-        let relay_port = self.request.agent.port.clone();
+        let (relay_port, is_relayed) = (self.request.agent.port.clone(), self.request.is_relayed());
         // What firmware does not say it is, it is by default; iPXE and systems say it or do not.
         let arch = if exchange == Exchange::Firmware { Some(self.request.boot_arch()) } else { arch };
-        Effect::Store(DhcpStep::Seen(DhcpSeen { mac, exchange, uuid, arch, address, lease, discovered, relay_port }))
+        Effect::Store(DhcpStep::Seen(DhcpSeen {
+            mac,
+            exchange,
+            uuid,
+            arch,
+            address,
+            lease,
+            discovered,
+            relay_port,
+            is_relayed,
+        }))
     }
 
     fn no_loader(&self) -> Option<Effect> {

@@ -47,6 +47,7 @@ async fn central(folder: &Path) -> Shared {
         lease: None,
         discovered: true,
         relay_port: None,
+        is_relayed: false,
     };
     central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
     central

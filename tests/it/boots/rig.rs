@@ -188,6 +188,7 @@ impl<'a> Machine<'a> {
             lease: Some(lease),
             discovered: true,
             relay_port: None,
+            is_relayed: false,
         };
         self.rig.central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
     }

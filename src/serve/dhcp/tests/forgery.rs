@@ -1,7 +1,7 @@
 //! Packets in the name of another machine, and floods of them.
 
 use super::clients::*;
-use crate::config::{DhcpMode, Link, Pool, Segment};
+use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
 use crate::fleet::RelayPort;
 use crate::id::{MacAddr, NodeId, Timestamp};
 use crate::serve::central::DhcpStep;
@@ -20,7 +20,8 @@ const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 struct OneNode {
     mac: Option<MacAddr>,
     uses_address: bool,
-    relay_port: Option<RelayPort>,
+    attachment: Option<Attachment>,
+    approved: Option<NodeId>,
 }
 
 impl Machines for OneNode {
@@ -36,8 +37,12 @@ impl Machines for OneNode {
         self.uses_address && self.mac == Some(mac)
     }
 
-    fn relay_port(&self, mac: MacAddr) -> Option<RelayPort> {
-        self.relay_port.clone().filter(|_| self.mac == Some(mac))
+    fn is_approved(&self, node: NodeId) -> bool {
+        self.approved == Some(node)
+    }
+
+    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
+        self.attachment.clone().filter(|_| self.mac == Some(mac))
     }
 }
 
@@ -80,7 +85,7 @@ fn decline_counts_only_from_the_client_that_was_just_acknowledged() {
     let leased = boot(&mut engine, at(0), mac(2), Who::Os);
     let late = at(0).after(DECLINE_WINDOW * 2);
     assert!(send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &nobody).0.is_empty(), "long ago");
-    let used = OneNode { mac: Some(mac(2)), uses_address: true, relay_port: None };
+    let used = OneNode { mac: Some(mac(2)), uses_address: true, ..OneNode::default() };
     assert!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &used).0.is_empty(), "it boots from there");
     assert_eq!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &nobody).0.len(), 2);
 }
@@ -90,7 +95,7 @@ fn release_of_an_address_that_its_machine_uses_is_ignored() {
     let mut engine = engine(pool(100, 110), Vec::new());
     let address = boot(&mut engine, at(0), mac(1), Who::Os);
     let release = Packet::new(MessageType::Release, mac(1), Who::Os).using(address);
-    let used = OneNode { mac: Some(mac(1)), uses_address: true, relay_port: None };
+    let used = OneNode { mac: Some(mac(1)), uses_address: true, ..OneNode::default() };
     assert!(send_from(&mut engine, at(1), &release, mac(1), &used).0.is_empty());
     let unused = OneNode { uses_address: false, ..used };
     assert!(matches!(
@@ -146,15 +151,24 @@ fn declined_addresses_are_never_more_than_a_part_of_the_pool() {
     assert!(health[0].pool.declined <= 2, "{:?}", health[0].pool);
 }
 
-#[test]
-fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
+/// A site with a local segment and one behind a relay.
+fn two_segments() -> Engine {
     let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
     let segment = Segment { link: Link::Relay(RELAY), pool: Some(behind), ..setup.segments[0].clone() };
     setup.segments.push(segment);
-    let mut engine = Engine::new(setup, Vec::new());
+    Engine::new(setup, Vec::new())
+}
+
+#[test]
+fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
+    let mut engine = two_segments();
     let known = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
-    let node = OneNode { mac: Some(mac(1)), uses_address: false, relay_port: Some(known.clone()) };
+    let node = OneNode {
+        mac: Some(mac(1)),
+        attachment: Some(Attachment { is_local: false, relay_port: Some(known.clone()) }),
+        ..OneNode::default()
+    };
     let at_port = |port: &[u8]| {
         let packet = Packet::discover(mac(1), Who::Ipxe).via(RELAY);
         if port.is_empty() { packet } else { packet.raw(OptionCode::RelayAgentInformation, port) }
@@ -167,4 +181,47 @@ fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
         assert!(expected.alarm().is_some());
         assert_eq!(outcome.0, [Effect::Note(expected)]);
     }
+}
+
+#[test]
+fn relayed_packet_in_the_name_of_a_local_node_is_refused_with_an_alarm() {
+    let mut engine = two_segments();
+    let attachment = Some(Attachment { is_local: true, relay_port: None });
+    let node = OneNode { mac: Some(mac(1)), attachment, ..OneNode::default() };
+    let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY).raw(OptionCode::RelayAgentInformation, &[1, 1, 7]);
+    let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &node);
+    assert!(matches!(&outcome.0[..], [Effect::Note(note)] if note.alarm().is_some()), "{outcome:?}");
+    send_from(&mut engine, at(0), &Packet::discover(mac(1), Who::Ipxe), mac(1), &node).expect(MessageType::Offer);
+}
+
+#[test]
+fn renewal_past_a_relay_opens_no_boot_session() {
+    let mut engine = two_segments();
+    let discover = Packet::discover(mac(1), Who::Os).via(RELAY);
+    let address = discover.from(&mut engine, at(0), 0, RELAY).expect(MessageType::Offer).address();
+    let select = Packet::select(mac(1), Who::Os, address, SERVER).via(RELAY);
+    select.from(&mut engine, at(0), 0, RELAY).expect(MessageType::Ack);
+    for who in [Who::Os, Who::Ipxe, Who::Pxe(7)] {
+        let renewal = Packet::new(MessageType::Request, mac(1), who).using(address);
+        let source = SocketAddrV4::new(address, 68);
+        let origin = Origin { via: 0, source, local_port: 67, hardware: Some(THIEF) };
+        let outcome = Outcome(engine.handle(at(9), &renewal.bytes(), origin, &NoMachines));
+        assert!(outcome.seen().is_none(), "{who:?}: {outcome:?}");
+        assert_eq!(outcome.reply().is_some(), who == Who::Os, "only a system renews: {who:?}");
+    }
+}
+
+#[test]
+fn claimed_uuid_gets_no_reserved_address_of_an_approved_node() {
+    let node = crate::id::Basis::Uuid(UUID.parse().expect("a UUID")).node_id();
+    let reserved = Ipv4Addr::new(10, 77, 0, 105);
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
+    setup.reservations.push(Reservation { whom: Whom::Node(node), address: reserved, name: None });
+    let mut engine = Engine::new(setup, Vec::new());
+    let claims = Packet::discover(THIEF, Who::Pxe(7));
+    let approved = OneNode { approved: Some(node), ..OneNode::default() };
+    let offer = send_from(&mut engine, at(0), &claims, THIEF, &approved).expect(MessageType::Offer);
+    assert_ne!(offer.address(), reserved);
+    let offer = send_from(&mut engine, at(100), &claims, THIEF, &OneNode::default()).expect(MessageType::Offer);
+    assert_eq!(offer.address(), reserved, "before the node is approved its UUID is all that is known");
 }

@@ -278,7 +278,11 @@ impl Machines for Cards {
         false
     }
 
-    fn relay_port(&self, _: MacAddr) -> Option<crate::fleet::RelayPort> {
+    fn is_approved(&self, _: NodeId) -> bool {
+        false
+    }
+
+    fn attachment(&self, _: MacAddr, _: bool) -> Option<Attachment> {
         None
     }
 }
