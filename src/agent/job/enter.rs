@@ -71,7 +71,7 @@ fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
 /// The step that failed; on success this process is another program.
 pub fn enter(place: &Place, program: &str, args: &[String]) -> Result<Infallible, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    // "0" is whoever writes it.
+    // "0" stands for the process that writes it.
     fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
     view::enter(&place.shm)?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;

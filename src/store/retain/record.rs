@@ -53,7 +53,7 @@ pub(in crate::store) trait Record: Clone {
     fn class(&self) -> Class;
     /// Who caused it, within its class.
     fn source(&self) -> Source;
-    /// When.
+    /// Wall-clock time of the record; of a folded one, that of its last repeat.
     fn at(&self) -> Timestamp;
     /// What, in general, and what in particular: repeats agree in both.
     fn topic(&self) -> (String, String);

@@ -128,7 +128,7 @@ impl Entry {
     pub fn enter(&self, program: &str, args: &[String]) -> Result<Infallible, String> {
         let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         if let Some(procs) = &self.procs {
-            // "0" is whoever writes it.
+            // "0" stands for the process that writes it.
             fs::write(procs, "0").map_err(failed("cannot enter the control group of the machine"))?;
         }
         fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
