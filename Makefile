@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash unit e2e lint fuzz bench bench-boot doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-full unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
 # The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
@@ -10,6 +10,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
 NODES ?= 1000
 KILLS ?= 500
+FLOOD_SECONDS ?= 600
 SEED ?=
 SECONDS := 60
 ONLY ?=
@@ -49,6 +50,15 @@ test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks 
 test-attack: agent ## Runs each attack test with its defence on (must pass) and disabled (must fail)
 	@.ci/setup test
 	@.ci/attack $(ONLY)
+
+test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECONDS=600); an hour and a half
+	@.ci/setup test
+	@cargo test --quiet --locked --test e2e --no-run
+	@target/debug/meshd lab image
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test e2e -- --ignored --nocapture floods::
+
+test-full: test test-attack test-crash test-floods ## Passes `make test` and everything that takes too long for it; three hours
+	@echo "test-full: everything passed"
 
 unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test

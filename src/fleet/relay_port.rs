@@ -15,9 +15,31 @@ pub struct RelayPort {
     pub remote_id: Option<String>,
 }
 
+/// Many relays write the name of an interface as text (isc-dhcp-relay: `eth1`); binary IDs stay hexadecimal.
+fn readable(hex: &str) -> String {
+    let bytes: Option<Vec<u8>> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect();
+    let text =
+        bytes.filter(|bytes| bytes.iter().all(u8::is_ascii_graphic)).and_then(|bytes| String::from_utf8(bytes).ok());
+    text.map_or_else(|| hex.to_owned(), |text| format!("`{text}`"))
+}
+
 impl fmt::Display for RelayPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |id: &Option<String>| id.clone().unwrap_or_else(|| "none".to_owned());
+        let shown = |id: &Option<String>| id.as_deref().map_or_else(|| "none".to_owned(), readable);
         write!(f, "circuit ID {}, remote ID {}", shown(&self.circuit_id), shown(&self.remote_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circuit_id_that_is_text_is_shown_as_text() {
+        let shown = |id: &str| RelayPort { circuit_id: Some(id.to_owned()), remote_id: None }.to_string();
+        assert_eq!(shown("646f776e31"), "circuit ID `down1`, remote ID none");
+        assert_eq!(shown("0004000a"), "circuit ID 0004000a, remote ID none");
+        assert_eq!(shown("é"), "circuit ID é, remote ID none");
     }
 }

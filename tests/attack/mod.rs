@@ -7,5 +7,6 @@ mod certificates;
 pub mod client;
 mod evidence;
 mod planes;
+mod relayed;
 mod resources;
 mod tokens;

@@ -12,6 +12,7 @@
 mod bundles;
 mod fails_closed;
 mod first_light;
+mod floods;
 mod images;
 mod life;
 mod let_in;

@@ -28,6 +28,8 @@ pub enum As {
 pub struct Granted {
     pub address: Ipv4Addr,
     pub file: String,
+    /// Option 3.
+    pub router: Option<Ipv4Addr>,
 }
 
 /// An answer as a client reads it.
@@ -72,7 +74,8 @@ pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> O
     assert_eq!(ack.kind, 5, "an acknowledgement");
     assert_eq!(ack.address, offer.address);
     let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
-    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file) })
+    let router = ack.options.get(&3).and_then(|data| <[u8; 4]>::try_from(data.as_slice()).ok()).map(Ipv4Addr::from);
+    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), router })
 }
 
 fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {

@@ -4,6 +4,7 @@
 pub mod dhcp;
 pub mod http;
 pub mod node;
+pub mod program;
 pub mod tftp;
 pub mod unpack;
 
@@ -89,12 +90,17 @@ impl World {
 
     /// A machine on the wire: a namespace whose `eth0` has this MAC address. It is made when it is first asked for.
     pub fn host(&self, mac: MacAddr) -> Namespace {
+        self.host_on(mac, "eth0")
+    }
+
+    /// The same on another wire, which `uplink` in the nodes' namespace leads to.
+    pub fn host_on(&self, mac: MacAddr, uplink: &str) -> Namespace {
         let mut hosts = self.hosts.lock().unwrap();
         let made = hosts.entry(mac).or_insert_with(|| {
             let text = mac.to_string();
             let host = self.nodes.beside(&text.replace(':', ""));
             host.create().unwrap();
-            let card = ["link", "add", "link", "eth0", "name", "card", "address", &text, "netns", host.name()];
+            let card = ["link", "add", "link", uplink, "name", "card", "address", &text, "netns", host.name()];
             self.nodes.ip(&[&card[..], &["type", "macvlan", "mode", "bridge"]].concat()).unwrap();
             host.ip(&["link", "set", "card", "name", "eth0", "up"]).unwrap();
             host

@@ -85,6 +85,9 @@ impl<'a> PxeNode<'a> {
             host.ip(&["address", "flush", "dev", "eth0"]).unwrap();
         }
         host.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
+        if let Some(router) = granted.router {
+            host.ip(&["route", "replace", "default", "via", &router.to_string()]).unwrap();
+        }
         self.address.set(Some(granted.address));
         granted
     }

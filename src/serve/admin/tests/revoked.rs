@@ -148,7 +148,9 @@ async fn an_operator_orders_no_kernel_argument_that_grants_root() {
         let body = format!("content-length: {}\r\n\r\n{body}", body.len());
         Client::send(&fixture, role, &path, &body).await
     };
-    let refused = order(Role::Operator, "ssh_key=http://10.77.0.66/key").await.answer().await;
+    // An order that is accepted keeps its connection open: its answer has no end.
+    let answer = order(Role::Operator, "ssh_key=http://10.77.0.66/key").await.answer();
+    let refused = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("a refusal, which ends");
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     for part in ["`ssh_key=http://10.77.0.66/key`", "role operator", "ask an admin"] {
         assert!(refused.contains(part), "{part}: {refused}");

@@ -1,0 +1,115 @@
+//! Somebody behind a real relay (isc-dhcp-relay), on another port of it than the machine in whose name they speak. meshd does not see
+//! their Ethernet address: the relay agent information (option 82) tells the two apart.
+
+use super::boot_lan::STRANGER_MAC;
+use crate::world::{
+    World,
+    dhcp::{self, As},
+    eventually,
+    node::{PxeNode, Script},
+    program::Program,
+};
+use std::{fs, net::Ipv4Addr};
+
+const RELAY: &str = "10.88.0.1";
+/// The stranger's own address: on the far network, leased to nobody.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 66);
+const FREE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 109);
+const REQUEST: u8 = 3;
+const DECLINE: u8 = 4;
+
+/// A network with two ports behind the relay: `port0` for the victim, `port1` for the stranger.
+fn far_network(world: &World) -> Program {
+    let router = &world.nodes;
+    for number in ["0", "1"] {
+        let (down, port) = (format!("down{number}"), format!("port{number}"));
+        router.ip(&["link", "add", &down, "type", "veth", "peer", "name", &port]).unwrap();
+        router.ip(&["address", "add", &format!("{RELAY}/24"), "dev", &down]).unwrap();
+        router.ip(&["link", "set", &down, "up"]).unwrap();
+        router.ip(&["link", "set", &port, "up"]).unwrap();
+    }
+    router.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
+    // Both ports are one network: the kernel finds the victim by the route of the first port.
+    router.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
+    router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
+    world.central.ip(&["route", "add", "10.88.0.0/24", "via", "10.77.0.9"]).unwrap();
+    let args = ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "-id", "down1", "10.77.0.1"];
+    Program::start(world, router, "dhcrelay", &args)
+}
+
+fn far_world() -> (World, Program) {
+    let mut world = World::prepared("auto");
+    let segment = format!(
+        "[[segment]]\nrelay = \"{RELAY}\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n[enroll]"
+    );
+    world.edit_site("[enroll]", &segment);
+    let relay = far_network(&world);
+    world.start();
+    (world, relay)
+}
+
+/// The stranger at the other port, with an address of its own.
+fn stranger(world: &World) -> PxeNode<'_> {
+    world.host_on(STRANGER_MAC, "port1");
+    let thief = PxeNode { mac: STRANGER_MAC, ..PxeNode::new(world, 1) };
+    let host = thief.host();
+    host.ip(&["address", "replace", &format!("{STRANGER}/24"), "dev", "eth0"]).unwrap();
+    host.ip(&["route", "replace", "default", "via", RELAY]).unwrap();
+    thief.address.set(Some(STRANGER));
+    thief
+}
+
+/// Declines the victim's lease, requests another address in its name, exchanges whole DHCP with its chaddr, and asks for its script.
+fn steal(world: &World, victim: &PxeNode<'_>, when: &str) {
+    let thief = stranger(world);
+    let alarms = alarms(world);
+    let leased = victim.address.get().expect("an address");
+    let (mac, uuid) = (victim.mac, victim.uuid);
+    let answered = thief.host().inside(|| {
+        let socket = dhcp::client();
+        let server = (54, vec![10, 77, 0, 1]);
+        let forged =
+            [(DECLINE, vec![(50, leased.octets().to_vec()), server]), (REQUEST, vec![(50, FREE.octets().to_vec())])];
+        for (kind, options) in forged {
+            let packet = dhcp::packet(mac, uuid, As::Ipxe, kind, &options);
+            socket.send_to(&packet, (Ipv4Addr::BROADCAST, 67)).unwrap();
+        }
+        dhcp::attempt(&socket, mac, uuid, As::Ipxe)
+    });
+    assert!(answered.unwrap().is_none(), "{when}: meshd gave the stranger the victim's address");
+    let script = thief.get(&victim.script_url()).unwrap().text();
+    assert!(Script(script.clone()).overlay().is_none(), "{when}: the stranger got a boot: {script}");
+    eventually("an alarm", || if self::alarms(world) > alarms { Ok(()) } else { Err(world.log_text()) });
+}
+
+fn alarms(world: &World) -> usize {
+    let count = |kind: &str| world.events(kind).iter().map(|event| event["count"].as_u64().unwrap_or(1)).sum::<u64>();
+    usize::try_from(count("relay_port_changed") + count("boot_impersonated")).unwrap()
+}
+
+#[test]
+fn forged_dhcp_from_another_relay_port_steals_no_boot() {
+    let (world, _relay) = far_world();
+    let victim = PxeNode::new(&world, 1);
+    world.host_on(victim.mac, "port0");
+    let overlay = victim.boot();
+    let agent = victim.start_agent(&overlay);
+    world.wait_for_phase("online");
+    let leased = victim.address.get();
+    steal(&world, &victim, "while it is online");
+    drop(agent);
+    steal(&world, &victim, "before its next boot");
+    let script = victim.power_on().unwrap();
+    steal(&world, &victim, "during its boot");
+    let overlay = victim.load(&script).expect("the victim loads what its script named");
+    let _agent = victim.start_agent(&overlay);
+    world.wait_for_phase("online");
+    assert_eq!(victim.dhcp(As::Os).address, leased.unwrap(), "the victim keeps its address");
+    let node = world.node();
+    let conditions = node["conditions"].as_array().cloned().unwrap_or_default();
+    let alarm = conditions.iter().find(|condition| condition["kind"] == "relay_port_changed");
+    assert!(
+        alarm.is_some_and(|alarm| alarm["detail"].as_str().is_some_and(|text| text.contains("down1"))),
+        "{conditions:?}"
+    );
+}
