@@ -6,10 +6,13 @@ use super::{
     parse::checked,
     reader::{At, Document, Table},
 };
+use crate::id::MacAddr;
 use std::net::Ipv4Addr;
 
 /// Most segments of a site. Each interface among them has its own sockets.
 const MAX_SEGMENTS: usize = 256;
+/// Most Ethernet addresses of one relay: two of redundant relays, two of the routers beside them, and some.
+const MAX_RELAY_MACS: usize = 16;
 
 /// All segments as they were written, with the places that rules between sections need.
 pub(super) struct Segments(Vec<Written>);
@@ -76,7 +79,37 @@ fn section(document: &Document, table: &Table<'_>) -> Written {
     let (mode, pool) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
-    Written::new(link, address, mode, pool)
+    let mut written = Written::new(link, address, mode, pool);
+    let relay_macs = relay_macs(document, table);
+    if let Some(segment) = &mut written.segment {
+        segment.relay_macs = relay_macs;
+    }
+    written
+}
+
+/// Ethernet addresses that relayed packets come from.
+fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
+    let written = table.strings("relay_mac");
+    if !table.has("relay") && table.has("relay_mac") {
+        table.fault(
+            "relay_mac",
+            "there is no relay",
+            "remove the key, or write relay = \"10.88.0.1\" in place of interface",
+        );
+    }
+    if written.len() > MAX_RELAY_MACS {
+        let message = format!("{} addresses", written.len());
+        table.fault("relay_mac", message, format!("write at most {MAX_RELAY_MACS}"));
+    }
+    let read = |text: At<String>| {
+        let mac = text.value.parse();
+        if mac.is_err() {
+            let hint = "write the relay's address as `ip neigh` shows it: relay_mac = [\"52:54:00:12:34:56\"]";
+            document.fault(&text, format!("`{}` is no MAC address", text.value), hint);
+        }
+        mac.ok()
+    };
+    written.into_iter().filter_map(read).collect()
 }
 
 fn interface(document: &Document, name: At<String>) -> Option<At<Link>> {
@@ -113,6 +146,7 @@ impl Written {
             address,
             mode,
             pool: leased,
+            relay_macs: Vec::new(),
         });
         Written { link, mode, pool, segment }
     }

@@ -71,6 +71,8 @@ pub struct Segment {
     pub mode: DhcpMode,
     /// Present exactly when `mode` is authoritative.
     pub pool: Option<Pool>,
+    /// Ethernet addresses of the relay and of the router to its network, as meshd sees them. Empty: any.
+    pub relay_macs: Vec<MacAddr>,
 }
 
 /// How meshd hears a segment.

@@ -14,6 +14,7 @@ use meshd::{
     fleet::{ConditionKind, Exchange, Phase, Stage},
     id::{MacAddr, SystemUuid},
     serve::central::{DhcpSeen, DhcpStep},
+    store::StoreError,
 };
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -84,7 +85,7 @@ fn ask_briefly(thief: &PxeNode<'_>, url: &str) -> Option<String> {
 }
 
 /// The stranger tells everybody by ARP that an address is its own, as `arping -U` does.
-fn claim(thief: &PxeNode<'_>) {
+pub fn claim(thief: &PxeNode<'_>) {
     let address = thief.address.get().expect("an address").to_string();
     let mut command = std::process::Command::new("ip");
     // The kernel announces an address that is added while this is set.
@@ -317,4 +318,22 @@ async fn certificate_of_a_node_that_was_online_a_moment_ago_raises_an_alarm() {
     rig.pass(Duration::from_secs(5)).await;
     machine.boot(Stage::Enrolled).await;
     assert!(rig.condition(machine.id(), ConditionKind::CertificateReplaced).is_some(), "nobody ordered this reboot");
+}
+
+#[tokio::test]
+async fn ordered_reboot_that_takes_two_boot_sessions_raises_no_alarm() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let running = rig.node(machine.id()).boot.expect("a boot session");
+    let order = rig.central.store().commit(|tx| {
+        tx.edit_session(running, |session| session.reboot_ordered = true);
+        Ok::<_, StoreError>(())
+    });
+    order.await.unwrap();
+    machine.boot(Stage::Script).await;
+    rig.pass(Duration::from_secs(5)).await;
+    machine.boot(Stage::Enrolled).await;
+    assert_eq!(rig.condition(machine.id(), ConditionKind::CertificateReplaced), None);
 }

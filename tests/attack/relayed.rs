@@ -1,7 +1,10 @@
 //! Somebody behind a real relay (isc-dhcp-relay), on another port of it than the machine in whose name they speak. meshd does not see
 //! their Ethernet address: the relay agent information (option 82) tells the two apart.
 
-use super::boot_lan::STRANGER_MAC;
+use super::{
+    boot_lan::{STRANGER_MAC, stranger as local_stranger},
+    boot_theft::claim,
+};
 use crate::world::{
     World,
     dhcp::{self, As},
@@ -12,6 +15,9 @@ use crate::world::{
 use std::{fs, net::Ipv4Addr};
 
 const RELAY: &str = "10.88.0.1";
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
+/// The router's card on the central node's network: the site names it.
+const ROUTER_MAC: &str = "52:54:00:00:00:fe";
 /// The stranger's own address: on the far network, leased to nobody.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 66);
 const FREE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 109);
@@ -28,19 +34,20 @@ fn far_network(world: &World) -> Program {
         router.ip(&["link", "set", &down, "up"]).unwrap();
         router.ip(&["link", "set", &port, "up"]).unwrap();
     }
-    router.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
+    router.ip(&["address", "add", &format!("{ROUTER}/24"), "dev", "eth0"]).unwrap();
     // Both ports are one network: the kernel finds the victim by the route of the first port.
     router.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
     router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
-    world.central.ip(&["route", "add", "10.88.0.0/24", "via", "10.77.0.9"]).unwrap();
+    world.central.ip(&["route", "add", "10.88.0.0/24", "via", &ROUTER.to_string()]).unwrap();
     let args = ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "-id", "down1", "10.77.0.1"];
     Program::start(world, router, "dhcrelay", &args)
 }
 
 fn far_world() -> (World, Program) {
     let mut world = World::prepared("auto");
+    world.nodes.ip(&["link", "set", "eth0", "address", ROUTER_MAC]).unwrap();
     let segment = format!(
-        "[[segment]]\nrelay = \"{RELAY}\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n[enroll]"
+        "[[segment]]\nrelay = \"{RELAY}\"\nrelay_mac = [\"{ROUTER_MAC}\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n[enroll]"
     );
     world.edit_site("[enroll]", &segment);
     let relay = far_network(&world);
@@ -112,4 +119,29 @@ fn forged_dhcp_from_another_relay_port_steals_no_boot() {
         alarm.is_some_and(|alarm| alarm["detail"].as_str().is_some_and(|text| text.contains("down1"))),
         "{conditions:?}"
     );
+}
+
+#[test]
+fn stranger_who_claims_the_routers_address_gets_no_boot_of_machines_behind_it() {
+    let (world, _relay) = far_world();
+    let victim = PxeNode::new(&world, 1);
+    world.host_on(victim.mac, "port0");
+    victim.power_on().unwrap();
+    let leased = victim.address.get().expect("an address");
+    // On the central node's own network. The worst case: the router is silent, so nobody else answers for its address.
+    world.nodes.ip(&["address", "del", &format!("{ROUTER}/24"), "dev", "eth0"]).unwrap();
+    let thief = local_stranger(&world);
+    let host = thief.host();
+    host.ip(&["address", "add", &format!("{ROUTER}/24"), "dev", "eth0"]).unwrap();
+    thief.address.set(Some(ROUTER));
+    claim(&thief);
+    host.ip(&["address", "add", &format!("{leased}/32"), "dev", "eth0"]).unwrap();
+    thief.address.set(Some(leased));
+    let script = thief.get(&victim.script_url()).unwrap().text();
+    assert!(Script(script.clone()).overlay().is_none(), "the stranger got a boot: {script}");
+    let events = world.events("boot_impersonated");
+    let named = |event: &serde_json::Value| {
+        event["detail"].as_str().is_some_and(|text| text.contains(&STRANGER_MAC.to_string()))
+    };
+    assert!(events.iter().any(named), "{events:?}");
 }

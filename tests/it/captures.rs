@@ -76,7 +76,7 @@ fn engine(mode: DhcpMode) -> Engine {
             domain: None,
         };
         let pool = (mode == DhcpMode::Authoritative).then_some(pool);
-        Segment { link, address: Some(CENTRAL), mode, pool }
+        Segment { link, address: Some(CENTRAL), mode, pool, relay_macs: Vec::new() }
     };
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     let setup = Setup {

@@ -17,6 +17,7 @@ lease = "30m"
 domain = "rack-b.example"
 [[segment]]
 relay = "10.99.0.1"
+relay_mac = ["52:54:00:00:99:01", "52-54-00-00-99-02"]
 mode = "proxy"
 [[reservation]]
 mac = "52-54-00-00-00-01"
@@ -44,6 +45,8 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
     assert_eq!((pool.prefix_len, pool.lease.as_secs(), pool.domain.as_deref()), (22, 1800, Some("rack-b.example")));
     assert_eq!((pool.network(), pool.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
     assert_eq!((site.segments[3].mode, &site.segments[3].pool), (DhcpMode::Proxy, &None));
+    let relays: Vec<String> = site.segments[3].relay_macs.iter().map(ToString::to_string).collect();
+    assert_eq!(relays, ["52:54:00:00:99:01", "52:54:00:00:99:02"]);
     let whom: Vec<Whom> = site.reservations.iter().map(|reservation| reservation.whom).collect();
     let mac = Whom::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
     assert_eq!(whom, [mac, Whom::Node("0123abcd".parse().expect("a node ID")), mac]);
@@ -78,26 +81,28 @@ fn what_contradicts_another_segment_or_reservation_is_refused_with_both_places()
             "relay = \"10.99.0.1\"\ninterface = \"eth9\"",
             "25 segment[2].relay: stands beside an interface",
         ),
+        ("52-54-00-00-99-02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is no MAC address"),
+        ("address = \"10.1.0.1\"", "relay_mac = [\"52:54:00:00:99:01\"]", "15 segment[0].relay_mac: there is no relay"),
         ("mode = \"proxy\"", "", "24 segment[2].range: is required"),
-        ("10.88.1.5", "10.0.0.20", "33 reservation[1].address: 10.0.0.20 is reserved on line 29 already"),
-        ("10.88.1.5", "10.88.0.1", "33 reservation[1].address: 10.88.0.1 is the address of the relay"),
-        ("10.88.1.5", "10.1.0.254", "33 reservation[1].address: 10.1.0.254 is the address of the router"),
+        ("10.88.1.5", "10.0.0.20", "34 reservation[1].address: 10.0.0.20 is reserved on line 30 already"),
+        ("10.88.1.5", "10.88.0.1", "34 reservation[1].address: 10.88.0.1 is the address of the relay"),
+        ("10.88.1.5", "10.1.0.254", "34 reservation[1].address: 10.1.0.254 is the address of the router"),
         (
             "10.88.1.5",
             "10.88.4.5",
-            "33 reservation[1].address: 10.88.4.5 is in the network of no segment that leases addresses",
+            "34 reservation[1].address: 10.88.4.5 is in the network of no segment that leases addresses",
         ),
         (
             "10.88.1.5",
             "10.88.3.255",
-            "33 reservation[1].address: 10.88.3.255 is the network or the broadcast address of its network",
+            "34 reservation[1].address: 10.88.3.255 is the network or the broadcast address of its network",
         ),
-        ("10.88.1.6", "10.0.0.21", "35 reservation[2].mac: line 28 reserves an address of this network for it"),
-        ("node = \"0123abcd\"", "", "31 reservation[1]: says not for which machine"),
-        ("node = \"0123abcd\"", "node = \"il\"", "32 reservation[1].node: `il` is not a node ID"),
-        ("52-54", "53-54", "28 reservation[0].mac: `53:54:00:00:00:01` is a group's address"),
-        ("address = \"10.88.1.5\"", "", "31 reservation[1].address: is required"),
-        ("\"head\"", "\"a head\"", "30 reservation[0].name: `a head` is not a valid name"),
+        ("10.88.1.6", "10.0.0.21", "36 reservation[2].mac: line 29 reserves an address of this network for it"),
+        ("node = \"0123abcd\"", "", "32 reservation[1]: says not for which machine"),
+        ("node = \"0123abcd\"", "node = \"il\"", "33 reservation[1].node: `il` is not a node ID"),
+        ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a group's address"),
+        ("address = \"10.88.1.5\"", "", "32 reservation[1].address: is required"),
+        ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid name"),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
         let found: Vec<String> =

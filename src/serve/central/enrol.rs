@@ -134,8 +134,9 @@ impl Central {
         let node = node.filter(|node| !node.certificates.is_empty() && fail::defends("enrol-replaced-alarm"))?;
         let silence = self.silence(node.id);
         let ordered = self.store.read(|model| {
-            let mut boots = model.boots_of(node).into_iter().filter(|boot| boot.id != request.session);
-            boots.next().is_none_or(|boot| boot.reboot_ordered)
+            // A boot that began anew has sessions between the one that ran and this one.
+            let mut ran = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
+            ran.find(|boot| boot.id != request.session).is_none_or(|boot| boot.reboot_ordered)
         });
         (silence <= self.site().agent.offline_after && !ordered && self.was_linked(node.id)).then(|| {
             let serial = node.certificates.last().map(|certificate| certificate.serial.clone()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Whether an address is its machine's at layer 2, and whether a machine is there.
 
 use super::{Central, Neighbour, admit::has_link, alarm::Alarm};
+use crate::config::Segment;
 use crate::fail;
 use crate::fleet::{ConditionKind, Node, RelayPort};
 use crate::id::{MacAddr, NodeId};
@@ -18,7 +19,7 @@ impl Central {
         is_own: impl Fn(&MacAddr) -> bool + Send,
     ) -> Result<(), String> {
         match self.lan.neighbour(from) {
-            Neighbour::Routed => Ok(()),
+            Neighbour::Routed => self.check_router(from),
             Neighbour::Machine(mac) if is_own(&mac) => Ok(()),
             Neighbour::Machine(mac) => Err(format!("{from} belongs to {mac} on the wire")),
             // A full table forgets neighbours that are there: the wire itself is asked.
@@ -27,6 +28,22 @@ impl Central {
                 let is_own_alone = !holders.is_empty() && holders.iter().all(is_own);
                 is_own_alone.then_some(()).ok_or_else(|| format!("nobody on the wire has {from}"))
             }
+        }
+    }
+
+    /// Behind a relay whose Ethernet addresses the site names, the router to the address has one of them: whoever claims the router's
+    /// address by ARP has another.
+    fn check_router(&self, from: Ipv4Addr) -> Result<(), String> {
+        let site = self.site();
+        let is_on = |segment: &&Segment| segment.pool.as_ref().is_some_and(|pool| pool.is_on_network(from));
+        let macs = site.segments.iter().find(is_on).map(|segment| segment.relay_macs.as_slice()).unwrap_or_default();
+        if macs.is_empty() || !fail::defends("router-neighbour") {
+            return Ok(());
+        }
+        match self.lan.router_to(from) {
+            Some(mac) if macs.contains(&mac) => Ok(()),
+            Some(mac) => Err(format!("the router to {from} is {mac} on the wire, which is not in relay_mac")),
+            None => Err(format!("no router on the wire leads to {from}")),
         }
     }
 

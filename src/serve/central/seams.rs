@@ -40,6 +40,9 @@ pub trait Lan: Send + Sync {
     /// Returns who has an address, from what is known without asking the network.
     fn neighbour(&self, address: Ipv4Addr) -> Neighbour;
 
+    /// Returns the Ethernet address of the router that packets to an address behind one go to; `None` if the kernel knows none.
+    fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr>;
+
     /// Asks the segment, for less than a second, and returns every Ethernet address that answers for this one.
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
 }
@@ -50,6 +53,10 @@ pub struct NoLan;
 impl Lan for NoLan {
     fn neighbour(&self, _: Ipv4Addr) -> Neighbour {
         Neighbour::Routed
+    }
+
+    fn router_to(&self, _: Ipv4Addr) -> Option<MacAddr> {
+        None
     }
 
     fn holders(&self, _: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {

@@ -221,11 +221,11 @@ impl Engine {
         };
         let routed = !request.is_relayed() && self.home.get(origin.via).copied().flatten() != Some(place);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
-        if let Some(forged) = forged(&request, origin, routed || past_relay) {
+        let Some(segment) = self.segments.get_mut(place) else { return Vec::new() };
+        if let Some(forged) = forged(&request, origin, routed || past_relay, &segment.relay_macs) {
             self.counters.forged += 1;
             return vec![Effect::Note(forged)];
         }
-        let Some(segment) = self.segments.get_mut(place) else { return Vec::new() };
         let address = segment.address.unwrap_or(interface);
         let card = self.cards.get(&request.mac);
         let turn = Turn {
@@ -304,9 +304,14 @@ impl Engine {
     }
 }
 
-/// A packet that comes straight from its client was sent by the client's own card. Behind a relay or router the frame is theirs.
-fn forged(request: &Request, origin: Origin, routed: bool) -> Option<Note> {
-    let sender = origin.hardware.filter(|_| !request.is_relayed() && !routed)?;
-    let is_forged = sender != request.mac && fail::defends("dhcp-ethernet-source");
+/// A packet that comes straight from its client was sent by the client's own card. Behind a relay or router the frame is theirs, and
+/// comes from one of their addresses, if the site names them.
+fn forged(request: &Request, origin: Origin, routed: bool, relay_macs: &[MacAddr]) -> Option<Note> {
+    let sender = origin.hardware?;
+    let is_forged = if request.is_relayed() || routed {
+        !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")
+    } else {
+        sender != request.mac && fail::defends("dhcp-ethernet-source")
+    };
     is_forged.then_some(Note::Forged { mac: request.mac, sender, kind: request.kind })
 }

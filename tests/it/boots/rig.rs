@@ -95,6 +95,10 @@ impl Lan for Wire {
         self.0.lock().unwrap().get(&address).map_or(Neighbour::Routed, |mac| Neighbour::Machine(*mac))
     }
 
+    fn router_to(&self, _: Ipv4Addr) -> Option<MacAddr> {
+        None
+    }
+
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         let found = self.0.lock().unwrap().get(&address).copied();
         Box::pin(async move { found.into_iter().collect() })

@@ -34,7 +34,13 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     Setup {
         interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
-        segments: vec![Segment { link: Link::Interface("eth0".to_owned()), address: None, mode, pool }],
+        segments: vec![Segment {
+            link: Link::Interface("eth0".to_owned()),
+            address: None,
+            mode,
+            pool,
+            relay_macs: Vec::new(),
+        }],
         reservations: Vec::new(),
         cards: Vec::new(),
         deny: Default::default(),

@@ -151,17 +151,31 @@ fn declined_addresses_are_never_more_than_a_part_of_the_pool() {
 }
 
 /// A site with a local segment and one behind a relay.
-fn two_segments() -> Engine {
+fn two_segments(relay_macs: Vec<MacAddr>) -> Engine {
     let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
     let segment = Segment { link: Link::Relay(RELAY), pool: Some(behind), ..setup.segments[0].clone() };
-    setup.segments.push(segment);
+    setup.segments.push(Segment { relay_macs, ..segment });
     Engine::new(setup, Vec::new())
 }
 
 #[test]
+fn relayed_packet_from_another_card_than_the_relays_is_refused_with_an_alarm() {
+    let relay = MacAddr([2, 0, 0, 0, 3, 1]);
+    let mut engine = two_segments(vec![relay]);
+    let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY);
+    let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &OneNode::default());
+    let expected = Note::Forged { mac: mac(1), sender: THIEF, kind: Kind::Discover };
+    assert!(expected.alarm().is_some());
+    assert_eq!(outcome.0, [Effect::Note(expected)]);
+    send_from(&mut engine, at(0), &relayed, relay, &OneNode::default()).expect(MessageType::Offer);
+    // A site that names no card takes every relay's word.
+    send_from(&mut two_segments(Vec::new()), at(0), &relayed, THIEF, &OneNode::default()).expect(MessageType::Offer);
+}
+
+#[test]
 fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
-    let mut engine = two_segments();
+    let mut engine = two_segments(Vec::new());
     let known = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
     let node = OneNode {
         mac: Some(mac(1)),
@@ -184,7 +198,7 @@ fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
 
 #[test]
 fn relayed_packet_in_the_name_of_a_local_node_is_refused_with_an_alarm() {
-    let mut engine = two_segments();
+    let mut engine = two_segments(Vec::new());
     let attachment = Some(Attachment { is_local: true, relay_port: None });
     let node = OneNode { mac: Some(mac(1)), attachment, ..OneNode::default() };
     let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY).raw(OptionCode::RelayAgentInformation, &[1, 1, 7]);
@@ -195,7 +209,7 @@ fn relayed_packet_in_the_name_of_a_local_node_is_refused_with_an_alarm() {
 
 #[test]
 fn renewal_past_a_relay_opens_no_boot_session() {
-    let mut engine = two_segments();
+    let mut engine = two_segments(Vec::new());
     let discover = Packet::discover(mac(1), Who::Os).via(RELAY);
     let address = discover.from(&mut engine, at(0), 0, RELAY).expect(MessageType::Offer).address();
     let select = Packet::select(mac(1), Who::Os, address, SERVER).via(RELAY);

@@ -28,7 +28,7 @@ fn reserve(whom: Whom, third: u8, last: u8) -> Reservation {
 fn site(reservations: Vec<Reservation>, stored: Vec<Lease>) -> Engine {
     let mut setup = setup(DhcpMode::Authoritative, Some(pool_of(77, 110)));
     setup.interfaces.push(Interface { name: "eth1".to_owned(), address: SECOND });
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool };
+    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
     setup.segments.extend([
         segment(Link::Interface("eth1".to_owned()), DhcpMode::Off, None),
         segment(Link::Relay(RELAY), DhcpMode::Authoritative, Some(pool_of(88, 110))),
