@@ -28,6 +28,7 @@ pub enum As {
 pub struct Granted {
     pub address: Ipv4Addr,
     pub file: String,
+    pub options: BTreeMap<u8, Vec<u8>>,
 }
 
 /// An answer as a client reads it.
@@ -72,7 +73,7 @@ pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> O
     assert_eq!(ack.kind, 5, "an acknowledgement");
     assert_eq!(ack.address, offer.address);
     let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
-    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file) })
+    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), options: ack.options })
 }
 
 fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
