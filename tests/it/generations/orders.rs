@@ -50,7 +50,7 @@ fn a_script_that_is_asked_for_again_in_the_same_boot_has_the_order_still() {
 fn variables_of_a_node_have_types_are_shown_and_change_what_it_boots() {
     let mut world = reload::world();
     let types = [("slots", "integer"), ("tuned", "bool"), ("rack", "text"), ("disks", "list"), ("serial", "text")];
-    let variable = |(name, kind)| format!("[variables.{name}]\ntype = \"{kind}\"\ndescription = \"a word\"\n");
+    let variable = |(name, kind)| format!("[variables.{name}]\ntype = \"{kind}\"\nrequired = false\n");
     let declared = format!("description = \"words\"\n{}", types.map(variable).concat());
     fs::create_dir_all(world.path("overlays/words/rootfs")).unwrap();
     fs::write(world.path("overlays/words/overlay.toml"), declared).unwrap();
