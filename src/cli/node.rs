@@ -13,7 +13,7 @@ use super::{
 };
 use crate::fleet::Once;
 use crate::id::{BootSessionId, Timestamp};
-use crate::serve::admin::view::{AssignProfile, NodeDetail, NodeView, TimelineView};
+use crate::serve::admin::view::{Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use crate::wire::Facts;
 use clap::Subcommand;
 
@@ -35,10 +35,13 @@ pub(super) enum Node {
         #[command(flatten)]
         output: Output,
     },
-    /// Let a node in: it may enrol and get a certificate
+    /// Let a node in: it may enrol and get a certificate. Again: take what its alarms and conditions tell as it is
     Approve {
         /// ID or name
         node: String,
+        /// It was plugged in elsewhere: forget the port of a relay that it is known by
+        #[arg(long)]
+        moved: bool,
     },
     /// Turn a machine away: it is refused at its boots
     Reject(life::Ending),
@@ -144,8 +147,8 @@ impl Node {
                     eprintln!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
                     Ok(())
                 }
-                Node::Approve { node } => {
-                    let node: NodeView = client.post(&path(&node, "/approve"), &()).await?;
+                Node::Approve { node, moved } => {
+                    let node: NodeView = client.post(&path(&node, "/approve"), &Approve { moved }).await?;
                     eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
                     Ok(())
                 }
@@ -179,7 +182,21 @@ pub(super) fn path(node: &str, rest: &str) -> String {
 
 async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
     let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
-    eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+    let (id, name, profile) = (node.id, &node.name, &node.profile);
+    match (node.pinned, node.rolled_back) {
+        (Some(pinned), _) => {
+            let generation = pinned.0.short();
+            eprintln!("{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned");
+            eprintln!("  hint: let it go with `meshd node pin {id} --off`");
+        }
+        (None, Some(held)) => {
+            let generation = held.0.short();
+            eprintln!(
+                "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
+            );
+        }
+        (None, None) => eprintln!("{id} ({name}) boots {profile} from its next boot on"),
+    }
     if reboot { restart(client, name).await } else { Ok(()) }
 }
 
@@ -212,11 +229,13 @@ pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
             text(node.address),
             node.mac.to_string(),
             text(node.generation.map(|generation| generation.0.short())),
+            generations::held(node.pinned, node.rolled_back).unwrap_or_default(),
             stage(node),
             ago(node.last_seen, now),
         ]
     });
-    let head = ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "stage", "seen"];
+    let head =
+        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
     table(head, rows)
 }
 
@@ -249,6 +268,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("generation", text(node.generation)),
         ("would boot", text(node.next_generation.filter(|next| Some(*next) != node.generation))),
         ("pinned to", text(node.pinned)),
+        ("rolled back to", text(node.rolled_back)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
         ("link since", detail.link_since.map(seen).unwrap_or_default()),

@@ -138,7 +138,61 @@ pub enum EventKind {
     VmConsole,
 }
 
+/// Every word of [`EventKind::word`] that is no condition's.
+const WORDS: [&str; 45] = [
+    "discovered",
+    "boot_started",
+    "stage",
+    "phase",
+    "cleared",
+    "profile_chosen",
+    "profile_assigned",
+    "certificate_issued",
+    "token",
+    "authority_changed",
+    "credentials_revoked",
+    "enrol_refused",
+    "boot_refused",
+    "task",
+    "job",
+    "pool_exhausted",
+    "pool_filling",
+    "other_dhcp_server",
+    "address_declined",
+    "vars_changed",
+    "boot_once",
+    "pinned",
+    "profile_rolled_back",
+    "replaced",
+    "reloaded",
+    "backed_up",
+    "restored",
+    "reload_refused",
+    "vm_created",
+    "vm_ordered",
+    "vm_started",
+    "vm_stopped",
+    "vm_paused",
+    "vm_failed",
+    "vm_restarted",
+    "vm_lost",
+    "vm_released",
+    "vm_release_blocked",
+    "vm_unknown",
+    "vm_moved",
+    "slot_changed",
+    "node_fenced",
+    "disk_written",
+    "disk_wiped",
+    "vm_console",
+];
+
 impl EventKind {
+    /// Every word that [`EventKind::word`] can be.
+    pub fn words() -> impl Iterator<Item = &'static str> + Clone {
+        WORDS.into_iter().chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
+    }
+
     /// The `kind` of `meshd events`: one word.
     pub fn word(&self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use crate::{
     },
     id::{BundleName, Digest, ImageName, Timestamp},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
     fs,
@@ -26,7 +26,7 @@ pub const KEEP: usize = 3;
 const LEAST_PREFIX: usize = 4;
 
 /// One version of an image.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
     /// What names it.
     pub version: Digest,

@@ -17,6 +17,14 @@ pub struct AssignProfile {
     pub profile: String,
 }
 
+/// Body of `approve`; none is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approve {
+    /// The node was plugged in elsewhere: the port of a relay that it is known by is forgotten.
+    pub moved: bool,
+}
+
 /// Body of `vars`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -126,6 +134,14 @@ pub struct DiffView {
     /// What it would boot now.
     #[schema(value_type = String)]
     pub next: Generation,
+    /// The generation that it is pinned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub pinned: Option<Generation>,
+    /// The generation that its profile is rolled back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub rolled_back: Option<Generation>,
     /// How they differ.
     #[schema(value_type = Object)]
     pub diff: GenerationDiff,

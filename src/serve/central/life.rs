@@ -43,7 +43,7 @@ impl Central {
                 let node = known(tx, id)?;
                 spare_all(tx.before(), id, by)?;
                 node.phase.on(PhaseChange::Remove)?;
-                disown(tx, id, by, why, now);
+                disown(tx, id, &self.link_state(id), by, why, now);
                 let freed = leases_of(tx, &node);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
                 forget(tx, id, by, now);
@@ -77,7 +77,7 @@ impl Central {
                     // Counted by `disown`, so that the event says how many there were.
                     node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
                     tx.put_node(node);
-                    disown(tx, id, by, why, now);
+                    disown(tx, id, &self.link_state(id), by, why, now);
                     phase_event(tx, id, boot, changed, by, now);
                 }
                 known(tx, id)
@@ -218,7 +218,7 @@ impl Central {
                 node.take_over(&gone);
                 let freed = leases_of(tx, &gone);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
-                disown(tx, old, by, why, now);
+                disown(tx, old, &self.link_state(old), by, why, now);
                 forget(tx, old, by, now);
                 move_vms(tx, old, new);
                 retire(tx, old, by, now);
@@ -278,8 +278,9 @@ fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
 }
 
 /// An operator takes a node as it is: parts, rivals and units as they are now are right.
-pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, by: &By, now: Timestamp) {
-    let seen: Vec<ConditionKind> = tx.edit_node(id, Node::acknowledged).unwrap_or_default();
+/// Its port of a relay is forgotten only where it was `moved`.
+pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &By, now: Timestamp) {
+    let seen: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
     for kind in seen {
         stalls::clear(tx, id, kind, by, now);
     }

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
-use crate::fleet::{Node, admitting};
-use crate::id::{Digest, MacAddr, NodeId, ProfileName};
+use crate::fleet::{Generation, Node, admitting};
+use crate::id::{Digest, MacAddr, NodeId, ProfileName, VarName};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,6 +88,13 @@ impl Live {
     /// The overlays for nodes of a profile, where they are not those of the catalog.
     pub(super) fn overlays_of(&self, profile: &ProfileName) -> Option<&Arc<Overlays>> {
         self.held_overlays.get(profile)
+    }
+
+    /// The variables that overlays declare, those of profiles that are held too; some several times.
+    pub(super) fn declared(&self) -> impl Iterator<Item = &VarName> + Clone {
+        let current = self.catalog.overlays().all();
+        let held = self.held_overlays.values().flat_map(|overlays| overlays.all());
+        current.chain(held).flat_map(|overlay| overlay.variables.keys())
     }
 
     /// What profiles are held at.
@@ -199,6 +206,12 @@ impl Central {
     /// Images and overlays as they are now; hold it for one request only.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.live().catalog.clone()
+    }
+
+    /// The generation that a profile is rolled back to; `None` where its nodes boot what the site file says.
+    pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
+        let live = self.live();
+        live.all_held().get(profile)?.as_ref().ok().map(|held| held.generation)
     }
 
     pub(super) fn replace_live(&self, live: Live) {

@@ -130,6 +130,11 @@ impl Central {
     /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes
     /// its units and other parts as they are now.
     pub async fn approve(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+        self.approve_at(id, false, by).await
+    }
+
+    /// The same; a node that was `moved` may be plugged in anywhere, and its next enrolment says where it is.
+    pub async fn approve_at(&self, id: NodeId, moved: bool, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
             .store
@@ -142,7 +147,7 @@ impl Central {
                 } else if !node.phase.is_admitted() {
                     node.change(PhaseChange::Approve)?;
                 } else {
-                    acknowledge(tx, id, by, now);
+                    acknowledge(tx, id, moved, by, now);
                     node = tx.node(id).cloned().unwrap_or(node);
                 }
                 Ok::<_, OperateError>(node)

@@ -2,7 +2,7 @@
 
 use super::{Central, OperateError, RenderError, Shared, boot_args, fence::spare, keep};
 use crate::boot::{self, Endpoint};
-use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
+use crate::config::{self, Edit, MAX_VARS, Site, kernel_arg};
 use crate::fleet::{
     By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
 };
@@ -24,6 +24,16 @@ pub enum OrderError {
         node: NodeId,
         /// Which variable.
         name: VarName,
+    },
+    /// A variable that no overlay of the site declares.
+    #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
+    UnknownVar {
+        /// Which node.
+        node: NodeId,
+        /// Which variable.
+        name: VarName,
+        /// The name that was meant, or the names that there are.
+        hint: String,
     },
     /// Too many variables.
     #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
@@ -105,7 +115,8 @@ impl Central {
             let before = boot::effective_profile(&site, &node).name.clone();
             node.profile = Some(profile.clone());
             let detail = format!("{before} -> {profile}");
-            let running = matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance);
+            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+            let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
             // Else it is found out from what the node runs and would boot.
             if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
                 node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
@@ -125,6 +136,11 @@ impl Central {
         by: &By,
     ) -> Result<Node, OperateError> {
         let now = self.now();
+        let live = self.live();
+        if let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) {
+            let hint = config::suggest(name.as_str(), live.declared().map(VarName::as_str));
+            return Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into());
+        }
         self.order(id, |tx, mut node| {
             if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
                 return Err(OrderError::NoVar { node: id, name: name.clone() }.into());

@@ -3,7 +3,7 @@
 
 use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
 use crate::boot::effective_profile;
-use crate::catalog::{Catalog, read_secrets};
+use crate::catalog::{Catalog, overlay::read_all, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
 use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
@@ -107,7 +107,11 @@ impl Central {
         let now = self.live();
         let mut site = match config::load(&now.site.file) {
             Ok(site) => site,
-            Err(faults) => return (Err(faults), Vec::new()),
+            Err(mut faults) => {
+                // All at once: whoever corrects the site file finds no others after it.
+                faults.0.extend(read_all(&now.site.overlays_dir).faults);
+                return (Err(faults), Vec::new());
+            }
         };
         let restart = keep_fixed(&mut site, &now.site);
         let catalog = match load_catalog(&site, self.random()) {
