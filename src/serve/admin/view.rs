@@ -1,7 +1,7 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
+    AcceptNic, ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
     DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 use super::doctor::Finding;

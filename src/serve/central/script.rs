@@ -29,10 +29,11 @@ impl Central {
             }
         };
         let live = self.live();
-        let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
+        let Some(mut sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
             let asker = Asker { mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, asker).await;
         };
+        request.board_serial.trim().clone_into(&mut sighting.fingerprint.board_serial);
         let asker = Asker { mac: Some(request.mac), node: Some(sighting.node_id()), from, endpoint };
         match self.boot(&request, &sighting, from, endpoint).await {
             Ok(script) => script,
