@@ -32,8 +32,8 @@ fn im4_profile_with_a_package_that_its_image_lacks_is_not_reloaded() {
 fn im4_image_version_that_lacks_a_package_is_not_promoted() {
     let world = world();
     let whole = image_without(&world, 1, "");
-    let lacking = image_without(&world, 2, "kmod");
-    let told = ["image small", "package kmod"];
+    let lacking = image_without(&world, 2, "alpine-base");
+    let told = ["image small", "profile discovery", "package alpine-base"];
     // The second one is current: a build gave it to nodes.
     done(&world, &["image", "rollback", "small"]);
     refused(&world, &["image", "promote", "small", &lacking.version().to_string()], &told);
