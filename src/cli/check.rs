@@ -51,7 +51,7 @@ impl Check {
                 String::new()
             }
         };
-        if self.output.output != Format::Table {
+        if self.output.format() != Format::Table {
             self.output.print(&report, |_| String::new())?;
             return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
         }

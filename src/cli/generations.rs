@@ -114,11 +114,15 @@ pub(super) struct RollbackArgs {
     /// Its nodes boot what the site file says again
     #[arg(long)]
     off: bool,
+    /// Also while virtual machines of its nodes may be lost by it
+    #[arg(long)]
+    force: bool,
 }
 
 impl RollbackArgs {
-    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn run(self, client: Client) -> Result<(), Failure> {
         let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
+        let client = client.forced(self.force);
         let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
         let name = &self.profile;
         match all.iter().find(|view| view.held) {

@@ -12,8 +12,8 @@ use super::{
     wait,
 };
 use crate::fleet::Once;
-use crate::id::{BootSessionId, Timestamp};
-use crate::serve::admin::view::{Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
+use crate::id::{BootSessionId, MacAddr, Timestamp};
+use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use crate::wire::Facts;
 use clap::Subcommand;
 
@@ -59,6 +59,13 @@ pub(super) enum Node {
     Remove(life::Ending),
     /// Make new hardware what a node was whose hardware is gone
     Replace(life::Replace),
+    /// Recognise a node by a network card that was put into it
+    AcceptNic {
+        /// ID or name
+        node: String,
+        /// MAC address of the new card
+        mac: MacAddr,
+    },
     /// Say what a node shall be from its next boot on
     AssignProfile {
         /// ID or name
@@ -160,12 +167,17 @@ impl Node {
                 Node::Resume(order) => order.resume(&client).await,
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
+                Node::AcceptNic { node, mac } => {
+                    let node: NodeView = client.post(&path(&node, "/accept-nic"), &AcceptNic { mac }).await?;
+                    eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
+                    Ok(())
+                }
                 Node::AssignProfile { node, profile, reboot, force } => {
                     assign(&client.forced(force), &node, profile, reboot).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
-                Node::BootOnce(once) => once.run(&client).await,
+                Node::BootOnce(once) => once.run(client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,

@@ -9,7 +9,7 @@ mod show;
 mod side;
 mod unused;
 
-pub(super) use check::faults;
+pub(super) use check::{faults, fits_profiles};
 pub(super) use unused::warnings;
 
 use super::{

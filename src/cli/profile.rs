@@ -57,7 +57,7 @@ impl Profile {
             return wait(generations::revisions(&context.client()?, name, *output));
         }
         if let Profile::Rollback(rollback) = self {
-            return wait(rollback.run(&context.client()?));
+            return wait(rollback.run(context.client()?));
         }
         if context.is_remote()
             && let Some(done) = self.of_server(context)

@@ -128,6 +128,8 @@ pub enum EventKind {
     VmMoved,
     /// An operator approved, disabled or enabled a slot.
     SlotChanged,
+    /// An operator accepted a network card as a node's own.
+    NicAccepted,
     /// An operator said that a node runs no more.
     NodeFenced,
     /// A disk of a node is a virtual machine's own from now on: an image is written onto it, or it is given as it is.
@@ -221,6 +223,7 @@ impl EventKind {
             EventKind::Pinned => "pinned",
             EventKind::ProfileRolledBack => "profile_rolled_back",
             EventKind::Replaced => "replaced",
+            EventKind::NicAccepted => "nic_accepted",
             EventKind::Reloaded => "reloaded",
             EventKind::BackedUp => "backed_up",
             EventKind::Restored => "restored",

@@ -2,7 +2,7 @@
 
 use crate::config::Fault;
 use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
-use crate::id::{ApiTokenName, NodeId, Timestamp, VarName, Vars};
+use crate::id::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
 use crate::serve::central::Workloads;
 use crate::trust::{ApiToken, Role};
 use crate::wire::DoctorReport;
@@ -97,6 +97,15 @@ pub struct DoctorView {
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub report: DoctorReport,
+}
+
+/// A network card that a node is to be recognised by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptNic {
+    /// Its MAC address.
+    #[schema(value_type = String)]
+    pub mac: MacAddr,
 }
 
 /// What came of a replacement.

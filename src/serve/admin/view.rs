@@ -1,8 +1,8 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
-    DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
+    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken,
+    DiffView, DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
 pub use super::catalog_view::{ImageView, OverlayView};
 use super::doctor::Finding;

@@ -13,7 +13,7 @@ use super::{
 use crate::fleet::{
     Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
-use crate::id::{NodeId, Timestamp};
+use crate::id::{MacAddr, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
 
 impl Central {
@@ -239,6 +239,41 @@ impl Central {
         self.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
 
+    /// Accepts a network card as a node's own: its next boot by that card is the node's, whatever else the machine shows. For a machine
+    /// whose card was swapped and that has no serial number by which it could be recognised.
+    ///
+    /// # Errors
+    /// The node runs, so the card is in another machine; or the card is another node's or a virtual machine's.
+    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &By) -> Result<Node, OperateError> {
+        let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
+        if !self.store.read(|model| model.node(id).is_some_and(is_own)) && self.probe(id).await {
+            return Err(OperateError::StillLinked { node: id });
+        }
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let mut node = known(tx, id)?;
+                if !node.phase.is_admitted() {
+                    return Err(no_node(id));
+                }
+                if let Some(holder) = nic_holder(tx.before(), id, mac) {
+                    return Err(OperateError::NicTaken { node: id, mac, holder });
+                }
+                let added = node.fingerprint.macs.insert(mac);
+                let resolved = node.no_rival(mac) && node.rivals.is_empty();
+                tx.put_node(node.clone());
+                if resolved {
+                    stalls::clear(tx, id, ConditionKind::IdCollision, by, now);
+                    stalls::clear(tx, id, ConditionKind::WeakIdentity, by, now);
+                }
+                if added {
+                    tx.event(Event::new(now, by, EventKind::NicAccepted, mac.to_string()).of_node(id));
+                }
+                known(tx, id)
+            })
+            .await
+    }
+
     /// Addresses that their machines need no longer, for the DHCP service to give to others.
     fn free(&self, leases: Vec<Lease>) {
         let mut freed = lock(&self.freed);
@@ -260,6 +295,12 @@ const MAX_FREED: usize = 20_000;
 fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
     let macs = &node.fingerprint.macs;
     tx.before().leases().filter(|lease| macs.contains(&lease.mac)).cloned().collect()
+}
+
+/// Who else has a network card, in words.
+fn nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
+    let node = model.node_of_mac(mac).filter(|other| other.id != id).map(|other| format!("node {}", other.id));
+    node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("virtual machine {}", vm.name())))
 }
 
 /// A node that is on record.

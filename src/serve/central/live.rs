@@ -102,6 +102,14 @@ impl Live {
         &self.held
     }
 
+    /// The image that nodes of a profile boot: the version of that time where the profile is held.
+    pub(super) fn image_of(&self, profile: &Profile) -> Option<&Image> {
+        match self.held.get(&profile.name) {
+            Some(Ok(held)) => self.catalog.version(&held.version),
+            _ => self.catalog.image(&profile.image),
+        }
+    }
+
     /// True if a machine could not tell the two apart.
     pub(super) fn is_same(&self, other: &Live) -> bool {
         let held =

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
-use crate::id::NodeId;
+use crate::id::{MacAddr, NodeId};
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -41,6 +41,16 @@ pub enum OperateError {
     StillLinked {
         /// Which.
         node: NodeId,
+    },
+    /// A network card that a node is to have is another one's.
+    #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
+    NicTaken {
+        /// Which node.
+        node: NodeId,
+        /// Which card.
+        mac: MacAddr,
+        /// Whose it is.
+        holder: String,
     },
     /// A node that is to be fenced was heard of a moment ago.
     #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
