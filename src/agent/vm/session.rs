@@ -1,4 +1,4 @@
-//! A running QEMU: its control socket, the file that it writes the console to, and the socket that takes what is typed. Sees to it that
+//! A running QEMU: its control socket, the file that it writes the console to, and the FIFO that takes console input. Sees to it that
 //! the cards are plugged in before the guest's first instruction, then carries until QEMU has ended.
 
 use super::{
@@ -8,7 +8,6 @@ use super::{
     qmp::{self, DiskError, Line, Pause},
 };
 use crate::fail;
-use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 use std::{
     io,
@@ -20,18 +19,16 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{
         UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
+        unix::{OwnedReadHalf, OwnedWriteHalf, pipe},
     },
     sync::{Mutex, mpsc},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at something that QEMU does in its own time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long QEMU may take to listen to what is typed.
-const TYPING: Duration = Duration::from_secs(1);
 /// Messages that wait.
 const WAITING: usize = 32;
 
@@ -59,7 +56,7 @@ pub enum Told {
 pub struct Terms {
     /// Control socket.
     pub qmp: PathBuf,
-    /// The socket that takes what is typed.
+    /// The FIFO that carries console input to QEMU.
     pub serial: PathBuf,
     /// What the guest writes.
     pub console: Console,
@@ -168,7 +165,7 @@ async fn carry(
     mut heard: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
     let mut typing = terms.typing.lock().await;
-    let mut keyboard = Keyboard { place: &terms.serial, socket: None };
+    let mut keyboard = Keyboard::new(&terms.serial);
     loop {
         if std::mem::take(&mut control.is_held) {
             control.tell_pause().await?;
@@ -182,10 +179,11 @@ async fn carry(
                 new?;
                 terms.console.look();
             }
-            Some(typed) = typing.recv() => {
-                // A guest that does not read loses what was typed, not its console.
-                if let Err(error) = keyboard.types(&typed).await {
-                    tracing::debug!(%error, "what was typed is lost");
+            Some(input) = typing.recv(), if keyboard.is_idle() => keyboard.input = input,
+            written = keyboard.write(), if !keyboard.is_idle() => {
+                if let Err(error) = written {
+                    tracing::warn!(%error, fifo = %terms.serial.display(), "console input is lost");
+                    keyboard = Keyboard::new(&terms.serial);
                 }
             }
             Some(command) = heard.recv() => {
@@ -198,29 +196,41 @@ async fn carry(
     Ok(())
 }
 
-/// Takes what is typed to QEMU. It never reads: whatever QEMU cannot give away at once it would write to its file again later.
+/// Writes console input to QEMU's FIFO, one piece after the other. QEMU reads as the guest empties its UART; the rest waits.
 struct Keyboard<'a> {
     place: &'a Path,
-    socket: Option<UnixStream>,
+    fifo: Option<pipe::Sender>,
+    input: Vec<u8>,
+    written: usize,
 }
 
-impl Keyboard<'_> {
-    async fn types(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Some(socket) = &self.socket {
-            match socket.try_write(bytes) {
-                // QEMU hung up: it does so when the guest does not read.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.socket = None,
-                written => return written.map(drop),
-            }
-        }
-        let opened = async {
-            let socket = UnixStream::connect(self.place).await?;
-            shutdown(&socket, Shutdown::Read)?;
-            socket.writable().await?;
-            Ok::<_, io::Error>(socket)
+impl<'a> Keyboard<'a> {
+    fn new(place: &'a Path) -> Self {
+        Keyboard { place, fifo: None, input: Vec::new(), written: 0 }
+    }
+
+    /// Whether it has room for the next piece.
+    fn is_idle(&self) -> bool {
+        self.written == self.input.len()
+    }
+
+    /// Waits until the FIFO has room, and writes what fits. Cancel-safe.
+    async fn write(&mut self) -> io::Result<()> {
+        let fifo = match &mut self.fifo {
+            Some(fifo) => fifo,
+            // With both ends open here, input stays in the FIFO whatever QEMU does, and nothing raises SIGPIPE.
+            none => none.insert(pipe::OpenOptions::new().read_write(true).open_sender(self.place)?),
         };
-        let socket = timeout(TYPING, opened).await.map_err(|_| io::ErrorKind::TimedOut)??;
-        self.socket.insert(socket).try_write(bytes).map(drop)
+        fifo.writable().await?;
+        match fifo.try_write(&self.input[self.written..]) {
+            Ok(length) => self.written += length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if self.is_idle() {
+            (self.input, self.written) = (Vec::new(), 0);
+        }
+        Ok(())
     }
 }
 
@@ -347,6 +357,35 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn console_input_larger_than_fifo_arrives_complete_at_a_slow_reader() {
+        const INPUT: usize = 1 << 20;
+        let dir = tempfile::tempdir().expect("a folder");
+        let place = dir.path().join("serial.in");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &place, kind, mode, 0).expect("a FIFO");
+        let mut reader = std::fs::File::options().read(true).write(true).open(&place).expect("opened");
+        let input: Vec<u8> = (0..INPUT).map(|index| u8::try_from(index % 251).expect("a byte")).collect();
+        let reading = std::thread::spawn(move || {
+            // As many bytes as a UART holds.
+            let (mut heard, mut uart) = (Vec::new(), [0; 16]);
+            while heard.len() < INPUT {
+                let length = std::io::Read::read(&mut reader, &mut uart).expect("read");
+                heard.extend_from_slice(&uart[..length]);
+            }
+            heard
+        });
+        let mut keyboard = Keyboard::new(&place);
+        for piece in input.chunks(10_000) {
+            keyboard.input = piece.to_vec();
+            while !keyboard.is_idle() {
+                // Another event of the session ends the wait now and then.
+                let _ = tokio::time::timeout(Duration::from_millis(1), keyboard.write()).await.map(|io| io.expect("I/O"));
+            }
+        }
+        assert!(reading.join().expect("it ends") == input, "it is complete and in order");
+    }
 
     #[tokio::test]
     async fn a_line_without_end_is_passed_over_and_the_next_is_read() {
