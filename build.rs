@@ -6,7 +6,8 @@ use std::{path::Path, process::Command};
 const SOURCES: [&str; 4] = ["src", "build.rs", "Cargo.toml", "Cargo.lock"];
 
 fn main() {
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]).map(|commit| commit + if is_changed() { "-dirty" } else { "" });
+    let commit =
+        git(&["rev-parse", "--short=12", "HEAD"]).map(|commit| commit + if is_changed() { "-dirty" } else { "" });
     println!("cargo::rustc-env=MESHD_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     // The same commit gives the same program: its time is the build's, unless the builder sets another one.
     let time = std::env::var("SOURCE_DATE_EPOCH").ok().or_else(|| git(&["show", "-s", "--format=%ct", "HEAD"]));

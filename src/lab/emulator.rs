@@ -35,14 +35,18 @@ impl Signs {
         match (&self.status, self.kernel) {
             (Err(error), _) => format!("DEAD EMULATOR: QEMU's control socket does not answer ({error}); {cpu}"),
             (Ok(status), _) if status != "running" => format!("DEAD EMULATOR: QEMU says `{status}`; {cpu}"),
-            (Ok(_), Some(true)) => format!("the emulator and the node's kernel answer; if it is silent, its AGENT is dead; {cpu}"),
+            (Ok(_), Some(true)) => {
+                format!("the emulator and the node's kernel answer; if it is silent, its AGENT is dead; {cpu}")
+            }
             (Ok(_), Some(false)) => {
                 let how = match self.cpu_percent {
                     0 => "executes nothing",
                     95.. => "spins",
                     _ => "executes something",
                 };
-                format!("DEAD EMULATOR OR KERNEL: QEMU says `running`, the node's kernel does not answer; it {how}: {cpu}")
+                format!(
+                    "DEAD EMULATOR OR KERNEL: QEMU says `running`, the node's kernel does not answer; it {how}: {cpu}"
+                )
             }
             (Ok(_), None) => format!("the emulator answers; the node has no address yet; {cpu}"),
         }
@@ -66,7 +70,8 @@ impl Rack {
         while begin.elapsed() < WATCH {
             park_timeout(WATCH.saturating_sub(begin.elapsed()));
         }
-        let used = node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+        let used =
+            node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
         let watched = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         Signs { status, cpu_percent: used * 100 * 1000 / TICKS / watched, kernel }
     }

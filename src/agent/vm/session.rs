@@ -381,7 +381,8 @@ mod tests {
             keyboard.input = piece.to_vec();
             while !keyboard.is_idle() {
                 // Another event of the session ends the wait now and then.
-                let _ = tokio::time::timeout(Duration::from_millis(1), keyboard.write()).await.map(|io| io.expect("I/O"));
+                let _ =
+                    tokio::time::timeout(Duration::from_millis(1), keyboard.write()).await.map(|io| io.expect("I/O"));
             }
         }
         assert!(reading.join().expect("it ends") == input, "it is complete and in order");

@@ -319,6 +319,11 @@ impl Central {
         lock(&self.links.0).live.get(&node).map(|live| live.number)
     }
 
+    /// The last heartbeat of each node that is linked and sent one.
+    pub fn heartbeats(&self) -> Vec<Heartbeat> {
+        lock(&self.links.0).live.values().filter_map(|live| live.state.heartbeat.clone()).collect()
+    }
+
     /// How many nodes are linked.
     pub fn link_count(&self) -> usize {
         lock(&self.links.0).live.len()
