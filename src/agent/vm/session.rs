@@ -3,6 +3,7 @@
 
 use super::{
     console::{Console, Watch},
+    keyboard::Keyboard,
     machine::Leaving,
     ports, process,
     qmp::{self, DiskError, Line, Pause},
@@ -19,7 +20,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{
         UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf, pipe},
+        unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{Mutex, mpsc},
     task::JoinSet,
@@ -179,7 +180,7 @@ async fn carry(
                 new?;
                 terms.console.look();
             }
-            Some(input) = typing.recv(), if keyboard.is_idle() => keyboard.input = input,
+            Some(input) = typing.recv(), if keyboard.is_idle() => keyboard.take(input),
             written = keyboard.write(), if !keyboard.is_idle() => {
                 if let Err(error) = written {
                     tracing::warn!(%error, fifo = %terms.serial.display(), "console input is lost");
@@ -194,44 +195,6 @@ async fn carry(
     // QEMU has written all that it ever will.
     terms.console.look();
     Ok(())
-}
-
-/// Writes console input to QEMU's FIFO, one piece after the other. QEMU reads as the guest empties its UART; the rest waits.
-struct Keyboard<'a> {
-    place: &'a Path,
-    fifo: Option<pipe::Sender>,
-    input: Vec<u8>,
-    written: usize,
-}
-
-impl<'a> Keyboard<'a> {
-    fn new(place: &'a Path) -> Self {
-        Keyboard { place, fifo: None, input: Vec::new(), written: 0 }
-    }
-
-    /// Whether it has room for the next piece.
-    fn is_idle(&self) -> bool {
-        self.written == self.input.len()
-    }
-
-    /// Waits until the FIFO has room, and writes what fits. Cancel-safe.
-    async fn write(&mut self) -> io::Result<()> {
-        let fifo = match &mut self.fifo {
-            Some(fifo) => fifo,
-            // With both ends open here, input stays in the FIFO whatever QEMU does, and nothing raises SIGPIPE.
-            none => none.insert(pipe::OpenOptions::new().read_write(true).open_sender(self.place)?),
-        };
-        fifo.writable().await?;
-        match fifo.try_write(&self.input[self.written..]) {
-            Ok(length) => self.written += length,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        if self.is_idle() {
-            (self.input, self.written) = (Vec::new(), 0);
-        }
-        Ok(())
-    }
 }
 
 /// The control socket after its greeting.
@@ -357,36 +320,6 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn console_input_larger_than_fifo_arrives_complete_at_a_slow_reader() {
-        const INPUT: usize = 1 << 20;
-        let dir = tempfile::tempdir().expect("a folder");
-        let place = dir.path().join("serial.in");
-        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
-        rustix::fs::mknodat(rustix::fs::CWD, &place, kind, mode, 0).expect("a FIFO");
-        let mut reader = std::fs::File::options().read(true).write(true).open(&place).expect("opened");
-        let input: Vec<u8> = (0..INPUT).map(|index| u8::try_from(index % 251).expect("a byte")).collect();
-        let reading = std::thread::spawn(move || {
-            // As many bytes as a UART holds.
-            let (mut heard, mut uart) = (Vec::new(), [0; 16]);
-            while heard.len() < INPUT {
-                let length = std::io::Read::read(&mut reader, &mut uart).expect("read");
-                heard.extend_from_slice(&uart[..length]);
-            }
-            heard
-        });
-        let mut keyboard = Keyboard::new(&place);
-        for piece in input.chunks(10_000) {
-            keyboard.input = piece.to_vec();
-            while !keyboard.is_idle() {
-                // Another event of the session ends the wait now and then.
-                let _ =
-                    tokio::time::timeout(Duration::from_millis(1), keyboard.write()).await.map(|io| io.expect("I/O"));
-            }
-        }
-        assert!(reading.join().expect("it ends") == input, "it is complete and in order");
-    }
 
     #[tokio::test]
     async fn a_line_without_end_is_passed_over_and_the_next_is_read() {
