@@ -203,7 +203,7 @@ impl Drop for Rack {
             return;
         }
         if std::thread::panicking() {
-            eprintln!("{}", self.last_words(60));
+            eprintln!("{}{}", self.last_words(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
             eprintln!("the rack in {} is not wholly gone: {error}", self.layout.dir.display());
