@@ -11,7 +11,7 @@ fn main() {
     println!("cargo::rustc-env=MESHD_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     // The same commit gives the same program: its time is the build's, unless the builder sets another one.
     let time = std::env::var("SOURCE_DATE_EPOCH").ok().or_else(|| git(&["show", "-s", "--format=%ct", "HEAD"]));
-    println!("cargo::rustc-env=MESHD_BUILD_TIME={}", time.as_deref().unwrap_or("0"));
+    println!("cargo::rustc-env=MESHD_BUILD_TIME={}", time.as_deref().unwrap_or("0").trim());
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
     // HEAD names a branch, and a commit changes the branch alone. A file that is missing would build everything anew each time.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);

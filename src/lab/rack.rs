@@ -127,6 +127,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
+        crate::catalog::load_agent(&site)?;
         central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
     }
 

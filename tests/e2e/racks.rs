@@ -39,7 +39,7 @@ pub fn from_env(name: &str, default: &str) -> PathBuf {
 
 /// The static agent that nodes can run.
 pub fn agent() -> PathBuf {
-    let agent = from_env("MESHD_E2E_AGENT", "target/release/mesh-agent");
+    let agent = from_env("MESHD_E2E_AGENT", "target/agent/x86_64/mesh-agent");
     assert!(agent.is_file(), "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT", agent.display());
     agent
 }
