@@ -130,7 +130,8 @@ impl Central {
         } else {
             (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
         };
-        let live = Live { former_agent, ..Live::new(site.into(), catalog, agent, self.all_held()) };
+        let mut live = Live::new(site.into(), catalog, agent, self.all_held());
+        live.former_agent = former_agent;
         let live = self.with_all_kept(live);
         if live.is_same(&now) {
             return (Ok(None), restart);
