@@ -6,7 +6,7 @@ use super::{
     render::sentence,
 };
 use crate::catalog::{
-    ImageError,
+    ImageError, agent_path,
     bundle::{BundleError, load_bundle},
     image, load_agent,
     overlay::read_all,
@@ -40,7 +40,7 @@ impl Check {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
                 report.warnings.extend(overlay::warnings(&site));
-                report.faults.extend(load_agent(&site).err().map(Fault::from));
+                agent(&site, &mut report);
                 secrets(&site, &mut report);
                 images(&site, &mut report);
                 bundles(&site, &mut report);
@@ -81,6 +81,14 @@ fn secrets(site: &Site, report: &mut Report) {
         let denied = fault.message.contains("Permission denied");
         if denied { report.warnings.push(fault) } else { report.faults.push(fault) }
     }
+}
+
+/// An agent that is not built yet is a warning, as with images. One that nodes cannot run is a fault.
+fn agent(site: &Site, report: &mut Report) {
+    let Err(error) = load_agent(site) else { return };
+    let is_missing = site.agent.binary.is_none() && !agent_path(site).exists();
+    let found = if is_missing { &mut report.warnings } else { &mut report.faults };
+    found.push(error.into());
 }
 
 /// An image that is not built yet is a warning: that is what `image build` is for. A damaged one is a fault.

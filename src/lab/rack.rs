@@ -98,6 +98,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
+        crate::catalog::load_agent(&site)?;
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;

@@ -17,7 +17,7 @@ lease = "30m"
 domain = "rack-b.example"
 [[segment]]
 relay = "10.99.0.1"
-relay_mac = ["52:54:00:00:99:01", "52-54-00-00-99-02"]
+relay_mac = ["52:54:00:00:99:01", "52:54:00:00:99:02"]
 mode = "proxy"
 [[reservation]]
 mac = "52-54-00-00-00-01"
@@ -81,7 +81,7 @@ fn what_contradicts_another_segment_or_reservation_is_refused_with_both_places()
             "relay = \"10.99.0.1\"\ninterface = \"eth9\"",
             "25 segment[2].relay: stands beside an interface",
         ),
-        ("52-54-00-00-99-02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is no MAC address"),
+        ("52:54:00:00:99:02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is no MAC address"),
         ("address = \"10.1.0.1\"", "relay_mac = [\"52:54:00:00:99:01\"]", "15 segment[0].relay_mac: there is no relay"),
         ("mode = \"proxy\"", "", "24 segment[2].range: is required"),
         ("10.88.1.5", "10.0.0.20", "34 reservation[1].address: 10.0.0.20 is reserved on line 30 already"),
