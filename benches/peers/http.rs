@@ -69,17 +69,16 @@ fn kernels(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
 
 fn scripts(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
     let script = OnceCell::new();
+    machines::attach(wire)?;
     let lua = machines::lua(wire)?;
     let mut contenders = [
         Contender {
             name: "meshd",
             program: None,
             measure: Box::new(|| {
-                // Another DHCP server's network: a machine's session belongs to the address that asks first, and wrk has one.
-                let dhcp = "mode = \"proxy\"".to_owned();
-                let (_server, _) = Site { dhcp, ..Site::default() }.serve(wire)?;
-                machines::power_on(wire, MACHINES)?;
-                let text = machines::script(wire, 0)?;
+                let site = Site { dhcp: "mode = \"off\"".to_owned(), more: machines::segment(), ..Site::default() };
+                let (_server, _) = site.serve(wire)?;
+                let text = machines::power_on(wire, MACHINES)?;
                 let _ = script.set(text);
                 // Each machine's first script is written to the disk and rendered; that is the storm's row.
                 wrk::load(wire, &["-c64", "-t1", "-d3s", &url("")], Some(&lua))?;

@@ -4,6 +4,7 @@ use super::{
     BackupError, MANIFEST, Manifest, Member, Seen, failed,
     seal::{Head, Sealer},
 };
+use crate::catalog::versions::{CACHE, WORK};
 use crate::config::Site;
 use crate::id::{Digest, SafePath, Secret, Timestamp};
 use crate::overlay::Packer;
@@ -84,6 +85,8 @@ fn is_fresh(name: &str) -> bool {
 
 /// Folder of blobs within `blobs_dir`.
 const BLOBS: &str = "sha256";
+/// Folders within `blobs_dir` that are no state: downloads, which a build fetches again, and half-done builds.
+const DISPOSABLE: [&str; 2] = [CACHE, WORK];
 /// The store's folder is not walked: its files are those of the snapshot.
 const STATE: &str = "state";
 /// The folder of the certificate authority within it, which is not walked either.
@@ -111,7 +114,9 @@ pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Resu
     let own = [store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
     archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || own.iter().any(|own| path == own))?;
     let all_blobs = blobs_dir.join(BLOBS);
-    archive.folder("blobs", &site.blobs_dir, &|path| path == all_blobs && !blobs)?;
+    let disposable = DISPOSABLE.map(|folder| blobs_dir.join(folder));
+    let skipped = |path: &Path| (path == all_blobs && !blobs) || disposable.iter().any(|folder| path == folder);
+    archive.folder("blobs", &site.blobs_dir, &skipped)?;
     archive.folder("images", &site.images_dir, &|_| false)?;
     archive.folder("overlays", &site.overlays_dir, &|_| false)?;
     for (name, path) in &site.secrets {

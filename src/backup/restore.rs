@@ -16,6 +16,8 @@ use toml_edit::{DocumentMut, Item, Table, value};
 
 /// Where members go before all of them were checked.
 const FRESH: &str = ".restoring";
+/// The admin socket of a restored site, beside its site file.
+const SOCKET: &str = "admin.sock";
 /// The site file as it was backed up.
 const ORIGINAL: &str = "site.toml.original";
 
@@ -116,6 +118,9 @@ fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
     for key in ["state", "blobs", "images", "overlays"] {
         table[format!("{key}_dir").as_str()] = value(key);
     }
+    // The old socket may be that of a meshd that still runs: orders for the restored site would go there.
+    let admin = site.entry("admin").or_insert(Item::Table(Table::new()));
+    admin["socket"] = value(SOCKET);
     let secrets = site.get_mut("secrets").and_then(Item::as_table_like_mut);
     for (name, secret) in secrets.into_iter().flat_map(|secrets| secrets.iter_mut()) {
         secret["file"] = value(format!("secrets/{}", name.get()));

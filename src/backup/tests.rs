@@ -34,6 +34,8 @@ fn site(dir: &Path) -> Site {
     write(&dir.join("var/ca/0a/issuer.key"), "the issuer's key", 0o600);
     write(&dir.join("var/ca/ca.new"), "half", 0o600);
     write(&dir.join("var/blobs/sha256/00"), "a blob", 0o644);
+    write(&dir.join("var/blobs/cache/apk/a.apk"), "a download", 0o644);
+    write(&dir.join("var/blobs/work/1/half"), "a build that is under way", 0o644);
     write(&dir.join("var/blobs/images/small/1.json"), "a manifest", 0o644);
     symlink("small/1.json", dir.join("var/blobs/images/small.json")).unwrap();
     write(&dir.join("overlays/base/rootfs/etc/run"), "x", 0o755);
@@ -106,6 +108,7 @@ async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds
     assert_eq!(text("site.toml.original"), fs::read_to_string(made.dir.path().join("site.toml")).unwrap());
 
     let site = config::load(&restored.site_file).unwrap();
+    assert_eq!(site.admin.socket, into.join("admin.sock"), "not that of the old central node, which may still run");
     assert_eq!(site.state_dir, into.join("state"));
     assert_eq!(site.secrets.values().collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
     let store = Store::open(&site.state_dir).unwrap();
@@ -113,6 +116,15 @@ async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds
     assert_eq!(left, (1, 0, 0), "tokens are void");
     let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
     assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
+}
+
+#[tokio::test]
+async fn downloads_and_half_done_builds_are_not_in_a_backup() {
+    for blobs in [false, true] {
+        let names = made(blobs).await.manifest.members.into_keys();
+        let disposable: Vec<_> = names.filter(|name| name.contains("/cache/") || name.contains("/work/")).collect();
+        assert!(disposable.is_empty(), "blobs: {blobs}: {disposable:?}");
+    }
 }
 
 #[tokio::test]

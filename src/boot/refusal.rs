@@ -95,7 +95,8 @@ impl Refusal {
             }
             Refusal::Collision { detail } => {
                 format!(
-                    "another machine has this node ID ({detail}). Give one of them a UUID of its own, or remove the old node"
+                    "another machine has this node ID ({detail}). Give one of them a UUID of its own, or remove the old node. \
+                     If this is that node with a new card: meshd node accept-nic"
                 )
             }
             Refusal::Rejected => "an operator rejected this machine. To let it in: meshd node approve".to_owned(),

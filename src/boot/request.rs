@@ -24,6 +24,8 @@ pub struct ScriptRequest {
     pub manufacturer: String,
     /// SMBIOS product name.
     pub product: String,
+    /// SMBIOS board serial number. No ID is derived from it; it tells a machine with another network card from another machine.
+    pub board_serial: String,
     /// What iPXE was built for; `None` if it does not say.
     pub arch: Option<Arch>,
 }
@@ -79,6 +81,7 @@ impl ScriptRequest {
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
             product: vendor_text("product", "product_hex")?,
             serial: vendor_text("serial", "serial_hex")?,
+            board_serial: vendor_text("board_serial", "board_serial_hex")?,
         })
     }
 
@@ -159,13 +162,14 @@ mod tests {
         // As the iPXE of QEMU 7.2 sent it; the colons come encoded.
         let request = ScriptRequest::parse(
             "mac=52%3A54%3A00%3A12%3A34%3A56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
-             &manufacturer_hex=46-6f-6f-20-26-20-53-6f-6e-73&product_hex=582b31&serial_hex=",
+             &manufacturer_hex=46-6f-6f-20-26-20-53-6f-6e-73&product_hex=582b31&serial_hex=&board_serial_hex=42-2d-31",
         )
         .expect("iPXE sends this");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
         assert_eq!(request.uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".into()));
         assert_eq!(request.arch, Some(Arch::X86_64));
         assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1", ""]);
+        assert_eq!(request.board_serial, "B-1");
         assert_eq!(request.hardware().macs, [request.mac]);
     }
 

@@ -11,6 +11,9 @@ use std::fmt::Write as _;
 /// Seconds between two attempts when the network or the central node does not answer.
 const RETRY_SECONDS: u32 = 5;
 
+/// SMBIOS structure 2, the string that byte 7 names. iPXE calls it `board-serial` since 2018; this form works in every version.
+const BOARD_SERIAL: &str = "smbios/2.7.0";
+
 /// The script that boots a node. It holds the overlay's capability in one line: never log it, never cache it.
 pub fn boot_script(plan: &BootPlan) -> String {
     let BootPlan { node, profile, session, fetches, .. } = plan;
@@ -62,7 +65,8 @@ pub fn entry_script(endpoint: Endpoint) -> String {
     format!(
         "#!ipxe\n:ask\n\
          chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\
-         &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}} || goto failed\n\
+         &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}}\
+         &board_serial_hex=${{{BOARD_SERIAL}:hexhyp}} || goto failed\n\
          :failed\necho meshd: no boot script from {}, asking again in {RETRY_SECONDS} seconds\n\
          sleep {RETRY_SECONDS}\nifconf --configurator dhcp netX || goto failed\ngoto ask\n",
         endpoint.http(),

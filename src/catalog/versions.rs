@@ -22,6 +22,10 @@ pub const IMAGES: &str = "images";
 pub const BUNDLES: &str = "bundles";
 /// Where the lists of what must stay lie under `blobs_dir`.
 pub const IN_USE: &str = "in-use";
+/// Folder of downloads within `blobs_dir`: beside the blobs, so that sites that share those share downloads too.
+pub const CACHE: &str = "cache";
+/// Folder of builds that are under way within `blobs_dir`.
+pub const WORK: &str = "work";
 /// Largest list of digests that is read, in bytes: 100,000 lines.
 const MAX_LIST: u64 = 6 << 20;
 

@@ -6,6 +6,7 @@ use super::{
     progress::Drawing,
     versions::Prune,
 };
+use crate::catalog::versions::{CACHE, WORK};
 use crate::config::{Site, suggest};
 use crate::id::{BundleName, ProfileName};
 use crate::image::{
@@ -109,8 +110,8 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
         let request = BundleRequest {
             recipe_dir: recipes_dir(&site.images_dir).join(name.as_str()),
             blobs_dir: site.blobs_dir.clone(),
-            cache_dir: site.blobs_dir.join("cache"),
-            work_dir: site.blobs_dir.join("work"),
+            cache_dir: site.blobs_dir.join(CACHE),
+            work_dir: site.blobs_dir.join(WORK),
             name,
         };
         let built = build_bundle(&request, &Drawing::new()).map_err(|error| match error {

@@ -8,13 +8,15 @@ use super::{
 use crate::catalog::{
     ImageError,
     bundle::{BundleError, load_bundle},
-    image, read_secrets,
+    image,
+    overlay::read_all,
+    read_secrets,
 };
 use crate::config::{self, Fault, Faults, Site};
 use crate::image::recipes_dir;
 use clap::Args;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 /// Exit code 1 when there is a fault. Warnings are no faults.
 #[derive(Debug, Args)]
@@ -45,11 +47,11 @@ impl Check {
                 format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
             }
             Err(faults) => {
-                report.faults = faults.0;
+                report.faults = with_overlays(&file, faults).0;
                 String::new()
             }
         };
-        if self.output.output != Format::Table {
+        if self.output.format() != Format::Table {
             self.output.print(&report, |_| String::new())?;
             return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
         }
@@ -58,6 +60,13 @@ impl Check {
         }
         if report.faults.is_empty() { write(&summary) } else { Err(Faults(report.faults).into()) }
     }
+}
+
+/// The faults of a site file, and those of its overlays: whoever corrects the first finds no others after them.
+pub(super) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
+    let folder = config::overlays_dir(file).filter(|folder| folder.is_dir());
+    faults.0.extend(folder.into_iter().flat_map(|folder| read_all(&folder).faults));
+    faults
 }
 
 fn counted(report: &Report) -> Failure {

@@ -39,10 +39,10 @@ pub(super) struct Client {
 
 #[derive(Debug)]
 enum Way {
-    /// The socket of a site on this machine.
+    /// A socket on this machine, and the site file that names it.
     Socket {
         socket: PathBuf,
-        site: PathBuf,
+        site: Option<PathBuf>,
     },
     Server(Server),
 }
@@ -52,7 +52,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Client {
-    pub(super) fn of_site(socket: PathBuf, site: PathBuf, reason: Option<String>) -> Self {
+    pub(super) fn of_socket(socket: PathBuf, site: Option<PathBuf>, reason: Option<String>) -> Self {
         Client { way: Way::Socket { socket, site }, reason, force: false }
     }
 
@@ -180,7 +180,7 @@ impl Client {
         Ok(match &self.way {
             Way::Socket { socket, site } => {
                 let stream = UnixStream::connect(socket).await;
-                Box::new(stream.map_err(|error| unreachable(socket, site, &error))?)
+                Box::new(stream.map_err(|error| unreachable(socket, site.as_deref(), &error))?)
             }
             Way::Server(server) => Box::new(server.connect().await?),
         })
@@ -256,14 +256,18 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
 }
 
 /// Why nobody answers at a socket.
-fn unreachable(socket: &Path, site: &Path, error: &std::io::Error) -> Failure {
-    let (socket, site) = (shown(socket), shown(site));
-    match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
+fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Failure {
+    let socket = shown(socket);
+    match (error.kind(), site.map(shown)) {
+        (ErrorKind::NotFound | ErrorKind::ConnectionRefused, Some(site)) => Failure::new(
             format!("nobody answers at {socket}, the [admin].socket of {site}"),
             format!("is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"),
         ),
-        ErrorKind::PermissionDenied => Failure::new(
+        (ErrorKind::NotFound | ErrorKind::ConnectionRefused, None) => Failure::new(
+            format!("nobody answers at {socket}"),
+            "is meshd running? name its site with --site FILE, or its socket with --socket FILE",
+        ),
+        (ErrorKind::PermissionDenied, _) => Failure::new(
             format!("you may not use {socket}"),
             "run this as the user that runs meshd, or join the group that owns the socket",
         ),

@@ -1,7 +1,7 @@
 //! `meshd doctor`: looks for what keeps machines from booting, and says what to do. One line a check.
 //!
 //! It looks at files, disk and clock itself, and asks the running meshd for the rest. Where none runs, it looks at the
-//! interfaces and ports that one would need.
+//! interfaces and ports that one would need. With `--server` it only asks: files of this machine are not those of the server.
 
 use super::{
     Context, Failure, overlay,
@@ -45,23 +45,7 @@ pub(super) struct Doctor {
 
 impl Doctor {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        let site = context.site()?;
-        let mut findings = vec![Finding::ok("site", format!("{} is valid", site.file.display()))];
-        match running(context) {
-            Ok((status, found)) => {
-                findings.push(Finding::ok("meshd", format!("{} runs as process {}", status.version, status.pid)));
-                findings.extend(found);
-            }
-            Err(why) => {
-                let next = format!("start it: meshd serve --site {}", site.file.display());
-                findings.push(Finding::fail("meshd", why.sentence(), next));
-                findings.extend(interfaces(&site));
-                findings.push(ports(&site));
-            }
-        }
-        findings.extend([loaders(&site), agent(&site), overlays(&site)]);
-        findings.extend(images(&site));
-        findings.extend([disk(&site), clock(&site)]);
+        let findings = if context.is_remote() { elsewhere(context)? } else { here(context)? };
         self.output.print(&findings, |findings| table(findings))?;
         let failed = findings.iter().filter(|finding| finding.status == Status::Fail).count();
         match failed {
@@ -70,6 +54,51 @@ impl Doctor {
             _ => Err(Failure::new(format!("{failed} checks failed"), "do what stands below each, then ask again")),
         }
     }
+}
+
+/// What a central node elsewhere says of itself: files of this machine are not its files.
+fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
+    let (status, found) = running(context)?;
+    let runs = format!("{} runs as process {}, site {}", status.version, status.pid, status.site);
+    let mut findings = vec![Finding::ok("meshd", runs)];
+    findings.extend(found);
+    Ok(findings)
+}
+
+/// What the running meshd of this machine says, and what its files look like. A faulty site file is a fault of its next reload.
+fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
+    let running = running(context);
+    let site = match context.site() {
+        Ok(site) => Some(site),
+        // It is no site's machine that somebody asks about, but a meshd by its socket.
+        Err(_) if context.socket.is_some() && context.next_reload().is_none() => None,
+        Err(failure) if running.is_err() => return Err(failure),
+        Err(_) => None,
+    };
+    let mut findings = Vec::new();
+    match &site {
+        Some(site) => findings.push(Finding::ok("site", format!("{} is valid", site.file.display()))),
+        None => findings.extend(context.next_reload()),
+    }
+    match (running, &site) {
+        (Ok((status, found)), _) => {
+            findings.push(Finding::ok("meshd", format!("{} runs as process {}", status.version, status.pid)));
+            findings.extend(found);
+        }
+        (Err(why), None) => return Err(why),
+        (Err(why), Some(site)) => {
+            let next = format!("start it: meshd serve --site {}", site.file.display());
+            findings.push(Finding::fail("meshd", why.sentence(), next));
+            findings.extend(interfaces(site));
+            findings.push(ports(site));
+        }
+    }
+    if let Some(site) = &site {
+        findings.extend([loaders(site), agent(site), overlays(site)]);
+        findings.extend(images(site));
+        findings.extend([disk(site), clock(site)]);
+    }
+    Ok(findings)
 }
 
 /// What the running meshd says of itself.

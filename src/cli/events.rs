@@ -19,6 +19,9 @@ pub(super) struct Events {
     /// Only those of this node, by ID or name
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
+    /// Only those of this kind; several by commas
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<String>,
     /// At most so many of the past, the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -29,7 +32,9 @@ pub(super) struct Events {
 impl Events {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
-        let path = format!("/v1/events?follow={}&limit={}{node}", self.follow, self.limit);
+        let kinds: Vec<String> = self.kind.iter().map(|kind| segment(kind)).collect();
+        let kinds = if kinds.is_empty() { String::new() } else { format!("&kind={}", kinds.join(",")) };
+        let path = format!("/v1/events?follow={}&limit={}{node}{kinds}", self.follow, self.limit);
         let client = context.client()?;
         let output = self.output;
         let lines = client.lines(&path, |text| {

@@ -6,7 +6,7 @@ use super::{
     node::path,
     print::{Output, ago, fields, now, table},
 };
-use crate::fleet::GenerationDiff;
+use crate::fleet::{Generation, GenerationDiff};
 use crate::id::Timestamp;
 use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use clap::Args;
@@ -67,9 +67,16 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
 pub(super) async fn diff(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
     let view: DiffView = client.get(&path(node, "/diff")).await?;
     output.print(&view, |view| {
-        let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string())]);
+        let held = held(view.pinned, view.rolled_back).unwrap_or_default();
+        let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", held)]);
         format!("{head}{}", difference(&view.diff))
     })
+}
+
+/// Why a node boots something else than its profile says now.
+pub(super) fn held(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
+    let pinned = pinned.map(|generation| format!("pinned to {}", generation.0.short()));
+    pinned.or_else(|| rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short())))
 }
 
 /// A difference as people read it: `-` before, `+` after, `~` another one.
@@ -107,11 +114,15 @@ pub(super) struct RollbackArgs {
     /// Its nodes boot what the site file says again
     #[arg(long)]
     off: bool,
+    /// Also while virtual machines of its nodes may be lost by it
+    #[arg(long)]
+    force: bool,
 }
 
 impl RollbackArgs {
-    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn run(self, client: Client) -> Result<(), Failure> {
         let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
+        let client = client.forced(self.force);
         let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
         let name = &self.profile;
         match all.iter().find(|view| view.held) {

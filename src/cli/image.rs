@@ -1,20 +1,24 @@
-//! `meshd image`: what nodes boot. Manifests and blobs are files, so no verb needs a running meshd.
+//! `meshd image`: what nodes boot. Manifests and blobs are files, so no verb needs a running meshd; with `--server`, `list` asks it.
 
 use super::{
     Context, Failure,
     print::{Output, bytes, table, write},
     progress::Drawing,
     versions::{self, Prune},
+    wait,
 };
-use crate::catalog::{ImageError, ImageManifest};
+use crate::catalog::{
+    ImageError, ImageManifest,
+    versions::{CACHE, WORK},
+};
 use crate::config::{Site, suggest};
 use crate::id::{ImageName, ProfileName};
 use crate::image::{
-    self, BuildError, BuildRequest, ImageState, ImportRequest, Listed, Things, Version,
+    self, BuildError, BuildRequest, ImportRequest, Things, Version,
     import::recipe::{is_import, is_url},
 };
+use crate::serve::admin::view::ImageView;
 use clap::Subcommand;
-use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -75,9 +79,14 @@ pub(super) enum Image {
 
 impl Image {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        if let (Image::List { output }, true) = (&self, context.is_remote()) {
+            let client = context.client()?;
+            let all: Vec<ImageView> = wait(client.get("/v1/images"))?;
+            return output.print(&all, |all| list(all));
+        }
         let site = context.site()?;
         match self {
-            Image::List { output } => output.print(&views(&site)?, |views| list(views)),
+            Image::List { output } => output.print(&known(&site)?, |all| list(all)),
             Image::Build { name, no_promote } => build(&site, &name, !no_promote),
             Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
@@ -88,51 +97,20 @@ impl Image {
     }
 }
 
-/// One image in a listing.
-#[derive(Debug, Serialize)]
-struct ImageView {
-    #[serde(flatten)]
-    image: Listed,
-    /// The profiles that boot it.
-    profiles: Vec<ProfileName>,
-}
-
-/// All that have a recipe or a manifest, and those that profiles only dream of.
-fn known(site: &Site) -> Result<Vec<Listed>, Failure> {
-    let read = image::list(&site.blobs_dir, &site.images_dir);
-    let mut all = read.map_err(|error| {
+/// All images of the site on this machine.
+fn known(site: &Site) -> Result<Vec<ImageView>, Failure> {
+    ImageView::all(site).map_err(|error| {
         let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
         Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
-    })?;
-    for name in site.profiles.values().map(|profile| &profile.image) {
-        if all.iter().all(|listed| listed.name != *name) {
-            all.push(Listed::unknown(name.clone()));
-        }
-    }
-    Ok(all)
-}
-
-fn views(site: &Site) -> Result<Vec<ImageView>, Failure> {
-    let view = |image: Listed| {
-        let uses = site.profiles.values().filter(|profile| profile.image == image.name);
-        ImageView { profiles: uses.map(|profile| profile.name.clone()).collect(), image }
-    };
-    Ok(known(site)?.into_iter().map(view).collect())
+    })
 }
 
 fn list(views: &[ImageView]) -> String {
-    let rows = views.iter().flat_map(|ImageView { image, profiles }| {
-        let state = match image.state {
-            ImageState::Built => "built",
-            ImageState::Stale => "stale: the recipe has changed",
-            ImageState::NotBuilt => "not built",
-            ImageState::Broken => "broken",
-            ImageState::NoRecipe => "built, without recipe",
-        };
-        let profiles: Vec<&str> = profiles.iter().map(ProfileName::as_str).collect();
-        let first = row(&image.name, state.to_owned(), image.manifest.as_ref(), &profiles.join(" "));
-        let others = image.versions.iter().filter(|version| !version.current);
-        let others = others.map(|other| row(&image.name, standing(other), Some(&other.manifest), ""));
+    let rows = views.iter().flat_map(|view| {
+        let name = &view.image.name;
+        let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
+        let first = row(name, view.state().to_owned(), view.manifest(), &profiles.join(" "));
+        let others = view.others().map(|other| row(name, standing(other), Some(&other.manifest), ""));
         std::iter::once(first).chain(others).collect::<Vec<_>>()
     });
     table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
@@ -162,9 +140,9 @@ fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profil
 /// One image by the name that somebody typed.
 pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     let known = known(site)?;
-    let found = known.iter().find(|listed| listed.name.as_str() == name).map(|listed| listed.name.clone());
+    let found = known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
     found.ok_or_else(|| {
-        let hint = suggest(name, known.iter().map(|listed| listed.name.as_str()));
+        let hint = suggest(name, known.iter().map(|view| view.image.name.as_str()));
         Failure::new(format!("there is no image `{name}` in {}", site.images_dir.display()), hint)
     })
 }
@@ -187,9 +165,8 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
         recipe_dir: site.images_dir.join(name.as_str()),
         blobs_dir: site.blobs_dir.clone(),
         keys_dir: site.state_dir.join("keys"),
-        // Beside the blobs: sites that share those share downloads too.
-        cache_dir: site.blobs_dir.join("cache"),
-        work_dir: site.blobs_dir.join("work"),
+        cache_dir: site.blobs_dir.join(CACHE),
+        work_dir: site.blobs_dir.join(WORK),
         name,
         promote,
     }
@@ -228,7 +205,7 @@ fn import(
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {
     let names = match name {
-        "all" => known(site)?.into_iter().map(|listed| listed.name).collect(),
+        "all" => known(site)?.into_iter().map(|view| view.image.name).collect(),
         name => vec![find(site, name)?],
     };
     let (mut sound, mut bad) = (0, Vec::new());

@@ -45,8 +45,10 @@ mod volume;
 pub use failure::Failure;
 
 use crate::config::{self, Site};
+use crate::serve::admin::doctor::Finding;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -72,6 +74,9 @@ struct Global {
     reason: Option<String>,
     #[command(flatten)]
     remote: remote::Remote,
+    /// The admin socket of a running meshd, in place of the site's [admin].socket
+    #[arg(long, global = true, value_name = "FILE", env = "MESHD_SOCKET", conflicts_with = "server")]
+    socket: Option<PathBuf>,
     /// How log lines are written to standard error
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -151,12 +156,24 @@ struct Context {
     site: Option<PathBuf>,
     reason: Option<String>,
     remote: remote::Remote,
+    socket: Option<PathBuf>,
+    /// The note about local files was written.
+    noted: Cell<bool>,
 }
 
 impl Context {
-    /// The site file that was named, or that lies where one is looked for.
+    /// True if orders and questions go to a central node elsewhere.
+    fn is_remote(&self) -> bool {
+        self.remote.is_named()
+    }
+
+    /// The site file that was named, or that lies where one is looked for. With `--server` a note says that its answers are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
-        Ok(config::find(self.site.as_deref())?)
+        let file = config::find(self.site.as_deref())?;
+        if let Some(server) = self.remote.shown().filter(|_| !self.noted.replace(true)) {
+            eprintln!("note: local files are read, {} and what it names; {server} is not asked for them", shown(&file));
+        }
+        Ok(file)
     }
 
     /// The valid site.
@@ -164,24 +181,59 @@ impl Context {
         Ok(config::load(&self.site_file()?)?)
     }
 
-    /// A client of the server that was named, else of the central node of this site. A running one is reached while its file is being edited and has faults, too.
+    /// A client of the server or socket that was named, else of the central node of this site. A running one is reached while its file
+    /// is being edited, too: a faulty file matters at the next reload.
     fn client(&self) -> Result<client::Client, Failure> {
         if let Some(server) = self.remote.server()? {
             return Ok(client::Client::of_server(server, self.reason.clone()));
         }
-        let file = self.site_file()?;
+        if let Some(socket) = &self.socket {
+            return Ok(client::Client::of_socket(socket.clone(), None, self.reason.clone()));
+        }
+        let socket = config::default_admin_socket();
+        let file = match self.site_file() {
+            Ok(file) => file,
+            // From any folder, as long as the site names no other socket.
+            Err(_) if self.site.is_none() && socket.exists() => {
+                return Ok(client::Client::of_socket(socket, None, self.reason.clone()));
+            }
+            Err(failure) => return Err(failure),
+        };
         let socket = match config::load(&file) {
             Ok(site) => site.admin.socket,
-            Err(faults) => config::admin_socket(&file).ok_or(faults)?,
+            Err(faults) => config::admin_socket(&file).ok_or_else(|| {
+                let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
+                let message = format!("cannot find the admin socket: {}", first.lines().next().unwrap_or_default());
+                Failure::new(message, "correct it, or name the socket of the running meshd with --socket FILE")
+            })?,
         };
-        Ok(client::Client::of_site(socket, file, self.reason.clone()))
+        Ok(client::Client::of_socket(socket, Some(file), self.reason.clone()))
+    }
+
+    /// What is wrong with the site file that the running meshd reads at its next reload and start; `None` if nothing is, or if the file
+    /// is not here.
+    fn next_reload(&self) -> Option<Finding> {
+        if self.is_remote() {
+            return None;
+        }
+        let file = config::find(self.site.as_deref()).ok()?;
+        let faults = config::load(&file).err()?.0;
+        let first = faults.first().map(ToString::to_string).unwrap_or_default();
+        let first = first.lines().next().unwrap_or_default();
+        let count = match faults.len() {
+            1 => "1 fault".to_owned(),
+            many => format!("{many} faults"),
+        };
+        let found = format!("{count}, so the next reload is refused and a restart fails: {first}");
+        Some(Finding::warn("site file", found, "correct it, then `meshd reload`; `meshd check` shows all faults"))
     }
 }
 
 /// Runs one verb; the whole of `meshd` but for reading the command line.
 pub fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
-    let context = Context { site: cli.global.site, reason: cli.global.reason, remote: cli.global.remote };
+    let Global { site, reason, remote, socket, .. } = cli.global;
+    let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
     let done = match cli.verb {
         Verb::Serve(serve) => serve.run(&context),
         Verb::Reload(reload) => reload.run(&context),

@@ -12,8 +12,8 @@ use super::{
     wait,
 };
 use crate::fleet::Once;
-use crate::id::{BootSessionId, Timestamp};
-use crate::serve::admin::view::{AssignProfile, NodeDetail, NodeView, TimelineView};
+use crate::id::{BootSessionId, MacAddr, Timestamp};
+use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use crate::wire::Facts;
 use clap::Subcommand;
 
@@ -35,10 +35,13 @@ pub(super) enum Node {
         #[command(flatten)]
         output: Output,
     },
-    /// Let a node in: it may enrol and get a certificate
+    /// Let a node in: it may enrol and get a certificate. Again: take what its alarms and conditions tell as it is
     Approve {
         /// ID or name
         node: String,
+        /// It was plugged in elsewhere: forget the port of a relay that it is known by
+        #[arg(long)]
+        moved: bool,
     },
     /// Turn a machine away: it is refused at its boots
     Reject(life::Ending),
@@ -56,6 +59,13 @@ pub(super) enum Node {
     Remove(life::Ending),
     /// Make new hardware what a node was whose hardware is gone
     Replace(life::Replace),
+    /// Recognise a node by a network card that was put into it
+    AcceptNic {
+        /// ID or name
+        node: String,
+        /// MAC address of the new card
+        mac: MacAddr,
+    },
     /// Say what a node shall be from its next boot on
     AssignProfile {
         /// ID or name
@@ -144,8 +154,8 @@ impl Node {
                     eprintln!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
                     Ok(())
                 }
-                Node::Approve { node } => {
-                    let node: NodeView = client.post(&path(&node, "/approve"), &()).await?;
+                Node::Approve { node, moved } => {
+                    let node: NodeView = client.post(&path(&node, "/approve"), &Approve { moved }).await?;
                     eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
                     Ok(())
                 }
@@ -157,12 +167,17 @@ impl Node {
                 Node::Resume(order) => order.resume(&client).await,
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
+                Node::AcceptNic { node, mac } => {
+                    let node: NodeView = client.post(&path(&node, "/accept-nic"), &AcceptNic { mac }).await?;
+                    eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
+                    Ok(())
+                }
                 Node::AssignProfile { node, profile, reboot, force } => {
                     assign(&client.forced(force), &node, profile, reboot).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
-                Node::BootOnce(once) => once.run(&client).await,
+                Node::BootOnce(once) => once.run(client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
@@ -179,7 +194,21 @@ pub(super) fn path(node: &str, rest: &str) -> String {
 
 async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
     let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
-    eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+    let (id, name, profile) = (node.id, &node.name, &node.profile);
+    match (node.pinned, node.rolled_back) {
+        (Some(pinned), _) => {
+            let generation = pinned.0.short();
+            eprintln!("{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned");
+            eprintln!("  hint: let it go with `meshd node pin {id} --off`");
+        }
+        (None, Some(held)) => {
+            let generation = held.0.short();
+            eprintln!(
+                "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
+            );
+        }
+        (None, None) => eprintln!("{id} ({name}) boots {profile} from its next boot on"),
+    }
     if reboot { restart(client, name).await } else { Ok(()) }
 }
 
@@ -212,11 +241,13 @@ pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
             text(node.address),
             node.mac.to_string(),
             text(node.generation.map(|generation| generation.0.short())),
+            generations::held(node.pinned, node.rolled_back).unwrap_or_default(),
             stage(node),
             ago(node.last_seen, now),
         ]
     });
-    let head = ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "stage", "seen"];
+    let head =
+        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
     table(head, rows)
 }
 
@@ -249,6 +280,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("generation", text(node.generation)),
         ("would boot", text(node.next_generation.filter(|next| Some(*next) != node.generation))),
         ("pinned to", text(node.pinned)),
+        ("rolled back to", text(node.rolled_back)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
         ("link since", detail.link_since.map(seen).unwrap_or_default()),

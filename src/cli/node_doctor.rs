@@ -17,6 +17,9 @@ pub(super) struct Doctor {
     /// How the checks are printed
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+    /// The same as -o json
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -45,7 +48,7 @@ impl Doctor {
         };
         let report = &view.report;
         let odd = |error: &dyn std::error::Error| Failure::of(error);
-        write(&match self.output {
+        write(&match if self.json { Format::Json } else { self.output } {
             Format::Table => report.text(),
             Format::Lines => report.lines(),
             Format::Json => serde_json::to_string_pretty(&view).map_err(|error| odd(&error))? + "\n",

@@ -57,6 +57,9 @@ pub(super) struct Once {
     /// Reboot it at once
     #[arg(long, conflicts_with = "clear")]
     reboot: bool,
+    /// Also while virtual machines of the node may be lost by it
+    #[arg(long, conflicts_with = "clear")]
+    force: bool,
     /// Take back what was ordered
     #[arg(long, required_unless_present_any = ["kernel_arg", "profile"])]
     clear: bool,
@@ -83,7 +86,8 @@ async fn change(client: &Client, node: &str, change: ChangeVars) -> Result<(), F
 }
 
 impl Once {
-    pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(super) async fn run(self, client: Client) -> Result<(), Failure> {
+        let client = &client.forced(self.force);
         let order = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
         let detail: NodeDetail = client.post(&path(&self.node, "/boot-once"), &order).await?;
         let (id, name) = (detail.node.id, &detail.node.name);

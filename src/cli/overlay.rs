@@ -9,7 +9,7 @@ mod show;
 mod side;
 mod unused;
 
-pub(super) use check::faults;
+pub(super) use check::{faults, fits_profiles};
 pub(super) use unused::warnings;
 
 use super::{
@@ -21,12 +21,11 @@ use super::{
     wait,
 };
 use crate::catalog;
-use crate::config::{Profile, Site};
-use crate::id::{Basis, Digest, OverlayName, ProfileName, SystemUuid};
-use crate::serve::admin::view::GENERATION_HEADER;
+use crate::config::Site;
+use crate::id::{Basis, OverlayName, ProfileName, SystemUuid};
+use crate::serve::admin::view::{GENERATION_HEADER, OverlayView};
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Overlay {
@@ -72,7 +71,7 @@ impl Overlay {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Overlay::New(new) => new.run(context),
-            Overlay::List { output } => output.print(&views(&context.site()?)?, |views| list(views)),
+            Overlay::List { output } => output.print(&listed(context)?, |views| list(views)),
             Overlay::Show(show) => show.run(context),
             Overlay::Render(render) => render.run(context),
             Overlay::Cat(cat) => cat.run(context),
@@ -83,10 +82,11 @@ impl Overlay {
     }
 }
 
-/// The public part of a node's overlay, as meshd has it, and its generation.
-fn of_node(context: &Context, node: &str) -> Result<(Vec<u8>, String), Failure> {
+/// The public part of a node's overlay, as meshd has it, and its generation; with another profile than the node's if one is named.
+fn of_node(context: &Context, node: &str, profile: Option<&str>) -> Result<(Vec<u8>, String), Failure> {
     let client = context.client()?;
-    let path = format!("/v1/overlay/{}", segment(node));
+    let query = profile.map(|profile| format!("?profile={}", segment(profile))).unwrap_or_default();
+    let path = format!("/v1/overlay/{}{query}", segment(node));
     let (bytes, generation) = wait(client.fetch(&path, GENERATION_HEADER))?;
     Ok((bytes.to_vec(), generation))
 }
@@ -94,7 +94,7 @@ fn of_node(context: &Context, node: &str) -> Result<(Vec<u8>, String), Failure> 
 impl Render {
     fn run(self, context: &Context) -> Result<(), Failure> {
         if let Some(node) = &self.node {
-            let (bytes, generation) = of_node(context, node)?;
+            let (bytes, generation) = of_node(context, node, None)?;
             write_whole(&self.out, &bytes)?;
             eprintln!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
             return Ok(());
@@ -122,41 +122,13 @@ fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<
     })
 }
 
-/// One overlay in a listing.
-#[derive(Debug, Serialize)]
-struct OverlayView {
-    name: String,
-    description: String,
-    digest: Digest,
-    files: usize,
-    packages: Vec<String>,
-    services: BTreeMap<String, Vec<String>>,
-    variables: Vec<String>,
-    profiles: Vec<ProfileName>,
-}
-
-impl OverlayView {
-    fn new(overlay: &catalog::Overlay, site: &Site) -> Self {
-        let mut services: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (service, (level, _)) in &overlay.services.enabled {
-            services.entry(level.to_string()).or_default().push(service.clone());
-        }
-        let uses = |profile: &&Profile| profile.overlays.iter().any(|name| name.as_str() == overlay.name.to_string());
-        OverlayView {
-            name: overlay.name.to_string(),
-            description: overlay.description.clone(),
-            digest: overlay.digest,
-            files: overlay.entries.len(),
-            packages: overlay.packages.iter().cloned().collect(),
-            services,
-            variables: overlay.variables.keys().map(ToString::to_string).collect(),
-            profiles: site.profiles.values().filter(uses).map(|profile| profile.name.clone()).collect(),
-        }
+fn listed(context: &Context) -> Result<Vec<OverlayView>, Failure> {
+    if context.is_remote() {
+        let client = context.client()?;
+        return wait(client.get("/v1/overlays"));
     }
-}
-
-fn views(site: &Site) -> Result<Vec<OverlayView>, Failure> {
-    Ok(overlays(site)?.all().map(|overlay| OverlayView::new(overlay, site)).collect())
+    let site = context.site()?;
+    Ok(OverlayView::all(&overlays(&site)?, &site))
 }
 
 fn list(views: &[OverlayView]) -> String {

@@ -27,13 +27,21 @@ pub(super) enum Format {
 pub(super) struct Output {
     /// How data is printed
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    pub(super) output: Format,
+    output: Format,
+    /// The same as -o json
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
 }
 
 impl Output {
+    /// How data is printed.
+    pub(super) fn format(self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+
     /// Prints a value; `table` is only asked when a person reads it.
     pub(super) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
-        let text = match self.output {
+        let text = match self.format() {
             Format::Table => table(value),
             Format::Json => serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n",
             Format::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error))?,
@@ -43,7 +51,7 @@ impl Output {
 
     /// Prints one of many values that come one by one: JSON takes one line for each, YAML one document.
     pub(super) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
-        let text = match self.output {
+        let text = match self.format() {
             Format::Table => line(value) + "\n",
             Format::Json => serde_json::to_string(value).map_err(|error| Failure::of(&error))? + "\n",
             Format::Yaml => {

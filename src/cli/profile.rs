@@ -1,4 +1,4 @@
-//! `meshd profile`: what nodes can be. Read from the site file, so it needs no running meshd.
+//! `meshd profile`: what nodes can be. Read from the site file, so it needs no running meshd; with `--server`, asked from it.
 
 use super::{
     Context, Failure, generations,
@@ -57,7 +57,12 @@ impl Profile {
             return wait(generations::revisions(&context.client()?, name, *output));
         }
         if let Profile::Rollback(rollback) = self {
-            return wait(rollback.run(&context.client()?));
+            return wait(rollback.run(context.client()?));
+        }
+        if context.is_remote()
+            && let Some(done) = self.of_server(context)
+        {
+            return done;
         }
         let site = context.site()?;
         match self {
@@ -75,6 +80,27 @@ impl Profile {
             Profile::Show { name, resolved: false, output } => {
                 output.print(&ProfileView::new(find(&site, &name)?, &site), show)
             }
+        }
+    }
+}
+
+impl Profile {
+    /// What the server named by `--server` says of its profiles; `None` for what only files tell.
+    fn of_server(&self, context: &Context) -> Option<Result<(), Failure>> {
+        let all = || -> Result<Vec<ProfileView>, Failure> {
+            let client = context.client()?;
+            wait(client.get("/v1/profiles"))
+        };
+        match self {
+            Profile::List { output } => Some(all().and_then(|all| output.print(&all, |all| list(all)))),
+            Profile::Show { name, resolved: false, output } => Some(all().and_then(|all| {
+                let found = all.iter().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
+                    let hint = suggest(name, all.iter().map(|profile| profile.name.as_str()));
+                    Failure::new(format!("the server has no profile `{name}`"), hint)
+                })?;
+                output.print(found, show)
+            })),
+            _ => None,
         }
     }
 }

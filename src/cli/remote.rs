@@ -39,6 +39,16 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// True if a central node elsewhere was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// How people write the server that was named, if one was.
+    pub(super) fn shown(&self) -> Option<String> {
+        self.server.as_ref().map(Uri::to_string)
+    }
+
     /// The server that was named, if one was.
     pub(super) fn server(&self) -> Result<Option<Server>, Failure> {
         let Some(url) = &self.server else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! `meshd serve`: the central node itself.
 
-use super::{Context, Failure};
-use crate::daemon;
+use super::{Context, Failure, check::with_overlays};
+use crate::{config, daemon};
 use clap::Args;
 
 /// Runs until SIGINT or SIGTERM.
@@ -10,7 +10,8 @@ pub(super) struct Serve {}
 
 impl Serve {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        let site = context.site()?;
+        let file = context.site_file()?;
+        let site = config::load(&file).map_err(|faults| with_overlays(&file, faults))?;
         daemon::settle(&site).map_err(|error| Failure::of(&error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime =

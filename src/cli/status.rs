@@ -18,7 +18,8 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        let status: StatusView = wait(context.client()?.get("/v1/status"))?;
+        let mut status: StatusView = wait(context.client()?.get("/v1/status"))?;
+        status.warnings.extend(context.next_reload());
         self.output.print(&status, shown)?;
         if status.ready {
             return Ok(());

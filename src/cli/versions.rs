@@ -2,6 +2,7 @@
 
 use super::{
     Failure,
+    overlay::fits_profiles,
     print::{Output, bytes, confirm, table, write},
 };
 use crate::catalog::{ImageManifest, versions::read_list};
@@ -32,11 +33,15 @@ pub(super) struct Prune {
 }
 
 pub(super) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
+    let next = image::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    fits_profiles(site, &next)?;
     let manifest = image::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
     tell(&manifest)
 }
 
 pub(super) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
+    let next = image::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    fits_profiles(site, &next)?;
     let manifest = image::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     tell(&manifest)
 }

@@ -26,7 +26,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)])
     Some(Admin { socket: socket?, https })
 }
 
-fn default_socket() -> PathBuf {
+pub(super) fn default_socket() -> PathBuf {
     "/run/meshd/admin.sock".into()
 }
 

@@ -1,7 +1,7 @@
 //! The keys of `[dhcp]` and of each `[[segment]]`: who leases addresses, which ones, and what a lease carries.
 
 use super::{
-    DhcpMode, Pool, check,
+    DhcpMode, InterfaceNetwork, Pool, check, interfaces,
     parse::or,
     reader::{At, Document, Table},
 };
@@ -11,6 +11,10 @@ use std::{net::Ipv4Addr, ops::RangeInclusive, time::Duration};
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
 /// Most addresses of one pool: a /16.
 const MAX_POOL: u32 = 65_536;
+/// Prefixes that a network of a rack can have.
+const PREFIX: RangeInclusive<u8> = 8..=30;
+/// The prefix where neither the file nor an interface of this machine says another.
+const DEFAULT_PREFIX: u8 = 24;
 /// Most DNS or NTP servers in a lease.
 const MAX_SERVERS: usize = 8;
 
@@ -24,6 +28,18 @@ pub(super) struct Neighbours<'a> {
     pub(super) server: Option<&'a At<Ipv4Addr>>,
     /// The relay, on a segment behind one.
     pub(super) relay: Option<&'a At<Ipv4Addr>>,
+    /// The interface by which the segment is heard.
+    pub(super) interface: Option<&'a str>,
+    /// Networks of interfaces of this machine.
+    pub(super) networks: &'a [InterfaceNetwork],
+}
+
+impl Neighbours<'_> {
+    /// The prefix of the network of the interface, where that holds this address.
+    fn prefix(&self, address: Ipv4Addr) -> Option<u8> {
+        let prefix = interfaces::prefix_of(self.networks, self.interface?, address)?;
+        PREFIX.contains(&prefix).then_some(prefix)
+    }
 }
 
 /// Reads `[dhcp]`, or the same keys of a `[[segment]]`: the mode, and the pool if a range is written. In the modes that need
@@ -40,7 +56,8 @@ pub(super) fn read(
         let hint = "write range = \"10.77.0.100-10.77.0.200\", or mode = \"proxy\" if another server leases";
         dhcp.required("range", range.as_ref(), hint);
     }
-    let prefix = prefix(document, dhcp);
+    let default = range.as_ref().and_then(|range| neighbours.prefix(range.0)).unwrap_or(DEFAULT_PREFIX);
+    let prefix = prefix(document, dhcp, default);
     let lease = or(dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
     let router = dhcp.ipv4("router");
     let (dns, ntp) = (servers(dhcp, "dns"), servers(dhcp, "ntp"));
@@ -96,12 +113,11 @@ pub(super) fn range(document: &Document, text: At<String>) -> Option<At<Range>> 
     Some(text.with((first, last)))
 }
 
-fn prefix(document: &Document, dhcp: &Table<'_>) -> Option<u8> {
-    const DEFAULT_PREFIX: u8 = 24;
-    let Some(mask) = dhcp.ipv4("netmask") else { return (!dhcp.has("netmask")).then_some(DEFAULT_PREFIX) };
+fn prefix(document: &Document, dhcp: &Table<'_>, default: u8) -> Option<u8> {
+    let Some(mask) = dhcp.ipv4("netmask") else { return (!dhcp.has("netmask")).then_some(default) };
     let bits = u32::from(mask.value);
     let length = bits.leading_ones();
-    if bits.count_ones() != length || !(8..=30).contains(&length) {
+    if bits.count_ones() != length || !u8::try_from(length).is_ok_and(|length| PREFIX.contains(&length)) {
         let hint = "write one from 255.0.0.0 to 255.255.255.252, such as 255.255.255.0";
         document.fault(&mask, format!("`{}` is not a netmask of a rack", mask.value), hint);
         return None;
@@ -130,7 +146,7 @@ fn subnet(
         let message = format!("holds the network or the broadcast address of {subnet}");
         document.fault(range, message, "leave the first and the last address of the subnet out");
     }
-    let Neighbours { server, relay } = neighbours;
+    let Neighbours { server, relay, .. } = neighbours;
     for (what, address) in [("meshd", server), ("the relay", relay), ("the router", router)] {
         let Some(address) = address else { continue };
         let number = u32::from(address.value);

@@ -1,6 +1,6 @@
 //! Step 1, configuration: `site.toml` as written becomes a [`Site`] as valid, or a list of all its faults.
 //!
-//! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system.
+//! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system and at network interfaces.
 
 mod admin;
 mod check;
@@ -9,6 +9,8 @@ mod edit;
 mod enroll;
 mod fault;
 mod groups;
+mod interfaces;
+mod lenient;
 mod metrics;
 mod parse;
 mod profile;
@@ -26,7 +28,8 @@ pub use crate::id::VfioSelector;
 pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
-pub use parse::parse;
+pub use interfaces::InterfaceNetwork;
+pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
 pub use site::{
@@ -54,19 +57,30 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
     })
 }
 
+/// The admin socket of a site that names no other.
+pub fn default_admin_socket() -> PathBuf {
+    admin::default_socket()
+}
+
 /// Reads and checks a site file.
 ///
 /// # Errors
 /// All faults at once; one when the file cannot be read.
 pub fn load(file: &Path) -> Result<Site, Faults> {
     let text = reader::read_text(file, "name the site file with --site FILE, or begin with a copy of the sample")?;
-    parse(&text, file)
+    parse_with(&text, file, &interfaces::all())
 }
 
 /// Where the running central node of a site file listens, also while the file has faults elsewhere.
 pub fn admin_socket(file: &Path) -> Option<PathBuf> {
     let text = reader::read_text(file, "").ok()?;
-    parse::admin_socket(&text, file)
+    lenient::admin_socket(&text, file)
+}
+
+/// The folder of overlays of a site file, also while the file has faults elsewhere.
+pub fn overlays_dir(file: &Path) -> Option<PathBuf> {
+    let text = reader::read_text(file, "").ok()?;
+    lenient::overlays_dir(&text, file)
 }
 
 #[cfg(test)]

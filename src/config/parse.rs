@@ -1,7 +1,8 @@
 //! `site.toml` section by section, in the order of the file, then what only holds between sections.
 
 use super::{
-    AgentPlane, Boot, Delivery, Faults, Http, Site, Transport, admin, check, enroll, groups, metrics, profiles,
+    AgentPlane, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, admin, check, enroll, groups, metrics,
+    profiles,
     reader::{self, At, Document, Table, write_duration},
     reservation, secrets, segment, vms,
 };
@@ -31,17 +32,25 @@ const DEFAULT_MAX_LOADING: usize = 256;
 /// # Errors
 /// All faults at once, in the order of their lines.
 pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
+    parse_with(text, file, &[])
+}
+
+/// The same on a machine whose interfaces have these networks: a netmask that is not written is that of the interface.
+///
+/// # Errors
+/// All faults at once, in the order of their lines.
+pub fn parse_with(text: &str, file: &Path, networks: &[InterfaceNetwork]) -> Result<Site, Faults> {
     let document = reader::parse(text, file)?;
-    let site = read(&document, file);
+    let site = read(&document, file, networks);
     document.finish(site)
 }
 
-fn read(document: &Document, file: &Path) -> Option<Site> {
+fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Option<Site> {
     let root = document.root();
     root.reserved("store");
     // Every section is read before any may end the reading: all faults at once.
     let head = head(document, &root, file);
-    let segments = segment::read(document, &root);
+    let segments = segment::read(document, &root, networks);
     let reservations = reservation::read(document, &root, &segments);
     let vms = vms::read(document, &root, &segments);
     let planes = planes(document, &root);
@@ -177,13 +186,6 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
         document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
     }
     Some(AgentPlane { port: port?, heartbeat: heartbeat?, offline_after: offline_after?, binary })
-}
-
-/// Where the admin plane of a site is, whatever else is wrong with its text; `None` when not even that can be read.
-pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
-    let document = reader::parse(text, file).ok()?;
-    let root = document.root();
-    admin::socket(&document, &root)
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

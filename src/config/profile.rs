@@ -58,6 +58,19 @@ impl Profile {
             settings: Vec::new(),
         }
     }
+
+    /// Names the first key by which a node that boots `next` in place of this profile no longer hosts its virtual machines the same way.
+    /// Other keys change what a node boots, not what it gives to machines.
+    pub fn hosts_otherwise(&self, next: &Profile) -> Option<&'static str> {
+        let lost_bundle = self.bundles.iter().any(|bundle| !next.bundles.contains(bundle));
+        let keys = [
+            ("vfio.devices", self.vfio != next.vfio),
+            ("hugepages", self.hugepages != next.hugepages),
+            ("data_disks", self.data_disks != next.data_disks),
+            ("bundles", lost_bundle),
+        ];
+        keys.into_iter().find_map(|(key, differs)| differs.then_some(key))
+    }
 }
 
 /// One value of a profile with everything inherited, and where it comes from.

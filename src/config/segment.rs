@@ -1,7 +1,7 @@
 //! The networks on which machines boot: `[net]` + `[dhcp]`, which are the one segment of a simple site, and `[[segment]]`.
 
 use super::{
-    DhcpMode, Link, Pool, Segment, check,
+    DhcpMode, InterfaceNetwork, Link, Pool, Segment, check,
     dhcp::{self, Neighbours},
     parse::checked,
     reader::{At, Document, Table},
@@ -25,8 +25,8 @@ struct Written {
     segment: Option<Segment>,
 }
 
-/// Reads all segments; records what is wrong with each, and between them.
-pub(super) fn read(document: &Document, root: &Table<'_>) -> Segments {
+/// Reads all segments on a machine with these networks; records what is wrong with each, and between them.
+pub(super) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Segments {
     let tables = root.tables("segment");
     if tables.len() > MAX_SEGMENTS {
         root.fault("segment", format!("{} segments", tables.len()), format!("at most {MAX_SEGMENTS}"));
@@ -34,9 +34,9 @@ pub(super) fn read(document: &Document, root: &Table<'_>) -> Segments {
     let mut all = Vec::new();
     let has_interface = tables.iter().any(|table| table.has("interface"));
     if !has_interface || root.has("net") || root.has("dhcp") {
-        all.push(simple(document, root));
+        all.push(simple(document, root, networks));
     }
-    all.extend(tables.iter().take(MAX_SEGMENTS).map(|table| section(document, table)));
+    all.extend(tables.iter().take(MAX_SEGMENTS).map(|table| section(document, table, networks)));
     let segments = Segments(all);
     segments.links_differ(document);
     segments.networks_differ(document);
@@ -44,23 +44,27 @@ pub(super) fn read(document: &Document, root: &Table<'_>) -> Segments {
 }
 
 /// `[net]` + `[dhcp]`.
-fn simple(document: &Document, root: &Table<'_>) -> Written {
+fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
     let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
     let address = net.as_ref().and_then(|net| machine_address(document, net, "address"));
+    let name = net.and_then(|net| {
+        let hint = "name it as `ip link` does: interface = \"br0\"";
+        net.required("interface", net.string("interface"), hint)
+    });
     let hint = "say who leases addresses: [dhcp] mode = \"authoritative\" | \"proxy\" | \"off\"";
     let (mode, pool) = match root.required("dhcp", root.table("dhcp"), hint) {
-        Some(table) => dhcp::read(document, &table, Neighbours { server: address.as_ref(), relay: None }),
+        Some(table) => {
+            let interface = name.as_ref().map(|name| name.value.as_str());
+            dhcp::read(document, &table, Neighbours { server: address.as_ref(), relay: None, interface, networks })
+        }
         None => (None, None),
     };
-    let interface = net.and_then(|net| {
-        let hint = "name it as `ip link` does: interface = \"br0\"";
-        interface(document, net.required("interface", net.string("interface"), hint)?)
-    });
+    let interface = name.and_then(|name| interface(document, name));
     Written::new(interface, address, mode, pool)
 }
 
 /// One `[[segment]]`.
-fn section(document: &Document, table: &Table<'_>) -> Written {
+fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
     let name = table.string("interface");
     let relay = machine_address(document, table, "relay");
     match (table.has("interface"), table.has("relay")) {
@@ -75,7 +79,9 @@ fn section(document: &Document, table: &Table<'_>) -> Written {
         _ => {}
     }
     let address = machine_address(document, table, "address");
-    let neighbours = Neighbours { server: address.as_ref(), relay: relay.as_ref() };
+    let interface_name = name.as_ref().map(|name| name.value.as_str());
+    let neighbours =
+        Neighbours { server: address.as_ref(), relay: relay.as_ref(), interface: interface_name, networks };
     let (mode, pool) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);

@@ -146,7 +146,7 @@ pub struct Pool {
     pub first: Ipv4Addr,
     /// Last address, inclusive.
     pub last: Ipv4Addr,
-    /// Length of the network prefix, 8 to 30. `netmask`, default 24.
+    /// Length of the network prefix, 8 to 30. `netmask`; by default that of the interface's network that the range is in, else 24.
     pub prefix_len: u8,
     /// How long a lease lives.
     pub lease: Duration,

@@ -42,6 +42,7 @@ pub enum Verb {
     Maintenance,
     Rename,
     Replace,
+    AcceptNic,
     Remove,
     Reload,
     Rollback,
@@ -69,6 +70,8 @@ pub enum Verb {
     TaskCancel,
     DiskWrite,
     DiskWipe,
+    Enrol,
+    Renew,
 }
 
 /// An order: who gave it, what, why, and what finds it everywhere.

@@ -128,6 +128,8 @@ pub enum EventKind {
     VmMoved,
     /// An operator approved, disabled or enabled a slot.
     SlotChanged,
+    /// An operator accepted a network card as a node's own.
+    NicAccepted,
     /// An operator said that a node runs no more.
     NodeFenced,
     /// A disk of a node is a virtual machine's own from now on: an image is written onto it, or it is given as it is.
@@ -138,7 +140,61 @@ pub enum EventKind {
     VmConsole,
 }
 
+/// Every word of [`EventKind::word`] that is no condition's.
+const WORDS: [&str; 45] = [
+    "discovered",
+    "boot_started",
+    "stage",
+    "phase",
+    "cleared",
+    "profile_chosen",
+    "profile_assigned",
+    "certificate_issued",
+    "token",
+    "authority_changed",
+    "credentials_revoked",
+    "enrol_refused",
+    "boot_refused",
+    "task",
+    "job",
+    "pool_exhausted",
+    "pool_filling",
+    "other_dhcp_server",
+    "address_declined",
+    "vars_changed",
+    "boot_once",
+    "pinned",
+    "profile_rolled_back",
+    "replaced",
+    "reloaded",
+    "backed_up",
+    "restored",
+    "reload_refused",
+    "vm_created",
+    "vm_ordered",
+    "vm_started",
+    "vm_stopped",
+    "vm_paused",
+    "vm_failed",
+    "vm_restarted",
+    "vm_lost",
+    "vm_released",
+    "vm_release_blocked",
+    "vm_unknown",
+    "vm_moved",
+    "slot_changed",
+    "node_fenced",
+    "disk_written",
+    "disk_wiped",
+    "vm_console",
+];
+
 impl EventKind {
+    /// Every word that [`EventKind::word`] can be.
+    pub fn words() -> impl Iterator<Item = &'static str> + Clone {
+        WORDS.into_iter().chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
+    }
+
     /// The `kind` of `meshd events`: one word.
     pub fn word(&self) -> &'static str {
         match self {
@@ -167,6 +223,7 @@ impl EventKind {
             EventKind::Pinned => "pinned",
             EventKind::ProfileRolledBack => "profile_rolled_back",
             EventKind::Replaced => "replaced",
+            EventKind::NicAccepted => "nic_accepted",
             EventKind::Reloaded => "reloaded",
             EventKind::BackedUp => "backed_up",
             EventKind::Restored => "restored",

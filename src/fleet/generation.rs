@@ -43,7 +43,8 @@ pub fn judge(node: &mut Node, outlook: &Outlook, now: Timestamp) -> Told {
             settle(node, C::ImageMissing, None, now, &mut told);
             settle(node, C::RenderFailed, None, now, &mut told);
             // What is off or on its way boots what there is then.
-            if !matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance) {
+            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+            if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
                 return told;
             }
             let other = node.booted.filter(|booted| booted != generation);

@@ -1,6 +1,7 @@
 //! Who is asking? The script step is the first to see UUID, serial and boot MAC together, and decides here.
 
 use super::{Fingerprint, Node, Phase};
+use crate::fail;
 use crate::id::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, is_filler};
 use crate::wire::Facts;
 use serde::{Deserialize, Serialize};
@@ -81,7 +82,8 @@ pub fn identify(known: Option<&Node>, sighting: &Sighting, claim: Claim) -> Iden
         return Identified::Known;
     }
     let detail = difference(known, sighting);
-    if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true)) {
+    let boards = agree(&ours.board_serial, &theirs.board_serial).filter(|_| fail::defends("board-serial"));
+    if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true) || boards == Some(true)) {
         return Identified::Collision { detail };
     }
     Identified::HardwareChanged { detail }
@@ -253,6 +255,28 @@ mod tests {
         assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
         let same = identify(Some(&known(1, "SN-1")), &sighting(1, "To be filled by O.E.M."), Claim::default());
         assert_eq!(same, Identified::Known, "its NIC agrees, and one serial is none");
+    }
+
+    #[test]
+    fn board_serial_that_agrees_with_another_nic_is_hardware_changed() {
+        let board = |mac: u8, serial: &str, board: &str| {
+            let mut sighting = sighting(mac, serial);
+            board.clone_into(&mut sighting.fingerprint.board_serial);
+            sighting
+        };
+        let mut node = known(1, "");
+        "B-1".clone_into(&mut node.fingerprint.board_serial);
+        let id = node.id;
+        let same = board(2, "", "b-1 ");
+        let changed = identify(Some(&node), &same, Claim::default());
+        assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
+        assert_eq!(same.node_id(), id, "no ID is derived from it");
+        for other in [board(2, "", "B-2"), board(2, "", ""), board(2, "", "Default string")] {
+            let other = identify(Some(&node), &other, Claim::default());
+            assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
+        }
+        let live = identify(Some(&node), &same, Claim { link_is_live: true, ..Claim::default() });
+        assert!(matches!(live, Identified::Collision { .. }), "two machines: {live:?}");
     }
 
     #[test]

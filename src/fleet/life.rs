@@ -1,6 +1,7 @@
 //! What an operator's word, or time, does to a node beside its phase: what is forgotten, what is kept, and what comes back.
 
 use super::{ConditionKind, Node, Phase, PhaseChange, Transition, UnlawfulTransition};
+use crate::fail;
 use crate::id::{NodeId, Timestamp};
 
 /// A change of phase, if there was one: from, to.
@@ -118,13 +119,13 @@ impl Node {
         self.once.clone_from(&old.once);
     }
 
-    /// An operator has seen what is wrong and takes it as it is.
-    pub fn acknowledged(&mut self) -> Vec<ConditionKind> {
+    /// An operator has seen what is wrong and takes it as it is. Where it is plugged in stays as it is known, unless the operator says
+    /// that it was `moved`: the alarm alone does not tell a moved node from an attacker at another port.
+    pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
         self.rivals.clear();
-        let has = |kind| self.conditions.iter().any(|condition| condition.kind == kind);
-        if has(ConditionKind::RelayPortChanged) {
-            // It was moved: its next enrolment says where to.
+        if moved || !fail::defends("relay-port-stays") {
+            // Its next enrolment says where to.
             self.relay_port = None;
             self.is_local = false;
         }
@@ -137,7 +138,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{Certificate, Fingerprint};
+    use crate::fleet::{Certificate, Fingerprint, RelayPort};
     use crate::id::{Basis, Digest, MacAddr};
 
     fn node(number: u8) -> Node {
@@ -183,6 +184,18 @@ mod tests {
         assert_eq!(walk(&mut drained, &[ChecksPass]), Phase::Draining, "checks give no new work back to it");
         assert_eq!(walk(&mut drained, &[Drained]), Phase::Maintenance);
         assert_eq!(walk(&mut drained, &[Resume, Silent, LinkUp, ChecksPass]), Phase::Online, "it is over");
+    }
+
+    #[test]
+    fn acknowledged_alarm_forgets_the_port_only_of_a_moved_node() {
+        let port = RelayPort { circuit_id: Some("07".to_owned()), remote_id: None };
+        for moved in [false, true] {
+            let mut node = node(1);
+            (node.relay_port, node.is_local) = (Some(port.clone()), true);
+            node.raise(ConditionKind::RelayPortChanged, "circuit ID 08", Timestamp::EPOCH);
+            assert_eq!(node.acknowledged(moved), [ConditionKind::RelayPortChanged]);
+            assert_eq!((node.relay_port.is_some(), node.is_local), (!moved, !moved), "moved: {moved}");
+        }
     }
 
     #[test]

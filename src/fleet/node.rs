@@ -20,7 +20,7 @@ pub struct Fingerprint {
     pub product: String,
     /// SMBIOS system serial number.
     pub serial: String,
-    /// SMBIOS board serial number; only the agent sees it.
+    /// SMBIOS board serial number.
     pub board_serial: String,
     /// Every MAC address that this machine was seen with.
     pub macs: BTreeSet<MacAddr>,

@@ -1,21 +1,21 @@
 //! The phase of a node: one word for where it is in its life. Only the transitions drawn here happen.
 //!
 //! ```text
-//!             approve              boot               enrol              link             checks pass
-//! discovered ────────▶ approved ────────▶ booting ──────────▶ enrolling ──────▶ degraded ◀──────────▶ online
-//!  │    ▲                 ▲                ▲  ▲                                   │  ▲    checks fail   │
-//!  │    │ reject          │ approve        │  └──── boot: from any phase on this line, and offline ──────┤
-//!  ▼    │                 │                │                                      │  │ link             │
-//! rejected ───────────────┘             offline ◀──── silent ─────────────────────┴──│──────────────────┤
-//!                                          └─────────────────────────────────────────┘                  │
-//! draining ◀─ drain ── online, degraded; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
+//!             approve              boot            enrol, link              checks pass
+//! discovered ────────▶ approved ────────▶ booting ────▶ enrolling ────────────────────▶ online
+//!  │    ▲                 ▲                ▲  ▲           ▲ │  ▲ └─ checks fail ─▶ degraded ◀─▶ ┘│
+//!  │    │ reject          │ approve        │  └─ boot: from any phase on this line, and offline ─┤
+//!  ▼    │                 │                │              │ │  └── link ─────────────────────────┤
+//! rejected ───────────────┘             offline ◀─ silent ─│─┴─────────────────────────────────┘
+//!                                          └──── link ────┘
+//! draining ◀─ drain ── online, degraded, enrolling; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
 //!   A draining node that falls silent is offline like any other, and goes on to drain when it is back (`Node::drains`).
 //! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
-//! rebuilding ◀─ rebuild ── online, degraded, offline
+//! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
 //! ```
-//! What is wrong with a node is a condition beside its phase. A link seen while booting skips `enrolling`: a certificate
-//! that is still valid needs no enrolment.
+//! What is wrong with a node is a condition beside its phase. A node is `enrolling` from its certificate, or its link where the
+//! certificate is still valid, until its checks are told: checks that have not run yet are not failures.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -32,9 +32,9 @@ pub enum Phase {
     Rejected,
     /// Firmware, iPXE, kernel or init is at work.
     Booting,
-    /// Has a certificate of this boot, no link yet.
+    /// Has a certificate of this boot; its checks are not told yet.
     Enrolling,
-    /// Linked, checks not passed.
+    /// Linked, and a check fails.
     Degraded,
     /// Linked, checks passed: may be given work.
     Online,
@@ -137,19 +137,20 @@ impl Phase {
             (P::Discovered | P::Approved, C::Reject) => P::Rejected,
             (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
             (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
-            (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Degraded,
-            (P::Degraded, C::ChecksPass) => P::Online,
-            (P::Online, C::ChecksFail) => P::Degraded,
+            // Also where it is `enrolling` already: what follows from a link follows then, too.
+            (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
+            (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
+            (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
             (P::Enrolling | P::Degraded | P::Online | P::Draining, C::Silent) => P::Offline,
-            (P::Degraded | P::Online, C::Drain) => P::Draining,
+            (P::Enrolling | P::Degraded | P::Online, C::Drain) => P::Draining,
             (P::Draining | P::Maintenance, C::Drain) => return Ok(Transition::Stay),
-            (P::Draining | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
+            (P::Draining | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
             (P::Maintenance, C::Drained) => return Ok(Transition::Stay),
             (P::Draining | P::Maintenance, C::Resume) => P::Degraded,
             (P::Quarantined, C::Release) => P::Approved,
             (P::Quarantined, C::ReleaseUnknown) => P::Discovered,
-            (P::Degraded | P::Online | P::Offline, C::Rebuild) => P::Rebuilding,
-            (P::Rebuilding, C::LinkUp) => P::Degraded,
+            (P::Enrolling | P::Degraded | P::Online | P::Offline, C::Rebuild) => P::Rebuilding,
+            (P::Rebuilding, C::LinkUp) => P::Enrolling,
             (P::Removed, C::Rediscover) => P::Discovered,
             (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
             (_, C::Remove) => P::Removed,
@@ -246,7 +247,13 @@ mod tests {
     fn first_light_walks_the_whole_line() {
         use PhaseChange::*;
         assert_eq!(walk(Phase::Discovered, &[Boot]), Phase::Discovered, "a boot alone lets nobody in");
-        assert_eq!(walk(Phase::Discovered, &[Approve, Boot, Enrol, LinkUp]), Phase::Degraded);
+        let mut phase = Phase::Discovered;
+        for change in [Approve, Boot, Enrol, LinkUp, ChecksPass] {
+            phase = walk(phase, &[change]);
+            assert_ne!(phase, Phase::Degraded, "{change}: checks that have not run yet are not failures");
+        }
+        assert_eq!(phase, Phase::Online);
+        assert_eq!(walk(Phase::Enrolling, &[LinkUp, ChecksFail]), Phase::Degraded);
         assert_eq!(walk(Phase::Degraded, &[ChecksPass, Silent, LinkUp, ChecksPass, Boot]), Phase::Booting);
     }
 

@@ -12,11 +12,11 @@ use crate::{
     },
     id::{Digest, ImageName},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// How a recipe and what was built from it stand to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageState {
     /// Built from the recipe as it is.
@@ -32,7 +32,7 @@ pub enum ImageState {
 }
 
 /// One image.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Listed {
     /// Its name.
     pub name: ImageName,

@@ -39,7 +39,8 @@ pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{Progress, Quiet, Step};
 pub use versions::{
-    Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, promote, prune, rollback, versions,
+    Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, find_version, previous_version,
+    promote, prune, rollback, versions,
 };
 
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};

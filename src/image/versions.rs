@@ -13,7 +13,7 @@ use crate::{
     },
     id::{BundleName, Digest, ImageName, Timestamp},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
     fs,
@@ -26,7 +26,7 @@ pub const KEEP: usize = 3;
 const LEAST_PREFIX: usize = 4;
 
 /// One version of an image.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
     /// What names it.
     pub version: Digest,
@@ -112,6 +112,28 @@ fn known(shelf: &Shelf) -> Result<BTreeSet<Digest>, BuildError> {
 /// There is no such version, it is damaged, or a file could not be written. The old version is current then.
 pub fn promote(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
+    switch(blobs_dir, name, &which(blobs_dir, name, asked)?)
+}
+
+/// The version that begins so, as [`promote`] takes it.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn find_version(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    Ok(load_version(blobs_dir, name, &which(blobs_dir, name, asked)?)?)
+}
+
+/// The version that [`rollback`] would make current.
+///
+/// # Errors
+/// There is none, or its manifest cannot be read.
+pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    Ok(load_version(blobs_dir, name, &previous(blobs_dir, name)?)?)
+}
+
+fn which(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<Digest, VersionError> {
     adopt(blobs_dir, name)?;
     let all = known(&Shelf::image(blobs_dir, name))?;
     let begins = |version: &&Digest| asked.len() >= LEAST_PREFIX && version.to_string().starts_with(asked);
@@ -120,7 +142,7 @@ pub fn promote(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageM
         let (asked, all) = (asked.chars().take(80).collect(), all.into_iter().collect());
         return Err(VersionError::Which { name: name.clone(), asked, found, all });
     };
-    switch(blobs_dir, name, &version)
+    Ok(version)
 }
 
 /// Makes the version current that was so before. Twice is back again.
@@ -129,11 +151,14 @@ pub fn promote(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageM
 /// There was none, or it is damaged, or a file could not be written. The current version stays then.
 pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
+    switch(blobs_dir, name, &previous(blobs_dir, name)?)
+}
+
+fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> {
     adopt(blobs_dir, name)?;
     let shelf = Shelf::image(blobs_dir, name);
     let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
-    let previous = pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))?;
-    switch(blobs_dir, name, &previous)
+    pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
 }
 
 fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, VersionError> {

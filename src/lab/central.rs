@@ -4,7 +4,7 @@ use super::{
     LabError, ProcessId, Rack, Wait, command, serial,
     wait::{until, until_soon},
 };
-use crate::config::Site;
+use crate::config::{Profile, Site};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -24,12 +24,24 @@ const LOG_LINES: usize = 30;
 /// Its name among the rack's processes.
 const NAME: &str = "meshd";
 
-/// Builds the images and bundles of all profiles that are not built yet; instant where they are.
-pub fn ensure_images(program: &Path, site: &Site, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-    let images: BTreeSet<_> = site.profiles.values().map(|profile| ("image", profile.image.to_string())).collect();
-    let bundles = site.profiles.values().flat_map(|profile| &profile.bundles);
+/// The images, then the bundles, that nodes of these profiles boot; of all profiles where none is named.
+fn needed(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
+    let boots = |profile: &&Profile| only.is_none_or(|name| profile.name.as_str() == name);
+    let profiles: Vec<&Profile> = site.profiles.values().filter(boots).collect();
+    let images: BTreeSet<_> = profiles.iter().map(|profile| ("image", profile.image.to_string())).collect();
+    let bundles = profiles.iter().flat_map(|profile| &profile.bundles);
     let bundles: BTreeSet<_> = bundles.map(|bundle| ("bundle", bundle.to_string())).collect();
-    for (kind, name) in images.into_iter().chain(bundles) {
+    images.into_iter().chain(bundles).collect()
+}
+
+/// Builds the images and bundles of all profiles, or of the one that is named, that are not built yet; instant where they are.
+pub fn ensure_images(
+    program: &Path,
+    site: &Site,
+    only: Option<&str>,
+    talk: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    for (kind, name) in needed(site, only) {
         let mut build = Command::new(program);
         build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
         talk(&format!("{kind} {name}: built, if it is not yet"));
@@ -132,5 +144,19 @@ impl Rack {
             let never = super::Interrupt::default();
             let _ = until_soon(&never, STOP_LIMIT, name, || Ok(Wait::some(child.try_wait().ok().flatten(), "it runs")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rack_of_one_profile_builds_nothing_that_only_others_need() {
+        let text = include_str!("../../site.toml").to_owned()
+            + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
+        let site = crate::config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        assert_eq!(needed(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);
+        assert!(needed(&site, None).len() > 2);
     }
 }

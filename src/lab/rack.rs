@@ -36,6 +36,8 @@ pub struct Options {
     pub settings: Vec<Setting>,
     /// Built images, to share them between racks; default: `blobs` in `dir`.
     pub blobs: Option<PathBuf>,
+    /// Nodes boot this profile and no other: what only other profiles need is not built.
+    pub only_profile: Option<String>,
     /// Somebody may sit at the nodes' serial ports.
     pub console: bool,
     /// Press the power buttons at once.
@@ -57,6 +59,7 @@ impl Options {
             extras: Vec::new(),
             settings: Vec::new(),
             blobs: None,
+            only_profile: None,
             console: false,
             powered: true,
             interrupt: Interrupt::default(),
@@ -98,7 +101,7 @@ impl Rack {
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
-        central::ensure_images(&options.program, &site, talk)?;
+        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)?;
         let (accel, reason) = accel::probe(&tools.qemu, &dir)?;
         talk(&match accel {
             Accel::Kvm => format!("nodes run under KVM: {reason}"),
@@ -124,7 +127,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
-        central::ensure_images(&options.program, &site, talk)
+        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
     }
 
     /// The rack that runs in this folder. Dropping it does not end the rack.

@@ -5,6 +5,7 @@
 
 use super::{GroupContext, NodeContext, RenderInput};
 use crate::{
+    catalog::ImageManifest,
     catalog::overlay::{Entry, Overlay, Overlays, Place, Runlevel, Source, is_plain_name},
     config::{Fault, Profile, suggest},
     id::{Digest, OverlayName, SafePath},
@@ -69,6 +70,24 @@ pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Mer
         }
     }
     merged
+}
+
+/// The packages that a node would be told to install and that its image's repository does not have. mesh-init would refuse to boot
+/// without them. Empty for an image that does not list its packages.
+pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<Fault> {
+    if image.packages.is_empty() {
+        return Vec::new();
+    }
+    let merged = merge(input, &mut Vec::new());
+    let absent = merged.packages.iter().filter(|package| !image.packages.contains_key(**package));
+    let hint = format!("add it to images/{}/image.toml and build the image, or use another image", image.name);
+    let fault = |package: &&str| {
+        let by = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
+        let file = by.map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
+        let what = format!("profile {}: image {} has no package {package}", input.profile.name, image.name);
+        Fault::of_file(file, what, &hint)
+    };
+    absent.map(fault).collect()
 }
 
 /// Who names an overlay.

@@ -20,7 +20,7 @@ pub use crate::config::Faults as RenderFaults;
 pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
 pub use context::{GroupContext, MemberContext, NodeContext};
 pub use elf::interpreter;
-pub use merge::used_digest;
+pub use merge::{missing_packages, used_digest};
 pub use rendered::{Kind, Origin, RenderedFile};
 pub use secret::{Delivered, SecretFile};
 

@@ -5,14 +5,24 @@ use crate::fleet::{Event, EventSeq};
 use crate::id::NodeId;
 
 /// Which events to read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// Only those after this one.
     pub after: Option<EventSeq>,
     /// Only those of this node.
     pub node: Option<NodeId>,
+    /// Only those of these kinds, by [`crate::fleet::EventKind::word`]; of all where none is named.
+    pub kinds: Vec<String>,
     /// At most so many, the newest.
     pub limit: usize,
+}
+
+impl EventFilter {
+    /// True if an event is of the node and of a kind that are wanted, whenever it was.
+    pub fn takes(&self, event: &Event) -> bool {
+        let is_kind = self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == event.kind.word());
+        is_kind && self.node.is_none_or(|node| event.node == Some(node))
+    }
 }
 
 impl Store {
@@ -24,7 +34,7 @@ impl Store {
             let (seq, value) = record.map_err(StoreError::Read)?;
             let event: Event = serde_json::from_slice(&value)
                 .map_err(|source| StoreError::Damaged { key: format!("event/{seq}"), source })?;
-            if filter.node.is_none_or(|node| event.node == Some(node)) {
+            if filter.takes(&event) {
                 found.push((EventSeq(seq), event));
             }
             if found.len() >= filter.limit {

@@ -131,7 +131,7 @@ pub enum StoreError {
     },
     /// Its bytes are not those that were written.
     #[error(
-        "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with          `meshd backup restore`", path.display()
+        "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with `meshd backup restore`", path.display()
     )]
     Broken {
         /// Which file.

@@ -44,7 +44,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
     let id = world.wait_for_phase("discovered")["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "approve", &id]);
     world.wait_for_phase("online");
-    done(&world, &["node", "set", &id, "slots=8"]);
+    done(&world, &["node", "set", &id, "mpi_slots=8"]);
     let before = eventually("what it runs is known", || {
         let node = world.wait_for_phase("online");
         if node["generation"].is_null() { Err(node.to_string()) } else { Ok(node) }
@@ -58,7 +58,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
     assert!(made.contains("every digest right"), "{made}");
     assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(done(&world, &["backup", "verify", file]).contains("site world"));
-    done(&world, &["node", "set", &id, "slots=9"]);
+    done(&world, &["node", "set", &id, "mpi_slots=9"]);
     let again = world.meshd(&["backup", "create", file, "--key-file", key]);
     assert!(!again.status.success() && said(&again).contains("exists"), "{}", said(&again));
 
@@ -84,7 +84,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
         assert_eq!(after[what], before[what], "{what}");
     }
     let shown = world.json(&["node", "show", &id, "-o", "json"]);
-    assert_eq!(shown["vars"]["slots"], 8, "as of the moment of the backup");
+    assert_eq!(shown["vars"]["mpi_slots"], 8, "as of the moment of the backup");
     assert_eq!(world.events("restored").len(), 1);
 
     // And it boots as before: same address, same authority, same generation.

@@ -62,12 +62,12 @@ fn world() -> (World, Small, String) {
 }
 
 fn set(world: &World, id: &str, value: u32) -> Result<(), String> {
-    let output = world.meshd(&["node", "set", id, &format!("n={value}")]);
+    let output = world.meshd(&["node", "set", id, &format!("mpi_slots={value}")]);
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
 fn value(world: &World, id: &str) -> u64 {
-    world.json(&["node", "show", id, "-o", "json"])["vars"]["n"].as_u64().unwrap_or(0)
+    world.json(&["node", "show", id, "-o", "json"])["vars"]["mpi_slots"].as_u64().unwrap_or(0)
 }
 
 #[test]

@@ -41,6 +41,7 @@ const HOMES: [(&str, &[&str]); 9] = [
             "src/serve/lan/",
             "src/serve/dhcp/frames.rs",
             "src/serve/bind.rs",
+            "src/config/interfaces.rs",
             "src/daemon/privileges.rs",
         ],
     ),
@@ -307,5 +308,72 @@ fn every_defence_has_a_test_that_runs_without_it() {
     }
     faults.extend(named.difference(&listed).map(|name| format!("{name} is not in tests/attack/defences")));
     faults.extend(listed.difference(&named).map(|name| format!("{name} is not a defence of src/")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// String literals in code, each with the line on which it begins. Continuations (`\\` at the end of a line) are joined as rustc
+/// joins them; raw strings are text to look at, such as templates, and left out.
+fn literals(text: &str) -> Vec<(usize, String)> {
+    let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    let (mut found, mut line) = (Vec::new(), 1);
+    let mut rest = body.char_indices().peekable();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '\n' => line += 1,
+            '/' if body[at..].starts_with("//") => while rest.next_if(|(_, c)| *c != '\n').is_some() {},
+            '\'' if body[at..].starts_with("'\"'") => drop(rest.nth(1)),
+            'r' if body[at..].starts_with("r\"") || body[at..].starts_with("r#\"") => {
+                let end = if body[at..].starts_with("r#") { "\"#" } else { "\"" };
+                let begin = at + end.len() + 1;
+                let length = body[begin..].find(end).unwrap_or(0);
+                line += body[at..begin + length].matches('\n').count();
+                while rest.next_if(|(place, _)| *place < begin + length + end.len()).is_some() {}
+            }
+            '"' => {
+                let (start, mut literal) = (line, String::new());
+                while let Some((_, c)) = rest.next() {
+                    match c {
+                        '"' => break,
+                        '\\' => match rest.next() {
+                            Some((_, '\n')) => {
+                                line += 1;
+                                while let Some((_, c)) = rest.next_if(|(_, c)| c.is_whitespace()) {
+                                    line += usize::from(c == '\n');
+                                }
+                            }
+                            Some((_, c)) => literal.extend(['\\', c]),
+                            None => break,
+                        },
+                        c => {
+                            line += usize::from(c == '\n');
+                            literal.push(c);
+                        }
+                    }
+                }
+                found.push((start, literal));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A run of spaces within a sentence: most often a line that was joined by hand, with its indentation. What begins or ends with spaces
+/// is laid out on purpose, and so is a line of a table.
+#[test]
+fn sentence_for_people_has_no_run_of_spaces() {
+    let joined = literals("let a = \"one \\\n      two\"; let b = \"three    four\"; // \"five     six\"");
+    assert_eq!(joined, [(1, "one two".to_owned()), (2, "three    four".to_owned())]);
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        for (line, literal) in literals(&text) {
+            // Neither a file nor a list of commands that is laid out.
+            let is_laid_out = literal.contains("\\n") || literal.contains('\n') || literal.starts_with("meshd ");
+            let is_sentence = literal.split_whitespace().count() > 4 && !is_laid_out;
+            if is_sentence && literal.trim().contains("   ") {
+                faults.push(format!("{}:{line}: {literal}", path.display()));
+            }
+        }
+    }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

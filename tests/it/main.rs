@@ -24,6 +24,7 @@ mod identity;
 mod images;
 mod jobs;
 mod life;
+mod rows;
 mod secrets;
 mod storm;
 mod trust;

@@ -1,14 +1,16 @@
 //! Machines that stand before their script: DHCP has opened their boot sessions.
+//!
+//! They are behind a relay, beside another DHCP server. On a local segment meshd holds each request against the neighbour entry of its
+//! address, and `wrk` has one address: behind a router it stands for all of them, and each says by DHCP that it took that address.
 
 use super::PORT;
-use crate::frame::{CLIENT_INTERFACE, SERVER, Wire};
+use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
 use anyhow::Context as _;
-use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    net::{Ipv4Addr, TcpStream, UdpSocket},
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -17,6 +19,29 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two attempts of those that were not.
 const RETRY: Duration = Duration::from_millis(500);
+/// Where the machines are.
+const SUBNET: &str = "10.79.0.0/16";
+/// The relay's address among them.
+const RELAY: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+/// The address that the load comes from.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+/// Who leases addresses there.
+const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
+
+/// The segment of the machines, for the site file.
+pub fn segment() -> String {
+    format!("[[segment]]\nrelay = \"{RELAY}\"\naddress = \"{SERVER}\"\nmode = \"proxy\"\n")
+}
+
+/// Joins their subnet to the wire, and has the load come from it.
+pub fn attach(wire: &Wire) -> anyhow::Result<()> {
+    wire.client.ip(&["route", "add", "local", SUBNET, "dev", "lo"])?;
+    wire.client.ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", CLIENT_INTERFACE])?;
+    wire.server.ip(&["route", "add", SUBNET, "via", &CLIENT.to_string()])?;
+    let (server, from) = (format!("{SERVER}/32"), ADDRESS.to_string());
+    wire.client.ip(&["route", "add", &server, "dev", CLIENT_INTERFACE, "src", &from])?;
+    Ok(())
+}
 
 /// Writes the part of the load that chooses machines: each request is the next one's.
 pub fn lua(wire: &Wire) -> anyhow::Result<PathBuf> {
@@ -39,67 +64,75 @@ fn query(mac: &str, uuid: &str) -> String {
     )
 }
 
-/// One machine's script.
-pub fn script(wire: &Wire, machine: u16) -> anyhow::Result<String> {
+/// One machine's script, as meshd answers it.
+fn ask_script(machine: u16) -> std::io::Result<String> {
     let [high, low] = machine.to_be_bytes();
     let path = query(&format!("{high:02x}:{low:02x}"), &format!("{machine:04x}"));
-    let answer = wire.client.inside(|| -> std::io::Result<String> {
-        let mut stream = TcpStream::connect((SERVER, PORT))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })??;
-    let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
-    anyhow::ensure!(body.contains("/overlay/"), "machine {machine} is not booted: {body}");
-    Ok(body.to_owned())
+    let mut stream = TcpStream::connect((SERVER, PORT))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-/// iPXE of every machine asks for its boot file, until each is answered.
-pub fn power_on(wire: &Wire, count: u16) -> anyhow::Result<()> {
+/// iPXE of every machine asks for its boot file and takes its address, until each has its script. Gives the first one's.
+pub fn power_on(wire: &Wire, count: u16) -> anyhow::Result<String> {
     wire.client.inside(|| ask(count))?.context("power on the machines")
 }
 
-fn ask(count: u16) -> anyhow::Result<()> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.bind_device(Some(CLIENT_INTERFACE.as_bytes()))?;
-    socket.set_broadcast(true)?;
-    socket.set_recv_buffer_size(4 << 20)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 68)).into())?;
-    let socket = UdpSocket::from(socket);
+fn ask(count: u16) -> anyhow::Result<String> {
+    let socket = UdpSocket::bind((RELAY, 67))?;
     socket.set_read_timeout(Some(RETRY))?;
-    let mut missing: BTreeSet<u16> = (0..count).collect();
+    let (mut missing, mut first, mut last) = ((0..count).collect::<BTreeSet<u16>>(), String::new(), String::new());
     let end = Instant::now() + PATIENCE;
     while !missing.is_empty() {
-        anyhow::ensure!(Instant::now() < end, "{} of {count} machines were not answered by DHCP", missing.len());
+        anyhow::ensure!(Instant::now() < end, "{} of {count} machines have no script: {last}", missing.len());
         // Few at once: the reply of each takes its place in a buffer.
         let some: Vec<u16> = missing.iter().take(64).copied().collect();
         for machine in &some {
-            socket.send_to(&discover(*machine), (Ipv4Addr::BROADCAST, 67))?;
+            socket.send_to(&packet(*machine, 1, &[]), (SERVER, 67))?;
         }
         let mut buffer = [0; 2048];
         for _ in &some {
-            match socket.recv(&mut buffer) {
-                Ok(240..) => drop(missing.remove(&u16::from_be_bytes([buffer[6], buffer[7]]))),
-                _ => break,
+            if socket.recv(&mut buffer).is_err() {
+                break;
+            }
+        }
+        // What a machine says to the server that leases, the relay says to meshd too.
+        for machine in &some {
+            let chosen = [(50, ADDRESS.octets()), (54, OTHER_SERVER.octets())];
+            socket.send_to(&packet(*machine, 3, &chosen), (SERVER, 67))?;
+        }
+        for machine in some {
+            let script = ask_script(machine)?;
+            if script.contains("/overlay/") {
+                missing.remove(&machine);
+                first = if machine == 0 { script } else { first };
+            } else {
+                last = script;
             }
         }
     }
-    Ok(())
+    Ok(first)
 }
 
-/// A DISCOVER of iPXE whose transaction ID ends in the machine's number.
-fn discover(machine: u16) -> Vec<u8> {
+/// A DISCOVER (1) or REQUEST (3) of iPXE, as a relay passes it on; the transaction ID ends in the machine's number.
+fn packet(machine: u16, kind: u8, more: &[(u8, [u8; 4])]) -> Vec<u8> {
     let [high, low] = machine.to_be_bytes();
     let mut packet = vec![0; 236];
-    packet[..8].copy_from_slice(&[1, 1, 6, 0, 0x4d, 0x53, high, low]);
-    packet[10] = 0x80;
+    packet[..8].copy_from_slice(&[1, 1, 6, 1, 0x4d, 0x53, high, low]);
+    packet[24..28].copy_from_slice(&RELAY.octets());
     packet[28..34].copy_from_slice(&[0x52, 0x54, 0, 0, high, low]);
-    packet.extend([99, 130, 83, 99, 53, 1, 1]);
+    packet.extend([99, 130, 83, 99, 53, 1, kind]);
     packet.extend([60, 32]);
     packet.extend(b"PXEClient:Arch:00000:UNDI:002001");
     packet.extend([77, 4]);
     packet.extend(b"iPXE");
-    packet.extend([93, 2, 0, 0, 255]);
+    packet.extend([93, 2, 0, 0]);
+    for (code, data) in more {
+        packet.extend([*code, 4]);
+        packet.extend(data);
+    }
+    packet.push(255);
     packet
 }

@@ -42,7 +42,7 @@ impl Overlays {
     }
 
     /// All of them, those of nodes last.
-    pub fn all(&self) -> impl Iterator<Item = &Overlay> {
+    pub fn all(&self) -> impl Iterator<Item = &Overlay> + Clone {
         self.named.values().chain(self.nodes.values())
     }
 }

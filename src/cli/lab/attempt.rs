@@ -71,6 +71,7 @@ impl Try {
         let options = self.hardware.options(folder.0.clone(), context, interrupt.clone())?;
         let mut options = options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
         (options.nodes, options.powered, options.console, options.blobs) = (1, false, true, blobs);
+        options.only_profile = Some(self.profile.clone());
         options.firmware = Mix::of([self.firmware]);
         let options = if self.bare { options } else { with_login(options)? };
         let mut rack = Rack::up(&options, &mut |word| eprintln!("{word}"))?;

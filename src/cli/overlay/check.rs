@@ -170,6 +170,14 @@ fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageMan
     faults
 }
 
+/// Refuses a version of an image that lacks packages, services or modules of a profile that boots it.
+pub(in crate::cli) fn fits_profiles(site: &Site, image: &ImageManifest) -> Result<(), Faults> {
+    let overlays = reading(site).overlays;
+    let profiles = site.profiles.values().filter(|profile| profile.image == image.name);
+    let faults: Vec<Fault> = profiles.flat_map(|profile| missing(site, profile, &overlays, image)).collect();
+    if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
+}
+
 /// Overlays of groups and of single nodes must fit a profile; which one a node has, only the central node knows.
 fn of_nodes(site: &Site, renderer: &mut Renderer<'_>, broken: &BTreeSet<Layer>) -> Vec<Fault> {
     let known = |name: &&OverlayName| !broken.contains(&Layer::Named((*name).clone()));

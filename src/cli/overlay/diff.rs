@@ -8,7 +8,8 @@ use serde::Serialize;
 use similar::TextDiff;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Two of: a node as meshd has it, a profile rendered here. Or one profile, against other overlays.
+/// Two of: a node as meshd has it, a profile rendered here. Or one profile, against other overlays. A profile beside a node is
+/// rendered by meshd for that node.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Diff {
     /// ID or name of a node
@@ -70,7 +71,10 @@ impl Diff {
             sides.push(Side::node(context, node)?);
         }
         for profile in &self.profiles {
-            sides.push(Side::profile(context, profile)?);
+            sides.push(match self.nodes.as_slice() {
+                [node] => Side::node_with(context, node, profile)?,
+                _ => Side::profile(context, profile)?,
+            });
         }
         let two: Result<[Side; 2], _> = sides.try_into();
         two.map(|[left, right]| (left, right)).map_err(|sides| {

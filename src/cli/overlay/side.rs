@@ -22,12 +22,27 @@ pub(super) struct Side {
 impl Side {
     /// What meshd would give a node now.
     pub(super) fn node(context: &Context, node: &str) -> Result<Self, Failure> {
-        let (bytes, generation) = of_node(context, node)?;
+        Self::of_meshd(context, node, None)
+    }
+
+    /// What meshd would give a node if it had this profile.
+    pub(super) fn node_with(context: &Context, node: &str, profile: &str) -> Result<Self, Failure> {
+        Self::of_meshd(context, node, Some(profile))
+    }
+
+    fn of_meshd(context: &Context, node: &str, profile: Option<&str>) -> Result<Self, Failure> {
+        let (bytes, generation) = of_node(context, node, profile)?;
         let files = read_targz(&bytes).map_err(|error| {
             Failure::new(format!("the overlay of {node} cannot be read: {error}"), "is meshd of the same version?")
         })?;
         let generation: String = generation.chars().take(12).collect();
-        Ok(Side { name: format!("node {node}, generation {generation}"), files, notes: Vec::new(), unpacked: false })
+        let with = profile.map(|profile| format!(" with profile {profile}")).unwrap_or_default();
+        Ok(Side {
+            name: format!("node {node}{with}, generation {generation}"),
+            files,
+            notes: Vec::new(),
+            unpacked: false,
+        })
     }
 
     /// What a node of a profile would get.

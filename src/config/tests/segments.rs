@@ -116,3 +116,22 @@ fn a_reservation_is_not_blamed_for_a_segment_that_cannot_be_read() {
     let faults = with_more("10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
     assert_eq!(faults.len(), 1, "{faults:#?}");
 }
+
+#[test]
+fn netmask_that_is_not_written_is_that_of_the_interface_network() {
+    let network = |interface: &str, address: [u8; 4], prefix_len| InterfaceNetwork {
+        interface: interface.to_owned(),
+        address: address.into(),
+        prefix_len,
+    };
+    let networks = [network("eth1", [10, 1, 0, 1], 16), network("eth1", [192, 168, 0, 1], 28)];
+    let prefix = |text: &str| {
+        let site = parse_with(text, Path::new("site.toml"), &networks).unwrap_or_else(|faults| panic!("{faults}"));
+        let segment = site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
+        segment.pool.as_ref().expect("a pool").prefix_len
+    };
+    let text = format!("{LEAST}{MORE}");
+    assert_eq!(prefix(&text), 16);
+    let written = text.replacen("router = \"10.1.0.254\"", "netmask = \"255.255.255.0\"", 1);
+    assert_eq!(prefix(&written), 24, "what is written counts");
+}

@@ -2,7 +2,7 @@
 
 use crate::config::Fault;
 use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
-use crate::id::{ApiTokenName, NodeId, Timestamp, VarName, Vars};
+use crate::id::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
 use crate::serve::central::Workloads;
 use crate::trust::{ApiToken, Role};
 use crate::wire::DoctorReport;
@@ -15,6 +15,14 @@ use utoipa::ToSchema;
 pub struct AssignProfile {
     /// The profile's name, as somebody typed it.
     pub profile: String,
+}
+
+/// Body of `approve`; none is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approve {
+    /// The node was plugged in elsewhere: the port of a relay that it is known by is forgotten.
+    pub moved: bool,
 }
 
 /// Body of `vars`.
@@ -91,6 +99,15 @@ pub struct DoctorView {
     pub report: DoctorReport,
 }
 
+/// A network card that a node is to be recognised by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptNic {
+    /// Its MAC address.
+    #[schema(value_type = String)]
+    pub mac: MacAddr,
+}
+
 /// What came of a replacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replaced {
@@ -126,6 +143,14 @@ pub struct DiffView {
     /// What it would boot now.
     #[schema(value_type = String)]
     pub next: Generation,
+    /// The generation that it is pinned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub pinned: Option<Generation>,
+    /// The generation that its profile is rolled back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub rolled_back: Option<Generation>,
     /// How they differ.
     #[schema(value_type = Object)]
     pub diff: GenerationDiff,

@@ -3,7 +3,7 @@
 //! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
 
 use crate::config::{DhcpMode, Segment, Site};
-use crate::fleet::{BootSession, Phase, Standing};
+use crate::fleet::{BootSession, ConditionKind, Node, Phase, Standing};
 use crate::id::Timestamp;
 use crate::serve::{
     bind::{self, BindError},
@@ -96,7 +96,8 @@ fn reload(last: &Reload) -> Vec<Finding> {
             let (count, place) = (last.faults.len(), first.file.display());
             let found =
                 format!("refused, the last good one is live: {count} faults, the first: {place}: {}", first.message);
-            findings.push(Finding::fail("reload", found, "`meshd reload` shows all of them with file and line"));
+            // Machines boot from the last good one; a restart would fail.
+            findings.push(Finding::warn("reload", found, "`meshd reload` shows all of them with file and line"));
         }
     }
     if !last.restart.is_empty() {
@@ -215,6 +216,12 @@ fn machines(model: &Model) -> Vec<Finding> {
     let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(|node| node.id.to_string());
     let held: Vec<String> = of_phase(Phase::Quarantined).collect();
     let offline: Vec<String> = of_phase(Phase::Offline).collect();
+    let failing = |node: &Node| {
+        let failed = node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
+        let why = failed.map(|condition| format!(" ({})", condition.detail)).unwrap_or_default();
+        format!("{}{why}", node.id)
+    };
+    let degraded: Vec<String> = model.nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
     let mut tell = |check: &str, what: &str, names: Vec<String>, next: &str| {
         findings.push(if names.is_empty() {
             Finding::ok(check, format!("no {what}"))
@@ -224,6 +231,7 @@ fn machines(model: &Model) -> Vec<Finding> {
     };
     tell("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
     tell("boot loops", "machines boot in circles", looping, "`meshd node timeline NODE` shows where each boot stopped");
+    tell("degraded", "nodes are degraded", degraded, "`meshd node doctor NODE` says what to repair on each");
     tell("quarantine", "nodes are held", held, "repair what stops them, then `meshd node release NODE`");
     tell("offline", "nodes are offline", offline, "look at their power and cables");
     let unknown = model.unknown_count();
@@ -276,6 +284,29 @@ mod tests {
             assert_eq!(finding.next.is_empty(), finding.status == Status::Ok, "{finding:?}: what to do, if anything");
         }
         findings.iter().map(|finding| finding.status).max().expect("something was found")
+    }
+
+    #[tokio::test]
+    async fn degraded_nodes_are_named_with_what_fails() {
+        use crate::fleet::Fingerprint;
+        use crate::id::{Basis, MacAddr};
+        use crate::store::{Store, StoreError};
+        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let store = Store::open(dir.path()).expect("a store");
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
+        node.phase = Phase::Degraded;
+        node.raise(ConditionKind::CheckFailed, "kvm: /dev/kvm is missing", at);
+        let id = node.id;
+        let put = store.commit(|tx| {
+            tx.put_node(node);
+            Ok::<_, StoreError>(())
+        });
+        put.await.expect("stored");
+        let found = store.read(machines);
+        let degraded = found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
+        assert_eq!(degraded.status, Status::Warn);
+        assert!(degraded.found.contains(&format!("{id} (kvm: /dev/kvm is missing)")), "{}", degraded.found);
     }
 
     #[test]

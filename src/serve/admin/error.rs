@@ -97,6 +97,7 @@ impl From<OperateError> for Refused {
             OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
+            OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
             OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::StillHeard { .. } => (StatusCode::CONFLICT, "still_heard"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),

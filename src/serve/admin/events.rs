@@ -1,8 +1,8 @@
 //! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
 
 use super::{Plane, auth::Caller, error::Refused, view::EventView};
-use crate::fleet::{Event, EventSeq};
-use crate::id::NodeId;
+use crate::config::suggest;
+use crate::fleet::{Event, EventKind, EventSeq};
 use crate::serve::central::Shared;
 use crate::store::EventFilter;
 use axum::{
@@ -32,6 +32,8 @@ pub(super) struct Wanted {
     follow: bool,
     after: Option<u64>,
     node: Option<String>,
+    /// Words with commas between them.
+    kind: Option<String>,
     limit: Option<usize>,
 }
 
@@ -43,18 +45,33 @@ pub(super) async fn events(
     let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
     let central = plane.central;
     let node = wanted.node.as_deref().map(|node| central.resolve(node)).transpose()?;
+    let kinds = kinds(wanted.kind.as_deref().unwrap_or_default())?;
     let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let after = wanted.after.map(EventSeq);
     // Subscribed before the record is read: no event falls between the two.
     let receiver = wanted.follow.then(|| central.store().subscribe());
-    let past = read(&central, EventFilter { after, node, limit }).await?;
+    let past = read(&central, EventFilter { after, node, kinds: kinds.clone(), limit }).await?;
     let last = past.last().map(|(seq, _)| *seq).or(after);
     let queue: VecDeque<Bytes> = past.iter().map(|(seq, event)| line(*seq, event)).collect();
-    let tail = Tail { central, caller, receiver, node, last, queue, shutdown: plane.shutdown };
+    let wanted = EventFilter { after: None, node, kinds, limit: MAX_LIMIT };
+    let tail = Tail { central, caller, receiver, wanted, last, queue, shutdown: plane.shutdown };
     let body = Body::from_stream(futures_util::stream::unfold(tail, |mut tail| async move {
         tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
     }));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// Kinds of events by their words; a word that no event has is refused, because its stream would be empty for ever.
+fn kinds(text: &str) -> Result<Vec<String>, Refused> {
+    let words: Vec<String> =
+        text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    match words.iter().find(|word| !EventKind::words().any(|known| known == *word)) {
+        None => Ok(words),
+        Some(word) => {
+            let shown = crate::config::reader::brief(word);
+            Err(Refused::bad_request(format!("`{shown}` is no kind of event; {}", suggest(word, EventKind::words()))))
+        }
+    }
 }
 
 async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
@@ -75,7 +92,8 @@ struct Tail {
     caller: Caller,
     /// `None` when the reader wants the past alone.
     receiver: Option<Receiver<(EventSeq, Event)>>,
-    node: Option<NodeId>,
+    /// Which events are written.
+    wanted: EventFilter,
     /// The newest event that was written.
     last: Option<EventSeq>,
     queue: VecDeque<Bytes>,
@@ -101,14 +119,14 @@ impl Tail {
                 Err(_) => return Some(Bytes::from_static(b"\n")),
                 Ok(Ok((seq, event))) => {
                     let new = self.last.is_none_or(|last| seq > last);
-                    if new && self.node.is_none_or(|node| event.node == Some(node)) {
+                    if new && self.wanted.takes(&event) {
                         self.last = Some(seq);
                         return Some(line(seq, &event));
                     }
                 }
                 // A reader that is too slow for the memory of the channel catches up from the disk.
                 Ok(Err(RecvError::Lagged(_))) => {
-                    let filter = EventFilter { after: self.last, node: self.node, limit: MAX_LIMIT };
+                    let filter = EventFilter { after: self.last, ..self.wanted.clone() };
                     let missed = read(&self.central, filter).await.ok()?;
                     self.last = missed.last().map(|(seq, _)| *seq).or(self.last);
                     self.queue.extend(missed.iter().map(|(seq, event)| line(*seq, event)));

@@ -33,7 +33,9 @@ pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -
     let Plane { central, told, .. } = plane;
     let id = central.resolve(&node)?;
     let (runs, next, diff) = central.node_diff(id, central.endpoint(told)).await?;
-    Ok(Json(DiffView { runs, next, diff }))
+    let view = super::routes::shown(&central, id)?;
+    let (pinned, rolled_back) = (view.0.pinned, view.0.rolled_back);
+    Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 
 pub(super) async fn pin(

@@ -6,7 +6,7 @@ use super::{
     orders::{Body, body},
     routes::{Answer, shown},
     table::{Nothing, One, Routes},
-    view::{DoctorView, Drain, Fence, NodeView, Replace, Replaced},
+    view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
 };
 use crate::config::{Whom, vm::MAX_GRACE_S};
 use crate::fail;
@@ -57,6 +57,12 @@ pub(super) fn routes(routes: Routes) -> Routes {
             Verb::Replace,
             "a new machine takes the place of an old one",
             replace,
+        )
+        .order::<One<AcceptNic>, One<NodeView>, _, _>(
+            "/nodes/{node}/accept-nic",
+            Verb::AcceptNic,
+            "recognise a node by a network card that was put into it",
+            accept_nic,
         )
 }
 
@@ -126,6 +132,21 @@ async fn doctor(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
     let id = central.resolve(&node)?;
     let report = central.node_doctor(id, &by).await?;
     Ok(Json(DoctorView { node: id, report }))
+}
+
+async fn accept_nic(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: By,
+    order: Body<AcceptNic>,
+) -> Answer<NodeView> {
+    let AcceptNic { mac } = body(order)?;
+    if mac.0 == [0; 6] || mac.is_multicast() {
+        return Err(Refused::bad_request(format!("{mac} is not the MAC address of a machine")));
+    }
+    let id = central.resolve(&node)?;
+    central.accept_nic(id, mac, &by).await?;
+    shown(&central, id)
 }
 
 /// The node of the path is the old one.

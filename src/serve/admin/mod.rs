@@ -16,7 +16,7 @@
 //! | `GET tokens`, `POST tokens`, `POST tokens/{token}/revoke` | tokens for machines that are not netbooted |
 //! | `GET ca`, `POST ca/rotate`, `POST nodes/{node}/revoke` | the certificate authority; what a node holds of it |
 //! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
-//! | `GET profiles` | profiles with all that they inherit |
+//! | `GET profiles`, `GET images`, `GET overlays` | profiles with all that they inherit; images and overlays of the site |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
 //! | `POST vms/{vm}/start`, `stop`, `restart`, `delete` | the virtual machine afterwards |
@@ -28,7 +28,7 @@
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
 //! | `GET volumes`, `POST volumes/{volume}/remove` | files of virtual machines |
 //! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow` only shows |
-//! | `GET events?follow&after&node&limit` | one JSON object a line |
+//! | `GET events?follow&after&node&kind&limit` | one JSON object a line |
 //!
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
 //! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
@@ -38,6 +38,7 @@ mod audit;
 mod auth;
 mod backup;
 mod bodies;
+mod catalog_view;
 mod connection;
 mod consoles;
 pub mod doctor;

@@ -3,7 +3,7 @@
 use super::{
     Plane, audit,
     auth::admitted,
-    backup, consoles, doctor,
+    backup, catalog_view, consoles, doctor,
     doctor::{Finding, Status},
     error::Refused,
     events, generations, life,
@@ -12,17 +12,17 @@ use super::{
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
     tasks, tokens, trust,
     view::{
-        ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreateToken, CreatedApiToken,
-        CreatedToken, DiffView, EventView, GENERATION_HEADER, GenerationView, NodeDetail, NodeView, PROFILE_HEADER,
-        Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView, TimelineView, TokenView,
-        UnitCount,
+        ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreateToken,
+        CreatedApiToken, CreatedToken, DiffView, EventView, GenerationView, ImageView, NodeDetail, NodeView,
+        OverlayView, Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView,
+        TimelineView, TokenView, UnitCount,
     },
     vms, volumes,
 };
 use crate::fleet::{By, Phase, Verb};
 use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
-    central::{Rendered, Shared, work_on},
+    central::{Shared, work_on},
     metrics,
 };
 use crate::trust::Role;
@@ -72,7 +72,7 @@ fn nodes_routes(routes: Routes) -> Routes {
             "one boot stage by stage, the newest unless another is named",
             timeline,
         )
-        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/approve", Verb::Approve, "let a node in", approve)
+        .order::<One<Approve>, One<NodeView>, _, _>("/nodes/{node}/approve", Verb::Approve, "let a node in", approve)
         .order::<Nothing, One<NodeView>, _, _>(
             "/nodes/{node}/reboot",
             Verb::Reboot,
@@ -130,10 +130,10 @@ fn boots(routes: Routes) -> Routes {
         )
         .see::<Archive, _, _>(
             "/overlay/{node}",
-            &[],
+            &["profile"],
             Role::Operator,
-            "the public part of what a node would boot now",
-            overlay,
+            "the public part of what a node would boot now, or would boot with another profile",
+            catalog_view::overlay,
         )
 }
 
@@ -142,6 +142,8 @@ fn site_routes(routes: Routes) -> Routes {
     routes
         .see::<One<StatusView>, _, _>("/status", &[], Role::Viewer, "the central node at a glance", status)
         .see::<Many<ProfileView>, _, _>("/profiles", &[], Role::Viewer, "profiles with all that they inherit", profiles)
+        .see::<Many<ImageView>, _, _>("/images", &[], Role::Viewer, "images and their versions", catalog_view::images)
+        .see::<Many<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "overlays of the site", catalog_view::overlays)
         .see::<Many<RevisionView>, _, _>(
             "/profiles/{name}/history",
             &[],
@@ -163,7 +165,7 @@ fn site_routes(routes: Routes) -> Routes {
         )
         .see::<Lines<EventView>, _, _>(
             "/events",
-            &["follow", "after", "node", "limit"],
+            &["follow", "after", "node", "kind", "limit"],
             Role::Viewer,
             "what happened, and what happens from now on",
             events::events,
@@ -290,7 +292,12 @@ async fn nodes(
     let site = central.site();
     Ok(Json(central.store().read(|model| {
         let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
-        nodes.map(|node| NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id))).collect()
+        nodes
+            .map(|node| {
+                let view = NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id));
+                view.rolled_back(|profile| central.rolled_back(profile))
+            })
+            .collect()
     })))
 }
 
@@ -303,7 +310,9 @@ pub(super) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        Some(NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id)))
+        let mut detail = NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id));
+        detail.node = detail.node.rolled_back(|profile| central.rolled_back(profile));
+        Some(detail)
     });
     detail.map(Json).ok_or_else(|| gone(id))
 }
@@ -351,9 +360,15 @@ async fn metrics(State(plane): State<Plane>) -> Response {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
 }
 
-async fn approve(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn approve(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: By,
+    order: Option<Json<Option<Approve>>>,
+) -> Answer<NodeView> {
+    let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
     let id = central.resolve(&node)?;
-    central.approve(id, &by).await?;
+    central.approve_at(id, moved, &by).await?;
     shown(&central, id)
 }
 
@@ -361,24 +376,6 @@ async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
     let id = central.resolve(&node)?;
     central.reboot(id, &by).await?;
     shown(&central, id)
-}
-
-/// The public part of what a node would boot now.
-async fn overlay(State(plane): State<Plane>, Path(node): Path<String>) -> Result<Response, Refused> {
-    let Plane { central, told, .. } = plane;
-    let id = central.resolve(&node)?;
-    let node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
-    let rendered = central.render(&node, central.endpoint(told)).await?;
-    let Rendered { generation, what, overlay, .. } = rendered;
-    let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
-    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");
-    let bytes = packed.await.map_err(interrupted)?;
-    let headers = [
-        (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
-        (GENERATION_HEADER, generation.to_string()),
-        (PROFILE_HEADER, what.profile.to_string()),
-    ];
-    Ok((headers, bytes).into_response())
 }
 
 async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
@@ -390,7 +387,7 @@ pub(super) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
         let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.link_state(id));
-        Some(view.working(work_on(model, id)))
+        Some(view.rolled_back(|profile| central.rolled_back(profile)).working(work_on(model, id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }

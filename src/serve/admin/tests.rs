@@ -10,7 +10,7 @@ use super::{
     run,
     view::{ErrorView, EventView, NodeView, TimelineView},
 };
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, read_overlays};
 use crate::config;
 use crate::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
 use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
@@ -53,11 +53,12 @@ impl Fixture {
         let folder = tempfile::tempdir().expect("a folder");
         let text = include_str!("../../../site.toml");
         let site = config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let authority =
             CertificateAuthority::load_or_create(&folder.path().join("ca"), "rack-a", at(1_700_000_000_000));
         let central = Central::new(Parts {
             site: Arc::new(site),
-            catalog: Catalog::new(Vec::new(), Default::default()),
+            catalog: Catalog::new(Vec::new(), overlays),
             loaders: BTreeMap::new(),
             agent_binary: Bytes::new(),
             store: Store::open(&folder.path().join("store")).expect("a new store"),

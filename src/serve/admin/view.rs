@@ -1,9 +1,10 @@
 //! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
 
 pub use super::bodies::{
-    ApiTokenView, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken, DiffView,
-    DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
+    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken,
+    DiffView, DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
+pub use super::catalog_view::{ImageView, OverlayView};
 use super::doctor::Finding;
 pub use super::profile_view::ProfileView;
 pub use super::slots::{ApproveSlot, SlotView};
@@ -118,6 +119,10 @@ pub struct NodeView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
+    /// The generation that its profile is rolled back to. A pinned node boots what it is pinned to all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub rolled_back: Option<Generation>,
     /// Last sign of life.
     #[schema(value_type = String)]
     pub last_seen: Timestamp,
@@ -276,6 +281,7 @@ impl NodeView {
             generation: node.booted.or(node.generation),
             next_generation: node.generation,
             pinned: node.pinned,
+            rolled_back: None,
             last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
             boot: boot.map(BootView::new),
             work: Vec::new(),
@@ -285,6 +291,11 @@ impl NodeView {
     /// The same with what works on it.
     pub fn working(self, work: Vec<String>) -> Self {
         NodeView { work, ..self }
+    }
+
+    /// The same with what its profile is rolled back to.
+    pub fn rolled_back(self, held: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
+        NodeView { rolled_back: held(&self.profile), ..self }
     }
 }
 

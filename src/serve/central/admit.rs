@@ -92,7 +92,9 @@ impl Central {
             let Sighting { basis, fingerprint, mac, .. } = sighting.clone();
             let mut node = Node::discovered(basis, fingerprint, mac, old.discovered_at);
             node.fingerprint.macs.extend(old.fingerprint.macs.iter().copied());
-            node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
+            if node.fingerprint.board_serial.is_empty() {
+                node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
+            }
             node.continue_as(old);
             let detail = format!("{} is {new} now: {}", old.id, sighting.basis);
             retire(tx, old.id, Actor::Central, now);
@@ -297,8 +299,10 @@ impl Meeting<'_> {
             }
             let before = std::mem::replace(&mut node.fingerprint, sighting.fingerprint.clone());
             node.fingerprint.macs.extend(before.macs);
-            // Only the agent sees it; it says at its next link whether that is another one too.
-            node.fingerprint.board_serial = before.board_serial;
+            // A loader may not know it; the agent says at its next link whether that is another one too.
+            if node.fingerprint.board_serial.is_empty() {
+                node.fingerprint.board_serial = before.board_serial;
+            }
         }
         node.mac = mac;
         node.fingerprint.macs.insert(mac);

@@ -8,7 +8,7 @@ use super::{
     alarm::{Alarm, report},
     lock,
 };
-use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, Node};
+use crate::fleet::{By, ConditionKind, Event, EventKind, Node, Verb};
 use crate::id::{NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::{CertificateAuthority, RootState, TrustError, signed_under};
@@ -132,7 +132,8 @@ impl Central {
             Ok(Ok(Some(aged))) => {
                 let detail = format!("the grace of an older root is over; trusted: {}", names(&aged, now));
                 self.authority.replace(aged);
-                self.record(Event::new(now, Actor::Central, EventKind::AuthorityChanged, detail)).await;
+                let by = self.own_order(Verb::CaRotate);
+                self.record(Event::new(now, &by, EventKind::AuthorityChanged, detail)).await;
                 self.tell_roots();
             }
             Ok(Ok(None)) | Err(_) => {}

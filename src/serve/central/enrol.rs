@@ -9,7 +9,7 @@ use super::{
     tokens,
 };
 use crate::fail;
-use crate::fleet::{Actor, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use crate::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb};
 use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
 use crate::trust::{Issued, Peer, TokenRecord, TokenRefused, TrustError, token, token::Use};
@@ -88,6 +88,7 @@ impl Central {
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         fail::point("enrol-issued");
+        let by = self.node_order(Verb::Enrol);
         let redeemed = self.store.commit(|tx| {
             // Found by a hash that nobody can steer, and then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
@@ -110,7 +111,7 @@ impl Central {
                 return Err(used.into());
             }
             tx.put_token(token);
-            certify(tx, request.node, request.session, &issued, now);
+            certify(tx, request.node, request.session, &issued, &by, now);
             if let Some(detail) = takes_over.as_ref().filter(|_| earlier.is_none()) {
                 raise(tx, request.node, request.session, ConditionKind::CertificateReplaced, detail, now);
             }
@@ -159,6 +160,7 @@ impl Central {
         self.honoured(id, shown)?;
         let now = self.now();
         let issued = self.authority().issue_node(csr_pem, id, now)?;
+        let by = self.node_order(Verb::Renew);
         self.store
             .commit(|tx| {
                 if !tx.node(id).is_some_and(|node| honours(node, shown)) {
@@ -166,7 +168,7 @@ impl Central {
                 }
                 // The old one is honoured until the new one is used: the answer may be lost.
                 tx.edit_node(id, |node| node.certificates = vec![shown.clone(), listed(&issued)]);
-                let event = Event::new(now, Actor::Node, EventKind::CertificateIssued, "renewed");
+                let event = Event::new(now, &by, EventKind::CertificateIssued, "renewed");
                 tx.event(event.of_node(id));
                 Ok(())
             })
@@ -295,7 +297,7 @@ impl From<StoreError> for Refused {
 }
 
 /// Writes a certificate down: it is the only one that is honoured from now on.
-pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, now: Timestamp) {
+pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, by: &By, now: Timestamp) {
     let mut change = None;
     let boot = tx.session(session).cloned();
     let is_local = boot.as_ref().is_some_and(|boot| boot.address.is_some() && !boot.is_relayed);
@@ -309,7 +311,7 @@ pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issue
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });
     phase_event(tx, id, session, change, Actor::Node, now);
-    let issued = Event::new(now, Actor::Central, EventKind::CertificateIssued, format!("serial {}", issued.serial));
+    let issued = Event::new(now, by, EventKind::CertificateIssued, format!("serial {}", issued.serial));
     tx.event(issued.of_node(id).in_session(session));
     reach(tx, session, Stage::Enrolled, now);
 }

@@ -21,8 +21,9 @@ impl Central {
         }
         let unchecked = self.unchecked_for(STALE, TELLS_AGAIN);
         let stale: Vec<NodeId> = self.store.read(|model| {
-            let online = |id: &NodeId| model.node(*id).is_some_and(|node| node.phase == Phase::Online);
-            unchecked.into_iter().filter(online).collect()
+            let is_up = |phase| matches!(phase, Phase::Enrolling | Phase::Online);
+            let counts = |id: &NodeId| model.node(*id).is_some_and(|node| is_up(node.phase));
+            unchecked.into_iter().filter(counts).collect()
         });
         if stale.is_empty() {
             return;

@@ -86,7 +86,7 @@ impl Central {
             .commit(|tx| {
                 self.no_newer_link(id, silent)?;
                 let node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-                disown(tx, id, by, why, now);
+                disown(tx, id, &self.link_state(id), by, why, now);
                 // Whatever it was, nothing is placed there until it links again.
                 let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
                 phase_event(tx, id, node.boot, change, by, now);

@@ -13,7 +13,7 @@ use super::{
 use crate::fleet::{
     Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
-use crate::id::{NodeId, Timestamp};
+use crate::id::{MacAddr, NodeId, Timestamp};
 use crate::store::{Model, StoreError, Tx};
 
 impl Central {
@@ -43,7 +43,7 @@ impl Central {
                 let node = known(tx, id)?;
                 spare_all(tx.before(), id, by)?;
                 node.phase.on(PhaseChange::Remove)?;
-                disown(tx, id, by, why, now);
+                disown(tx, id, &self.link_state(id), by, why, now);
                 let freed = leases_of(tx, &node);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
                 forget(tx, id, by, now);
@@ -77,7 +77,7 @@ impl Central {
                     // Counted by `disown`, so that the event says how many there were.
                     node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
                     tx.put_node(node);
-                    disown(tx, id, by, why, now);
+                    disown(tx, id, &self.link_state(id), by, why, now);
                     phase_event(tx, id, boot, changed, by, now);
                 }
                 known(tx, id)
@@ -218,7 +218,7 @@ impl Central {
                 node.take_over(&gone);
                 let freed = leases_of(tx, &gone);
                 freed.iter().for_each(|lease| tx.remove_lease(lease.address));
-                disown(tx, old, by, why, now);
+                disown(tx, old, &self.link_state(old), by, why, now);
                 forget(tx, old, by, now);
                 move_vms(tx, old, new);
                 retire(tx, old, by, now);
@@ -237,6 +237,41 @@ impl Central {
         self.forget_strange(old);
         self.reconsider_all();
         self.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
+    }
+
+    /// Accepts a network card as a node's own: its next boot by that card is the node's, whatever else the machine shows. For a machine
+    /// whose card was swapped and that has no serial number by which it could be recognised.
+    ///
+    /// # Errors
+    /// The node runs, so the card is in another machine; or the card is another node's or a virtual machine's.
+    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &By) -> Result<Node, OperateError> {
+        let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
+        if !self.store.read(|model| model.node(id).is_some_and(is_own)) && self.probe(id).await {
+            return Err(OperateError::StillLinked { node: id });
+        }
+        let now = self.now();
+        self.store
+            .commit(|tx| {
+                let mut node = known(tx, id)?;
+                if !node.phase.is_admitted() {
+                    return Err(no_node(id));
+                }
+                if let Some(holder) = nic_holder(tx.before(), id, mac) {
+                    return Err(OperateError::NicTaken { node: id, mac, holder });
+                }
+                let added = node.fingerprint.macs.insert(mac);
+                let resolved = node.no_rival(mac) && node.rivals.is_empty();
+                tx.put_node(node.clone());
+                if resolved {
+                    stalls::clear(tx, id, ConditionKind::IdCollision, by, now);
+                    stalls::clear(tx, id, ConditionKind::WeakIdentity, by, now);
+                }
+                if added {
+                    tx.event(Event::new(now, by, EventKind::NicAccepted, mac.to_string()).of_node(id));
+                }
+                known(tx, id)
+            })
+            .await
     }
 
     /// Addresses that their machines need no longer, for the DHCP service to give to others.
@@ -262,6 +297,12 @@ fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
     tx.before().leases().filter(|lease| macs.contains(&lease.mac)).cloned().collect()
 }
 
+/// Who else has a network card, in words.
+fn nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
+    let node = model.node_of_mac(mac).filter(|other| other.id != id).map(|other| format!("node {}", other.id));
+    node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("virtual machine {}", vm.name())))
+}
+
 /// A node that is on record.
 fn known(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
     tx.node(id).cloned().ok_or_else(|| no_node(id))
@@ -278,8 +319,9 @@ fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
 }
 
 /// An operator takes a node as it is: parts, rivals and units as they are now are right.
-pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, by: &By, now: Timestamp) {
-    let seen: Vec<ConditionKind> = tx.edit_node(id, Node::acknowledged).unwrap_or_default();
+/// Its port of a relay is forgotten only where it was `moved`.
+pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &By, now: Timestamp) {
+    let seen: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
     for kind in seen {
         stalls::clear(tx, id, kind, by, now);
     }

@@ -194,16 +194,16 @@ impl Central {
 
     /// A link is over. Silence counts from its last sign of life; the phase changes only after `offline_after`.
     pub async fn link_down(&self, link: LinkId) {
-        let now = self.now();
-        {
+        let heard = {
             let mut links = lock(&self.links.0);
             if links.live.get(&link.node).is_none_or(|live| live.number != link.number) {
                 return;
             }
-            links.live.remove(&link.node);
-        }
+            links.live.remove(&link.node).and_then(|live| live.state.heard)
+        };
+        let Some(heard) = heard else { return };
         let seen = self.store.commit(|tx| {
-            tx.edit_node(link.node, |node| node.last_seen = now);
+            tx.edit_node(link.node, |node| node.last_seen = node.last_seen.max(heard));
             Ok::<_, StoreError>(())
         });
         if let Err(error) = seen.await {

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
-use crate::fleet::{Node, admitting};
-use crate::id::{Digest, MacAddr, NodeId, ProfileName};
+use crate::fleet::{Generation, Node, admitting};
+use crate::id::{Digest, MacAddr, NodeId, ProfileName, VarName};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -90,9 +90,24 @@ impl Live {
         self.held_overlays.get(profile)
     }
 
+    /// The variables that overlays declare, those of profiles that are held too; some several times.
+    pub(super) fn declared(&self) -> impl Iterator<Item = &VarName> + Clone {
+        let current = self.catalog.overlays().all();
+        let held = self.held_overlays.values().flat_map(|overlays| overlays.all());
+        current.chain(held).flat_map(|overlay| overlay.variables.keys())
+    }
+
     /// What profiles are held at.
     pub(super) fn all_held(&self) -> &AllHeld {
         &self.held
+    }
+
+    /// The image that nodes of a profile boot: the version of that time where the profile is held.
+    pub(super) fn image_of(&self, profile: &Profile) -> Option<&Image> {
+        match self.held.get(&profile.name) {
+            Some(Ok(held)) => self.catalog.version(&held.version),
+            _ => self.catalog.image(&profile.image),
+        }
     }
 
     /// True if a machine could not tell the two apart.
@@ -199,6 +214,12 @@ impl Central {
     /// Images and overlays as they are now; hold it for one request only.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.live().catalog.clone()
+    }
+
+    /// The generation that a profile is rolled back to; `None` where its nodes boot what the site file says.
+    pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
+        let live = self.live();
+        live.all_held().get(profile)?.as_ref().ok().map(|held| held.generation)
     }
 
     pub(super) fn replace_live(&self, live: Live) {

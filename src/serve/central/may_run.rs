@@ -18,8 +18,8 @@ fn not_in_service(node: &Node) -> Option<(String, String)> {
     let id = node.id;
     match node.phase {
         phase if takes_work(phase) => None,
-        Phase::Degraded => failing().map(|check| {
-            let why = format!("degraded: check {} says {}", check.name, check.detail);
+        phase @ (Phase::Enrolling | Phase::Degraded) => failing().map(|check| {
+            let why = format!("{phase}: check {} says {}", check.name, check.detail);
             (why, format!("repair it; meshd node doctor {id} says whether it is"))
         }),
         phase @ (Phase::Draining | Phase::Maintenance) => {

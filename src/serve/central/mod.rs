@@ -290,6 +290,11 @@ impl Central {
         By::new(Who::Meshd, verb, self.new_correlation())
     }
 
+    /// What a node does of which the audit log tells.
+    pub(super) fn node_order(&self, verb: Verb) -> By {
+        By::new(Who::Node, verb, self.new_correlation())
+    }
+
     fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.entropy.fill(&mut bytes);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::boot::Endpoint;
 use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
-use crate::id::NodeId;
+use crate::id::{MacAddr, NodeId};
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -41,6 +41,16 @@ pub enum OperateError {
     StillLinked {
         /// Which.
         node: NodeId,
+    },
+    /// A network card that a node is to have is another one's.
+    #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
+    NicTaken {
+        /// Which node.
+        node: NodeId,
+        /// Which card.
+        mac: MacAddr,
+        /// Whose it is.
+        holder: String,
     },
     /// A node that is to be fenced was heard of a moment ago.
     #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
@@ -130,6 +140,11 @@ impl Central {
     /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes
     /// its units and other parts as they are now.
     pub async fn approve(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+        self.approve_at(id, false, by).await
+    }
+
+    /// The same; a node that was `moved` may be plugged in anywhere, and its next enrolment says where it is.
+    pub async fn approve_at(&self, id: NodeId, moved: bool, by: &By) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
             .store
@@ -142,7 +157,7 @@ impl Central {
                 } else if !node.phase.is_admitted() {
                     node.change(PhaseChange::Approve)?;
                 } else {
-                    acknowledge(tx, id, by, now);
+                    acknowledge(tx, id, moved, by, now);
                     node = tx.node(id).cloned().unwrap_or(node);
                 }
                 Ok::<_, OperateError>(node)

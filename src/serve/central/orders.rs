@@ -1,15 +1,16 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
-use super::{Central, OperateError, RenderError, Shared, boot_args, fence::spare, keep};
+use super::{Central, OperateError, RenderError, Shared, boot_args, context::Contexts, fence::spare, keep};
 use crate::boot::{self, Endpoint};
-use crate::config::{Edit, MAX_VARS, Site, kernel_arg};
+use crate::config::{self, Edit, MAX_VARS, Site, kernel_arg};
+use crate::fail;
 use crate::fleet::{
     By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
 };
 use crate::id::{NodeId, ProfileName, Timestamp, VarName, Vars};
-use crate::store::{KeptError, Tx};
+use crate::store::{KeptError, Model, Tx};
 use crate::trust::Role;
-use std::sync::Arc;
+use std::{net::Ipv4Addr, sync::Arc};
 
 /// Most kernel arguments for one boot.
 const MAX_ONCE_ARGS: usize = 64;
@@ -24,6 +25,16 @@ pub enum OrderError {
         node: NodeId,
         /// Which variable.
         name: VarName,
+    },
+    /// A variable that no overlay of the site declares.
+    #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
+    UnknownVar {
+        /// Which node.
+        node: NodeId,
+        /// Which variable.
+        name: VarName,
+        /// The name that was meant, or the names that there are.
+        hint: String,
     },
     /// Too many variables.
     #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
@@ -99,13 +110,15 @@ impl Central {
     ) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
+        self.check_packages(id, &profile).await?;
         let now = self.now();
         self.order(id, |tx, mut node| {
             spare(tx.before(), id, by)?;
             let before = boot::effective_profile(&site, &node).name.clone();
             node.profile = Some(profile.clone());
             let detail = format!("{before} -> {profile}");
-            let running = matches!(node.phase, Phase::Degraded | Phase::Online | Phase::Draining | Phase::Maintenance);
+            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+            let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
             // Else it is found out from what the node runs and would boot.
             if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
                 node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
@@ -114,6 +127,24 @@ impl Central {
             Ok(node)
         })
         .await
+    }
+
+    /// Refuses a profile whose packages its image does not have: the node would find out at its next boot. Whatever else keeps it from
+    /// being rendered is left to be put right before that boot.
+    async fn check_packages(self: &Shared, id: NodeId, profile: &ProfileName) -> Result<(), OperateError> {
+        if !fail::defends("assign-checks-packages") {
+            return Ok(());
+        }
+        let (mut node, _) = self.with_history(id)?;
+        (node.profile, node.once) = (Some(profile.clone()), None);
+        let central = self.clone();
+        let check = move || {
+            let (live, nowhere) = (central.live(), central.endpoint(Ipv4Addr::UNSPECIFIED));
+            let job = |model: &Model| central.job(&live, &mut Contexts::new(&live), model, &node, (None, nowhere));
+            central.store.read(job).map_or(Ok(()), |job| job.check_packages())
+        };
+        let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
+        Ok(checked.map_err(Arc::new)?)
     }
 
     /// Sets variables of a node, and removes others; they take effect at its next boot.
@@ -125,6 +156,11 @@ impl Central {
         by: &By,
     ) -> Result<Node, OperateError> {
         let now = self.now();
+        let live = self.live();
+        if let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) {
+            let hint = config::suggest(name.as_str(), live.declared().map(VarName::as_str));
+            return Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into());
+        }
         self.order(id, |tx, mut node| {
             if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
                 return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
@@ -156,6 +192,7 @@ impl Central {
         }
         if let Some(profile) = &profile {
             known(&self.site(), profile)?;
+            self.check_packages(id, profile).await?;
         }
         for arg in &kernel_args {
             let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
@@ -164,10 +201,14 @@ impl Central {
         if let Some(arg) = boot_args::beyond(role, &kernel_args) {
             return Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into());
         }
-        let now = self.now();
+        let (site, now) = (self.site(), self.now());
         self.order(id, |tx, mut node| {
             if node.pinned.is_some() {
                 return Err(OrderError::Pinned { node: id }.into());
+            }
+            let usual = &boot::effective_profile(&site, &node).name;
+            if profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
+                spare(tx.before(), id, by)?;
             }
             let once = Once { profile, kernel_args, set_at: now, used_by: None };
             tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
@@ -274,7 +315,7 @@ impl Central {
                 Ok::<_, OperateError>(node)
             })
             .await?;
-        crate::fail::point("order-committed");
+        fail::point("order-committed");
         self.reconsider(vec![id]).await?;
         Ok(node)
     }

@@ -9,7 +9,7 @@ use super::{
     enrol::{certify, check_version},
     lock,
 };
-use crate::fleet::{ConditionKind, Node, Phase, Stage, Wait};
+use crate::fleet::{ConditionKind, Node, Phase, Stage, Verb, Wait};
 use crate::id::{BootSessionId, Digest, NodeId};
 use crate::store::{Model, StoreError};
 use crate::wire::{Facts, PendingHello, PendingReply};
@@ -182,6 +182,7 @@ impl PendingTicket {
     async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
         let now = self.central.now();
         let issued = self.central.authority().issue_node(&self.csr_pem, self.node, now)?;
+        let by = self.central.node_order(Verb::Enrol);
         let certified = self.central.store.commit(|tx| {
             // An operator may have spoken since it was looked at.
             let still = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
@@ -198,7 +199,7 @@ impl PendingTicket {
             if linked || token {
                 return Ok(false);
             }
-            certify(tx, self.node, self.session, &issued, now);
+            certify(tx, self.node, self.session, &issued, &by, now);
             Ok::<_, StoreError>(true)
         });
         let certified = certified.await?;

@@ -3,8 +3,9 @@
 
 use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
 use crate::boot::effective_profile;
-use crate::catalog::{Catalog, read_secrets};
+use crate::catalog::{Catalog, overlay::read_all, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
+use crate::fail;
 use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
 use crate::overlay::{self, ImageFacts, RenderInput};
@@ -107,7 +108,11 @@ impl Central {
         let now = self.live();
         let mut site = match config::load(&now.site.file) {
             Ok(site) => site,
-            Err(faults) => return (Err(faults), Vec::new()),
+            Err(mut faults) => {
+                // All at once: whoever corrects the site file finds no others after it.
+                faults.0.extend(read_all(&now.site.overlays_dir).faults);
+                return (Err(faults), Vec::new());
+            }
         };
         let restart = keep_fixed(&mut site, &now.site);
         let catalog = match load_catalog(&site, self.random()) {
@@ -141,8 +146,8 @@ impl Central {
             let Some(profile) = site.profiles.get(name) else { continue };
             let context = contexts.of(model, node, profile);
             let zero = Digest([0; 32]);
-            let image = live.catalog.image(&profile.image).map(|image| ImageFacts::of(&image.manifest));
-            let image = image.unwrap_or(ImageFacts {
+            let built = live.image_of(profile).map(|image| &image.manifest);
+            let image = built.map(ImageFacts::of).unwrap_or(ImageFacts {
                 name: profile.image.clone(),
                 manifest: zero,
                 modloop: zero,
@@ -158,7 +163,10 @@ impl Central {
                 agent: &self.agent,
                 image: &image,
             };
-            let found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
+            let mut found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
+            if fail::defends("image-lacks-package") {
+                found.extend(built.map(|built| overlay::missing_packages(&input, built)).unwrap_or_default());
+            }
             // A template that two profiles share has one fault.
             for fault in found {
                 if !faults.contains(&fault) {
@@ -170,17 +178,20 @@ impl Central {
     }
 }
 
-/// Nodes that hold work and would boot another profile (PR-4).
+/// Nodes that hold work and would boot another profile, or host that work otherwise (PR-4).
 fn other_profiles(model: &Model, was: &Site, new: &Site, by: &By) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
-        let (from, to) = (&effective_profile(was, node).name, &effective_profile(new, node).name);
-        if from == to {
-            continue;
-        }
+        let (from, to) = (effective_profile(was, node), effective_profile(new, node));
+        let key = || from.hosts_otherwise(to).filter(|_| fail::defends("profile-edit-guard"));
+        let change = match (from.name == to.name, key()) {
+            (true, None) => continue,
+            (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),
+            (false, _) => format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name),
+        };
         if let Err(error) = spare(model, node.id, by) {
-            let message = format!("node {} would boot profile {to} in place of {from}: {error}", node.id);
-            faults.push(Fault::of_file(new.file.clone(), message, "or give it its profile: meshd node assign-profile"));
+            let hint = "drain the node first, or give it its profile: meshd node assign-profile";
+            faults.push(Fault::of_file(new.file.clone(), format!("{change}: {error}"), hint));
         }
     }
     faults

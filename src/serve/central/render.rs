@@ -275,6 +275,13 @@ impl Job {
         Ok(self.generation_of(digest, &self.what()))
     }
 
+    /// Refuses what the image's repository cannot install.
+    pub(super) fn check_packages(&self) -> Result<(), RenderError> {
+        let Some(image) = self.live.catalog.version(&self.facts.manifest) else { return Ok(()) };
+        let faults = overlay::missing_packages(&self.input(), &image.manifest);
+        if faults.is_empty() { Ok(()) } else { Err(self.faults(RenderFaults(faults))) }
+    }
+
     /// The profile that it renders.
     pub(super) fn profile_name(&self) -> &ProfileName {
         &self.profile.name

@@ -1,11 +1,13 @@
 //! Profiles are kept as they were, and rolled back: all nodes of a profile boot an earlier revision of it until it is let go.
 
-use super::{Central, Live, OperateError, RenderError, Shared};
+use super::{Central, Live, OperateError, RenderError, Shared, fence::spare};
+use crate::boot::effective_profile;
 use crate::catalog::{Image, Overlay, bundle::load_layer, image::load_version, read_overlays};
-use crate::config::Profile;
-use crate::fleet::{By, Event, EventKind, Generation, Revised, Revision, Revisions};
+use crate::config::{Profile, Site};
+use crate::fail;
+use crate::fleet::{By, Event, EventKind, Generation, Node, Revised, Revision, Revisions};
 use crate::id::{BundleName, Digest, OverlayName, ProfileName};
-use crate::store::{KeptError, StoreError};
+use crate::store::{KeptError, Model, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -34,6 +36,18 @@ fn digest(text: &[u8]) -> Generation {
 
 fn text(kept: &Kept) -> Vec<u8> {
     serde_json::to_vec(kept).expect("a revision is plain data")
+}
+
+/// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
+fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &By) -> Result<(), OperateError> {
+    if !fail::defends("rollback-guard") {
+        return Ok(());
+    }
+    let changes = |node: &&Node| {
+        let now = effective_profile(site, node);
+        now.name == next.name && now.hosts_otherwise(next).is_some()
+    };
+    model.all_nodes().filter(changes).try_for_each(|node| spare(model, node.id, by))
 }
 
 /// Why a profile cannot be rolled back. Nothing has changed then.
@@ -221,12 +235,12 @@ impl Central {
             for (name, layer) in held.bundles.iter().filter(|(_, layer)| live.catalog.layer(layer).is_none()) {
                 load_layer(&live.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
             }
-            Ok::<_, String>(())
+            Ok::<_, String>(held.profile)
         };
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
         let generation = target.0.short();
-        checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
-        self.hold_profile(profile, Some(target), by).await?;
+        let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
+        self.hold_profile(profile, Some(target), &next, by).await?;
         Ok(target)
     }
 
@@ -236,27 +250,31 @@ impl Central {
         if self.revisions(&profile).held.is_none() {
             return Err(RollbackError::NotHeld(profile).into());
         }
-        self.hold_profile(profile, None, by).await
+        let live = self.live();
+        let next = live.filed().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
+        self.hold_profile(profile, None, next, by).await
     }
 
     async fn hold_profile(
         self: &Shared,
         profile: ProfileName,
         held: Option<Generation>,
+        next: &Profile,
         by: &By,
     ) -> Result<(), OperateError> {
-        let now = self.now();
+        let (site, now) = (self.site(), self.now());
         let detail = match held {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
             None => format!("profile {profile} as the site file says"),
         };
         self.store
             .commit(|tx| {
+                spare_hosts(tx.before(), &site, next, by)?;
                 let mut revisions = tx.revisions(&profile);
                 revisions.held = held;
                 tx.put_revisions(profile, revisions);
                 tx.event(Event::new(now, by, EventKind::ProfileRolledBack, detail));
-                Ok::<_, StoreError>(())
+                Ok::<_, OperateError>(())
             })
             .await?;
         let central = self.clone();

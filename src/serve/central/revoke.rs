@@ -4,7 +4,7 @@
 //! and every request is held against it. What is not named there is refused, also after a restart.
 
 use super::{Central, OperateError, lock};
-use crate::fleet::{By, Cause, Event, EventKind, Node};
+use crate::fleet::{By, Cause, Event, EventKind, LinkState, Node};
 use crate::id::{Digest, NodeId, Timestamp};
 use crate::{fail, store::Tx};
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Central {
         let node = self
             .store
             .commit(|tx| {
-                disown(tx, id, by, why, now);
+                disown(tx, id, &self.link_state(id), by, why, now);
                 tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
             })
             .await;
@@ -68,14 +68,23 @@ fn is_let_in(node: &Node) -> bool {
     node.phase.is_admitted() && !node.certificates.is_empty()
 }
 
-/// Takes back the credentials of a node, inside a transaction; [`Central::cut_off_after`] has to follow it.
-pub(super) fn disown(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, why: &str, now: Timestamp) {
+/// Takes back the credentials of a node, inside a transaction; [`Central::cut_off_after`] has to follow it. `link` is the state of the
+/// link that is cut: when it was last heard of is written down, because nothing else remembers it.
+pub(super) fn disown(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    link: &LinkState,
+    cause: impl Into<Cause>,
+    why: &str,
+    now: Timestamp,
+) {
     let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
     for hash in &tokens {
         tx.remove_token(*hash);
     }
     let certificates = tx.edit_node(id, |node| {
         node.boot = None;
+        node.last_seen = link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen));
         std::mem::take(&mut node.certificates).len()
     });
     let Some(certificates) = certificates else { return };

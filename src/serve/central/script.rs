@@ -29,10 +29,11 @@ impl Central {
             }
         };
         let live = self.live();
-        let Some(sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
+        let Some(mut sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
             let asker = Asker { mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, asker).await;
         };
+        request.board_serial.trim().clone_into(&mut sighting.fingerprint.board_serial);
         let asker = Asker { mac: Some(request.mac), node: Some(sighting.node_id()), from, endpoint };
         match self.boot(&request, &sighting, from, endpoint).await {
             Ok(script) => script,
@@ -150,18 +151,30 @@ impl Central {
                 reach(tx, session, Stage::Script, now);
                 vm_news::rebooted(tx, id, session, now);
                 let mut change = None;
+                let before = tx.node(id).and_then(|node| node.boot).filter(|before| *before != session);
+                let bare = before.filter(|before| tx.session(*before).is_some_and(ran_without_overlay));
                 let used = tx.edit_node(id, |node| {
+                    let same_boot = node.boot == Some(session);
                     node.boot = Some(session);
                     node.address = Some(from.into());
                     node.told = Some(told);
                     node.last_seen = now;
-                    for past in OF_ONE_BOOT {
+                    // Of the boot before this one it is told until the node enrols.
+                    for past in OF_ONE_BOOT.into_iter().filter(|past| !same_boot || *past != OVERLAY_MISSING) {
                         node.clear(past);
                     }
                     change = node.change(PhaseChange::Boot).ok().flatten();
                     node.use_once(session, once)
                 });
                 phase_event(tx, id, session, change, Actor::Node, now);
+                if let Some(bare) = bare {
+                    let detail = format!("Linux ran in boot {bare} without its overlay, and the node boots again");
+                    let raised = tx.edit_node(id, |node| node.raise(OVERLAY_MISSING, &detail, now));
+                    if raised == Some(true) {
+                        let kind = EventKind::Raised { condition: OVERLAY_MISSING };
+                        tx.event(Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(bare));
+                    }
+                }
                 if used == Some(true) {
                     let event = Event::new(now, Actor::Node, EventKind::BootOnce, "this boot has it, the next has not");
                     tx.event(event.of_node(id).in_session(session));
@@ -238,6 +251,15 @@ struct Asker {
     endpoint: Endpoint,
 }
 
+const OVERLAY_MISSING: ConditionKind = ConditionKind::OverlayMissing;
+
+/// True for a boot in which the kernel ran and nothing fetched the overlay: with `delivery = "url"` Alpine goes on without it, panics
+/// for want of mesh-init, and boots again, long before the watch calls the boot bare.
+fn ran_without_overlay(session: &BootSession) -> bool {
+    let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
+    runs && session.reached(Stage::Overlay).is_none() && fail::defends("overlay-missing")
+}
+
 /// Conditions that speak of one boot, and are over when another one begins.
 const OF_ONE_BOOT: [ConditionKind; 5] = [
     ConditionKind::OverlayMissing,
@@ -257,7 +279,8 @@ pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, fro
     known
         && model.node(id).is_some_and(|node| {
             let settled = matches!(node.phase.on(PhaseChange::Boot), Ok(Transition::Stay));
-            let past = node.conditions.iter().any(|condition| OF_ONE_BOOT.contains(&condition.kind));
+            let is_past = |kind| kind != OVERLAY_MISSING && OF_ONE_BOOT.contains(&kind);
+            let past = node.conditions.iter().any(|condition| is_past(condition.kind));
             let once = node.once.as_ref().is_none_or(|once| once.used_by == Some(session));
             node.boot == Some(session) && node.address == Some(from.into()) && settled && !past && once
         })

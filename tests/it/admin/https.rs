@@ -75,6 +75,11 @@ impl Office {
         child.wait_with_output().unwrap()
     }
 
+    /// Runs a verb on the operator's machine, with a valid token and fingerprint.
+    pub fn ask(&self, token_file: &str, args: &[&str]) -> Output {
+        self.remote(token_file, &self.fingerprint, args)
+    }
+
     /// What another program is answered, heads and bodies, all over one connection.
     fn curl(&self, header: &str, path: &str) -> String {
         ok(self.curl_output(header, &format!("/v1/{path}")))

@@ -2,5 +2,6 @@
 
 mod fencing;
 pub mod https;
+mod operator;
 mod process;
 mod service;

@@ -29,7 +29,7 @@ async fn checks_of_an_earlier_boot_make_no_node_ready_and_are_void_when_it_boots
     let (id, first) = (machine.id(), machine.session());
     assert_eq!(rig.node(id).unproven().as_deref().map(|why| why.contains("have not run")), Some(true));
     assert!(machine.say(told(Some(BootSessionId([9; 12])), CheckStatus::Pass)).await);
-    assert_eq!(rig.node(id).phase, Phase::Degraded, "checks of a boot that nobody knows");
+    assert_eq!(rig.node(id).phase, Phase::Enrolling, "checks of a boot that nobody knows");
     assert!(machine.say(told(Some(first), CheckStatus::Pass)).await);
     assert_eq!((rig.node(id).phase, rig.node(id).unproven()), (Phase::Online, None));
 

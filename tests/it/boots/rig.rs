@@ -146,6 +146,8 @@ pub struct Machine<'a> {
     pub mac: MacAddr,
     pub uuid: SystemUuid,
     pub serial: String,
+    /// Serial number of its board, as iPXE tells it.
+    pub board: String,
     pub address: Ipv4Addr,
     /// What the last script said.
     pub script: String,
@@ -169,6 +171,7 @@ impl<'a> Machine<'a> {
             mac: MacAddr([0x52, 0x54, 0, 0, 0, number]),
             uuid: SystemUuid([0x4c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]),
             serial: format!("SN-{number}"),
+            board: String::new(),
             address: Ipv4Addr::new(10, 77, 0, 99 + number),
             script: String::new(),
             token: None,
@@ -198,8 +201,10 @@ impl<'a> Machine<'a> {
     }
 
     pub async fn ask_script(&mut self) {
-        let (mac, uuid, serial) = (self.mac, self.uuid, &self.serial);
-        let query = format!("mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64");
+        let (mac, uuid, serial, board) = (self.mac, self.uuid, &self.serial, &self.board);
+        let query = format!(
+            "mac={mac}&uuid={uuid}&serial={serial}&board_serial={board}&manufacturer=QEMU&product=world&arch=x86_64"
+        );
         self.script = self.rig.central.script(ScriptRequest::parse(&query), self.address, ENDPOINT).await;
     }
 

@@ -158,6 +158,7 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
             ("${manufacturer:hexhyp}", "51-45-4d-55"),
             ("${product:hexhyp}", "50-43"),
             ("${serial:hexhyp}", "53-4e"),
+            ("${smbios/2.7.0:hexhyp}", "42-31"),
         ];
         let url = known.into_iter().fold(asks.to_owned(), |url, (name, value)| url.replace(name, value));
         assert!(!url.contains("${"), "a setting that this test does not know: {url}");

@@ -180,7 +180,7 @@ impl<'a> Load<'a> {
             } else {
                 number += 1;
                 self.record.will_set(id, number);
-                let done = self.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "n": number } }));
+                let done = self.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "mpi_slots": number } }));
                 done.map(|()| self.record.set(id, number))
             };
             if done.is_err() {

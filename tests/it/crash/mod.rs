@@ -122,7 +122,7 @@ fn a_store_that_lost_what_was_acknowledged_is_found_out() {
     record.approved(id);
     let set = |value| {
         record.will_set(id, value);
-        admin.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "n": value } })).unwrap();
+        admin.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "mpi_slots": value } })).unwrap();
         record.set(id, value);
     };
     set(1);

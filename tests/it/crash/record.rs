@@ -191,7 +191,7 @@ impl Record {
                 )
             };
             let node = admin.json(&format!("/v1/nodes/{id}"))?;
-            let value = node["vars"]["n"].as_u64();
+            let value = node["vars"]["mpi_slots"].as_u64();
             let profile = Some(&node["profile"]).filter(|_| node["assigned"] == true);
             let profile = profile.and_then(Value::as_str).map(str::to_owned);
             let mut known = self.known();

@@ -51,10 +51,16 @@ fn bundle(world: &World, number: u64) -> Digest {
 }
 
 fn image(world: &World, number: u64) -> ImageManifest {
+    image_without(world, number, "")
+}
+
+/// A version that lacks a package.
+pub fn image_without(world: &World, number: u64, lacks: &str) -> ImageManifest {
     let name: ImageName = "small".parse().unwrap();
     let mut manifest = load_manifest(&blobs(world), &name).unwrap();
     manifest.parts.kernel = blob(world, format!("kernel {number}").repeat(100).as_bytes());
     manifest.built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
+    manifest.packages.remove(lacks);
     let shelf = Shelf::image(&blobs(world), &name);
     build(&shelf, number, &manifest.version(), &serde_json::to_vec(&manifest).unwrap());
     manifest

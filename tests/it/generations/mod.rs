@@ -3,6 +3,7 @@
 mod anew;
 mod kept;
 mod orders;
+mod packages;
 mod reload;
 mod running;
 

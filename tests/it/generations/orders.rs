@@ -1,7 +1,8 @@
 //! Variables of a node, and what is ordered for one boot only.
 
-use super::{args, done, refused};
+use super::{args, done, refused, reload};
 use crate::world::{World, node::PxeNode};
+use std::fs;
 
 #[test]
 fn what_is_ordered_for_one_boot_is_used_by_one_session_outlives_a_restart_and_is_gone_in_the_next() {
@@ -47,7 +48,13 @@ fn a_script_that_is_asked_for_again_in_the_same_boot_has_the_order_still() {
 
 #[test]
 fn variables_of_a_node_have_types_are_shown_and_change_what_it_boots() {
-    let world = World::new("auto");
+    let mut world = reload::world();
+    let types = [("slots", "integer"), ("tuned", "bool"), ("rack", "text"), ("disks", "list"), ("serial", "text")];
+    let variable = |(name, kind)| format!("[variables.{name}]\ntype = \"{kind}\"\nrequired = false\n");
+    let declared = format!("description = \"words\"\n{}", types.map(variable).concat());
+    fs::create_dir_all(world.path("overlays/words/rootfs")).unwrap();
+    fs::write(world.path("overlays/words/overlay.toml"), declared).unwrap();
+    world.start();
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "set", &id, "slots=8", "tuned=true", "rack=r 7", "disks=[sda, sdb]", "serial=\"0815\""]);

@@ -1,7 +1,7 @@
 //! Who is who: two machines that show the same, one machine that shows something else than before, cards that move.
 
 use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::World;
+use crate::world::{World, node::PxeNode};
 use meshd::{
     fleet::{ConditionKind, Phase, Stage, Verb},
     id::MacAddr,
@@ -235,4 +235,81 @@ async fn a_power_cycled_node_is_not_held_up_by_its_old_link_and_a_live_one_is() 
     machine.boot(Stage::Script).await;
     assert!(machine.script.contains("# refusal no_session"), "somebody else speaks for it: {}", machine.script);
     assert_eq!(rig.node(id).phase, Phase::Online);
+}
+
+/// Without a serial number, as many boards come.
+fn no_serial<'a>(rig: &'a Rig, number: u8) -> Machine<'a> {
+    Machine { serial: String::new(), ..Machine::new(rig, number) }
+}
+
+/// The machine is off for long, and comes back with another network card.
+async fn swap_nic(rig: &Rig, machine: &mut Machine<'_>) {
+    machine.power_off().await;
+    rig.pass(Duration::from_secs(120)).await;
+    machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
+    machine.boot(Stage::Script).await;
+}
+
+#[tokio::test]
+async fn id5_board_serial_from_ipxe_keeps_a_node_with_a_new_nic() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine { board: "B-1".to_owned(), ..no_serial(&rig, 1) };
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    assert_eq!(rig.node(id).fingerprint.board_serial, "B-1", "iPXE told it");
+    swap_nic(&rig, &mut machine).await;
+    assert!(machine.script.contains("/overlay/"), "{}", machine.script);
+    assert_eq!(machine.id(), id);
+    assert!(rig.condition(id, ConditionKind::HardwareChanged).is_some());
+}
+
+#[tokio::test]
+async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = no_serial(&rig, 1);
+    machine.answers = true;
+    machine.boot(Stage::Online).await;
+    let (id, new) = (machine.id(), MacAddr([0x52, 0x54, 0, 0, 0, 9]));
+    let accept = async |mac| rig.central.accept_nic(id, mac, &ordered(Verb::AcceptNic)).await;
+    let refused = accept(new).await.expect_err("the node runs, so this is another machine");
+    assert!(refused.to_string().contains("still answers"), "{refused}");
+    swap_nic(&rig, &mut machine).await;
+    assert!(machine.script.contains("# refusal id_collision"), "{}", machine.script);
+    assert!(machine.script.contains("accept-nic"), "the refusal names the way out: {}", machine.script);
+    let mut other = Machine::new(&rig, 2);
+    other.boot(Stage::Script).await;
+    let refused = accept(other.mac).await.expect_err("the card of another node");
+    assert!(refused.to_string().contains(&other.id().to_string()), "{refused}");
+    accept(new).await.unwrap();
+    assert_eq!(rig.condition(id, ConditionKind::IdCollision), None);
+    machine.step(Stage::IpxeDhcp).await;
+    machine.step(Stage::Script).await;
+    assert!(machine.script.contains("/overlay/"), "{}", machine.script);
+    let node = rig.node(id);
+    assert_eq!((machine.id(), node.mac, node.fingerprint.macs.len(), node.rivals.len()), (id, new, 2, 0));
+    let events = rig.events("nic_accepted");
+    assert_eq!(events[0].by.as_ref().map(|by| by.verb), Some(Verb::AcceptNic));
+}
+
+#[test]
+fn id5_accept_nic_of_the_program_lets_the_machine_boot() {
+    let world = World::new("auto");
+    let mut machine = PxeNode::new(&world, 1);
+    machine.serial.clear();
+    machine.boot();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let wrong = world.meshd(&["node", "accept-nic", &id, "ff:ff:ff:ff:ff:ff"]);
+    assert_eq!(wrong.status.code(), Some(1), "{}", String::from_utf8_lossy(&wrong.stderr));
+    let usage = world.meshd(&["node", "accept-nic", &id, "junk"]);
+    assert_eq!(usage.status.code(), Some(2));
+    machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
+    let accepted = world.meshd(&["node", "accept-nic", &id, &machine.mac.to_string(), "--reason", "new card"]);
+    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    machine.address.set(None);
+    let script = machine.power_on().unwrap();
+    assert!(script.0.contains(&format!("# node {id}")) && script.overlay().is_some(), "{}", script.0);
+    let audit = world.json(&["audit", "-o", "json"]).to_string();
+    assert!(audit.contains("accept-nic") && audit.contains("new card"), "{audit}");
 }

@@ -2,6 +2,7 @@
 
 mod cards;
 mod drained;
+mod guarded;
 mod lost;
 mod moved;
 mod ordered;

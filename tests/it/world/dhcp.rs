@@ -28,6 +28,7 @@ pub enum As {
 pub struct Granted {
     pub address: Ipv4Addr,
     pub file: String,
+    pub options: BTreeMap<u8, Vec<u8>>,
     /// Option 3.
     pub router: Option<Ipv4Addr>,
 }
@@ -75,7 +76,7 @@ pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> O
     assert_eq!(ack.address, offer.address);
     let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
     let router = ack.options.get(&3).and_then(|data| <[u8; 4]>::try_from(data.as_slice()).ok()).map(Ipv4Addr::from);
-    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), router })
+    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), options: ack.options, router })
 }
 
 fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {

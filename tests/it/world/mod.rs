@@ -55,6 +55,8 @@ pub struct World {
     /// A namespace for each machine, with a network card of its own.
     hosts: Mutex<BTreeMap<MacAddr, Namespace>>,
     daemon: Option<Child>,
+    /// Log lines are JSON.
+    pub log_json: bool,
 }
 
 impl World {
@@ -73,7 +75,7 @@ impl World {
         let central = Namespace::of(Path::new("ip"), Path::new(&name));
         let nodes = central.beside("n");
         let site = dir.path().join("site.toml");
-        let world = World { dir, site, central, nodes, hosts: Mutex::default(), daemon: None };
+        let world = World { dir, site, central, nodes, hosts: Mutex::default(), daemon: None, log_json: false };
         world.central.create().unwrap();
         world.nodes.create().unwrap();
         world
@@ -205,6 +207,9 @@ overlays = ["motd"]
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
         command.arg("--site").arg(&self.site).arg("serve");
+        if self.log_json {
+            command.args(["--log-format", "json"]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }

@@ -61,15 +61,15 @@ async fn an_order_with_a_key_is_followed_once_however_often_it_comes_at_once_or_
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/vars", fixture.node);
     let key = [(KEY_HEADER, "0b6f")];
-    let order = || fixture.order(&path, r#"{"set":{"slots":8}}"#, &key);
+    let order = || fixture.order(&path, r#"{"set":{"mpi_slots":8}}"#, &key);
     let (first, second, third) = tokio::join!(order(), order(), order());
     let done = [&first, &second, &third].into_iter().filter(|(status, again, _)| *status == 200 && !again).count();
     assert_eq!(done, 1, "{first:?} {second:?} {third:?}");
     let (status, again, body) = order().await;
-    assert_eq!((status, again, &body["vars"]["slots"]), (200, true, &8.into()));
-    let changes = log(&fixture).into_iter().filter(|line| line.detail.contains("slots=8")).count();
+    assert_eq!((status, again, &body["vars"]["mpi_slots"]), (200, true, &8.into()));
+    let changes = log(&fixture).into_iter().filter(|line| line.detail.contains("mpi_slots=8")).count();
     assert_eq!(changes, 1, "one transaction changed it");
-    let (status, _, refused) = fixture.order(&path, r#"{"set":{"slots":9}}"#, &key).await;
+    let (status, _, refused) = fixture.order(&path, r#"{"set":{"mpi_slots":9}}"#, &key).await;
     assert_eq!((status, &refused["code"]), (409, &"key_reused".into()));
     // A refusal is remembered as well.
     let unknown = format!("/v1/nodes/{}/release", fixture.node);
