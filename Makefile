@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup agent build image demo test test-attack test-crash test-floods test-full unit e2e lint fuzz bench bench-boot doc clean
 
 TARGET := x86_64-unknown-linux-musl
+AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
 # The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
@@ -22,13 +23,13 @@ help: ## Shows this
 setup: ## Installs what building, testing, measuring and the demo need (Debian packages, the Rust target of the agent)
 	@.ci/setup test bench
 
-agent: ## Builds the static target/release/mesh-agent, which nodes run
+agent: ## Builds the static target/agent/ARCH/mesh-agent, which nodes run; no other build writes there
 	@.ci/setup
 	@echo "build: mesh-agent (static)"
 	@cargo build --quiet --locked --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
-	@install -D -m 755 target/$(TARGET)/agent/mesh-agent target/release/mesh-agent
+	@install -D -m 755 target/$(TARGET)/agent/mesh-agent $(AGENT)
 
-build: agent ## Builds target/release/meshd, and the agent beside it
+build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"
 	@cargo build --quiet --locked --release --bin meshd
 

@@ -62,8 +62,11 @@ impl Bench {
         let dir = repository.join(".lab/bench-boot");
         let blobs = repository.join(".lab/blobs");
         let program = repository.join("target/release/meshd");
-        let agent = repository.join("target/release/mesh-agent");
-        anyhow::ensure!(program.is_file() && agent.is_file(), "target/release has no meshd and mesh-agent: make build");
+        let agent = repository.join("target/agent/x86_64/mesh-agent");
+        anyhow::ensure!(
+            program.is_file() && agent.is_file(),
+            "there is no target/release/meshd, or no target/agent/x86_64/mesh-agent: make build"
+        );
         let mut options = Options::new(dir, repository.join("site.toml"), program);
         options = options.set("agent.binary", &agent.display().to_string()).set("enroll.policy", "auto");
         options.nodes = 1;

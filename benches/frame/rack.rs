@@ -70,9 +70,10 @@ pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
          [dhcp]\nmode = \"proxy\"\n[agent]\nbinary = \"agent\"\n[boot]\nloaders_dir = \".\"\n\
          [defaults]\nprofile = \"discovery\"\n[profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n"
     );
-    for file in ["agent", "undionly.kpxe", "snponly.efi", "ipxe.efi"] {
+    for file in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         fs::write(dir.join(file), file)?;
     }
+    fs::write(dir.join("agent"), meshd::catalog::agent::sample_agent(meshd::id::Arch::X86_64, b""))?;
     fs::write(dir.join("site.toml"), &site)?;
     write_image(&dir.join("state/blobs"))?;
     Ok((daemon::build(config::load(&dir.join("site.toml"))?)?, site))

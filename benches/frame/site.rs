@@ -3,7 +3,10 @@
 use super::{SERVER, SERVER_INTERFACE, Server, Wire};
 use anyhow::Context as _;
 use meshd::{
-    catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
+    catalog::{
+        agent::sample_agent,
+        image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
+    },
     id::{Arch, Digest, Timestamp},
 };
 use serde_json::Value;
@@ -95,7 +98,7 @@ impl Site {
              [profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n{more}\n"
         );
         fs::write(wire.path("site.toml"), text)?;
-        fs::write(wire.path("agent"), noise(self.agent_bytes, 9))?;
+        fs::write(wire.path("agent"), sample_agent(Arch::X86_64, &noise(self.agent_bytes, 9)))?;
         fs::create_dir_all(wire.path("loaders"))?;
         // As large as Debian's.
         for (loader, size) in [("undionly.kpxe", 72_000), ("snponly.efi", 250_000), ("ipxe.efi", 1_050_000)] {

@@ -9,6 +9,17 @@ use meshd::{
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
 
+/// The build note. meshd reads it from the file and refuses programs without it (catalog/agent).
+static BUILD_NOTE: &str = concat!(
+    "mesh-agent build: version=",
+    env!("CARGO_PKG_VERSION"),
+    " commit=",
+    env!("MESHD_COMMIT"),
+    " time=",
+    env!("MESHD_BUILD_TIME"),
+    ";"
+);
+
 /// The agent of a meshd node: enrols with the central node, reports, and does what it is asked.
 #[derive(Parser)]
 #[command(name = "mesh-agent", version = agent::version())]
@@ -121,6 +132,8 @@ enum Vfio {
 }
 
 fn main() -> ExitCode {
+    // Otherwise the linker drops what nothing uses.
+    std::hint::black_box(BUILD_NOTE);
     let Cli { verb, places } = Cli::parse();
     let ended = match verb {
         Verb::Run { token_file } => run(places, token_file),

@@ -47,6 +47,7 @@ fn site() -> Site {
             port: 8443,
             heartbeat: Duration::from_secs(30),
             offline_after: Duration::from_secs(60),
+            root_tasks: true,
             binary: None,
         },
         admin: Admin { socket: "/run/meshd/admin.sock".into(), https: None },

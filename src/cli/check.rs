@@ -8,7 +8,7 @@ use super::{
 use crate::catalog::{
     ImageError,
     bundle::{BundleError, load_bundle},
-    image,
+    image, load_agent,
     overlay::read_all,
     read_secrets,
 };
@@ -40,6 +40,7 @@ impl Check {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
                 report.warnings.extend(overlay::warnings(&site));
+                report.faults.extend(load_agent(&site).err().map(Fault::from));
                 secrets(&site, &mut report);
                 images(&site, &mut report);
                 bundles(&site, &mut report);

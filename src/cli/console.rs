@@ -8,18 +8,26 @@ use crate::{
     lab::Raw,
     wire::vm::{ConsoleNote, MAX_PIECE},
 };
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use std::{
     io::{IsTerminal as _, Read as _, Write as _, stdin, stdout},
     thread,
+    time::Duration,
 };
-use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::Message;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// Ctrl-], as in telnet: leaves the console. Everything else is the guest's.
 const LEAVE: u8 = 0x1d;
 /// Most pieces of typing that wait.
-const TYPED: usize = 64;
+const TYPED: usize = 1024;
+/// How long leaving waits for what was typed before, at a terminal.
+const LEAVING: Duration = Duration::from_secs(2);
+/// The same where input is piped in: a script wants all of it to arrive.
+const LEAVING_PIPED: Duration = Duration::from_secs(60);
 
 /// What somebody typed.
 enum Typed {
@@ -27,47 +35,91 @@ enum Typed {
     Leave,
 }
 
+/// Keyboard input, in order, and a signal that comes ahead of it.
+struct Keys {
+    typed: mpsc::Receiver<Typed>,
+    /// Sent when Ctrl-] is read, though input before it may wait.
+    leaves: oneshot::Receiver<()>,
+}
+
 /// Sits at a console until it is left or over.
 pub(super) async fn console(client: &Client, vm: &str, input: bool) -> Result<(), Failure> {
-    let mut socket = client.socket(&format!("/v1/vms/{}/console", segment(vm))).await?;
+    let socket = client.socket(&format!("/v1/vms/{}/console", segment(vm))).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| Raw::of(&keyboard));
     let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
         eprint!("at the console of {vm}; Ctrl-] leaves\r\n");
     }
-    let mut keys = input.then(typing);
-    loop {
-        tokio::select! {
-            message = socket.next() => match message {
-                Some(Ok(Message::Binary(bytes))) => show(&bytes)?,
-                Some(Ok(Message::Text(text))) => {
-                    if let Ok(note) = serde_json::from_str::<ConsoleNote>(&text) {
-                        eprint!("\r\n{}\r\n", told(&note));
-                    }
-                }
-                Some(Ok(Message::Close(_))) | None => break,
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(Failure::new(format!("the console broke off: {error}"), "try again")),
-            },
-            key = next(&mut keys) => match key {
-                Some(Typed::Bytes(bytes)) => {
-                    let sent = socket.send(Message::Binary(bytes.into())).await;
-                    sent.map_err(|error| Failure::new(format!("the console broke off: {error}"), "try again"))?;
-                }
-                Some(Typed::Leave) => {
-                    // What was typed before goes out; whoever does not listen is left all the same.
-                    let _ = socket.close(None).await;
-                    return Ok(());
-                }
-                // What is piped in has an end; what the guest says to it may come later.
-                None => keys = None,
-            },
+    let patience = if raw.is_some() { LEAVING } else { LEAVING_PIPED };
+    let (out, mut shown) = socket.split();
+    tokio::select! {
+        biased;
+        over = listen(&mut shown) => over?,
+        left = type_in(out, input.then(typing), patience) => {
+            left?;
+            // The server may still read: hanging up now would discard what was typed before.
+            let _ = timeout(patience, listen(&mut shown)).await;
+            return Ok(());
         }
     }
     drop(raw);
     eprintln!("the console of {vm} is over");
     Ok(())
+}
+
+/// Shows what comes until the server hangs up.
+async fn listen(shown: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)) -> Result<(), Failure> {
+    loop {
+        match shown.next().await {
+            Some(Ok(Message::Binary(bytes))) => show(&bytes)?,
+            Some(Ok(Message::Text(text))) => {
+                if let Ok(note) = serde_json::from_str::<ConsoleNote>(&text) {
+                    eprint!("\r\n{}\r\n", told(&note));
+                }
+            }
+            Some(Ok(Message::Close(_))) | None => return Ok(()),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(broken(&error)),
+        }
+    }
+}
+
+/// Sends what is typed until the console is left. A guest that does not read holds up input, but neither output nor leaving.
+async fn type_in(
+    mut out: impl Sink<Message, Error = Error> + Unpin,
+    keys: Option<Keys>,
+    patience: Duration,
+) -> Result<(), Failure> {
+    let Some(Keys { mut typed, leaves }) = keys else { return std::future::pending().await };
+    let sent = async {
+        while let Some(key) = typed.recv().await {
+            match key {
+                Typed::Bytes(bytes) => out.send(Message::Binary(bytes.into())).await.map_err(|error| broken(&error))?,
+                Typed::Leave => {
+                    // Who does not listen is left all the same.
+                    let _ = out.send(Message::Close(None)).await;
+                    return Ok(());
+                }
+            }
+        }
+        // What is piped in has an end; what the guest says to it may come later.
+        std::future::pending().await
+    };
+    let stuck = async {
+        match leaves.await {
+            Ok(()) => sleep(patience).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        sent = sent => sent,
+        () = stuck => Ok(()),
+    }
+}
+
+fn broken(error: &Error) -> Failure {
+    Failure::new(format!("the console broke off: {error}"), "try again")
 }
 
 /// What it wrote, and with `follow` what it writes.
@@ -86,36 +138,31 @@ fn told(note: &ConsoleNote) -> String {
         ConsoleNote::Lost { bytes } => {
             format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")
         }
-        ConsoleNote::Unheard => "[meshd: the guest does not read: something that was typed is lost]".to_owned(),
+        ConsoleNote::Unheard => "[meshd: the guest does not read: what is typed waits]".to_owned(),
         ConsoleNote::Ended { reason } => format!("[meshd: {}]", super::print::clean(reason)),
     }
 }
 
-async fn next(keys: &mut Option<mpsc::Receiver<Typed>>) -> Option<Typed> {
-    match keys {
-        Some(keys) => keys.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Reads the keyboard, or what is piped in. The thread waits for a key to the end of the program.
-fn typing() -> mpsc::Receiver<Typed> {
+fn typing() -> Keys {
     let (send, typed) = mpsc::channel(TYPED);
+    let (leave, leaves) = oneshot::channel();
     thread::spawn(move || {
         let mut bytes = vec![0; MAX_PIECE];
         while let Ok(length @ 1..) = stdin().lock().read(&mut bytes) {
-            let (before, leaves) = split(&bytes[..length]);
+            let (before, is_last) = split(&bytes[..length]);
             if !before.is_empty() && send.blocking_send(Typed::Bytes(before.to_vec())).is_err() {
                 return;
             }
-            if leaves {
+            if is_last {
                 // Nobody may be there any more.
+                let _ = leave.send(());
                 let _ = send.blocking_send(Typed::Leave);
                 return;
             }
         }
     });
-    typed
+    Keys { typed, leaves }
 }
 
 /// What is typed before somebody leaves, and whether they do.

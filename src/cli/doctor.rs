@@ -9,9 +9,9 @@ use super::{
     wait,
 };
 use crate::backup;
-use crate::catalog::image;
+use crate::catalog::{image, load_agent};
 use crate::config::Site;
-use crate::daemon::{REQUIRED_LOADERS, agent_path};
+use crate::daemon::REQUIRED_LOADERS;
 use crate::id::{ImageName, Timestamp};
 use crate::serve::{
     admin::{
@@ -181,16 +181,16 @@ fn loaders(site: &Site) -> Finding {
 }
 
 fn agent(site: &Site) -> Finding {
-    let path = agent_path(site);
-    match std::fs::metadata(&path) {
-        Ok(file) if file.is_file() && file.len() > 0 => {
-            Finding::ok("agent", format!("{}, {}", path.display(), bytes(file.len())))
+    match load_agent(site) {
+        Ok(agent) => {
+            let size = bytes(agent.bytes.len() as u64);
+            Finding::ok("agent", format!("{}, {size}, {} for {}", agent.path.display(), agent.build, agent.arch))
         }
-        _ => Finding::fail(
-            "agent",
-            format!("there is none at {}", path.display()),
-            "`make build`, or set [agent].binary",
-        ),
+        Err(error) => {
+            let text = error.to_string();
+            let (found, next) = text.split_once("; ").unwrap_or((&text, ""));
+            Finding::fail("agent", found, next)
+        }
     }
 }
 

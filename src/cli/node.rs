@@ -6,7 +6,7 @@ use super::{
     generations, life,
     node_doctor::Doctor,
     orders,
-    print::{Output, ago, fields, now, table, wrapped},
+    print::{Output, ago, bytes, fields, now, table, wrapped},
     profile::vars,
     timeline::timeline,
     wait,
@@ -14,7 +14,7 @@ use super::{
 use crate::fleet::Once;
 use crate::id::{BootSessionId, MacAddr, Timestamp};
 use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
-use crate::wire::Facts;
+use crate::wire::{Facts, Heartbeat};
 use clap::Subcommand;
 
 /// A node is named by its ID or its name.
@@ -287,6 +287,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("last seen", seen(node.last_seen)),
         ("discovered", seen(detail.discovered_at)),
     ];
+    head.extend(detail.heartbeat.iter().flat_map(heartbeat));
     head.extend(detail.facts.iter().flat_map(facts));
     let checks = detail.checks.iter().map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
     let mut out = fields(head);
@@ -307,6 +308,15 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += &table(["check", "status", "detail"], checks);
     }
     out + &super::units::show(detail)
+}
+
+/// What a heartbeat told of the node's resources.
+fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
+    [
+        ("memory available", bytes(beat.memory_available_kib.saturating_mul(1 << 10))),
+        ("storage free", bytes(beat.storage_free_bytes)),
+        ("workloads", beat.workloads.to_string()),
+    ]
 }
 
 fn once(once: &Once) -> String {

@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::boot;
 use crate::catalog::{
-    Overlays,
+    Overlays, agent_path,
     bundle::load_bundle_manifest,
     image,
     overlay::{Reading, read_all},
@@ -51,12 +51,6 @@ pub(super) fn overlays(site: &Site) -> Result<Overlays, Faults> {
     if faults.is_empty() { Ok(overlays) } else { Err(Faults(faults)) }
 }
 
-/// The agent that nodes of this site receive.
-fn agent_path(site: &Site) -> Option<PathBuf> {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("mesh-agent"));
-    site.agent.binary.clone().or_else(beside)
-}
-
 impl<'s> Renderer<'s> {
     pub(super) fn new(site: &'s Site, overlays: Overlays) -> Self {
         let mut notes = Vec::new();
@@ -69,7 +63,7 @@ impl<'s> Renderer<'s> {
 
     /// Takes the agent's bytes too: packing them is most of the work, and only a written archive needs them.
     pub(super) fn with_agent(mut self) -> Self {
-        let path = agent_path(self.site).unwrap_or_else(|| "mesh-agent".into());
+        let path = agent_path(self.site);
         match std::fs::read(&path) {
             Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
             Err(error) => {

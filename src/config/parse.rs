@@ -167,7 +167,7 @@ fn planes(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)> {
 
 fn default_agent() -> AgentPlane {
     let (heartbeat, offline_after) = (Duration::from_secs(30), Duration::from_secs(60));
-    AgentPlane { port: 8443, heartbeat, offline_after, binary: None }
+    AgentPlane { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
 }
 
 fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
@@ -177,6 +177,7 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
     let at = written.1.as_ref().map_or_else(|| agent.here(), |span| span.with(()));
     let heartbeat = or(agent, "heartbeat", written.0, default.heartbeat);
     let offline_after = or(agent, "offline_after", written.1, default.offline_after);
+    let root_tasks = or(agent, "root_tasks", agent.bool("root_tasks"), default.root_tasks);
     let binary = agent.path("binary").map(|path| path.value);
     if let (Some(heartbeat), Some(offline)) = (heartbeat, offline_after)
         && heartbeat >= offline
@@ -185,7 +186,8 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
         let message = format!("a node that speaks every {beat} would be offline after {silent}");
         document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
     }
-    Some(AgentPlane { port: port?, heartbeat: heartbeat?, offline_after: offline_after?, binary })
+    let (heartbeat, offline_after) = (heartbeat?, offline_after?);
+    Some(AgentPlane { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

@@ -223,6 +223,8 @@ pub struct AgentPlane {
     pub heartbeat: Duration,
     /// Silence after which a node is offline.
     pub offline_after: Duration,
+    /// Whether tasks may run as root of their nodes, which takes the role admin. Default: they may.
+    pub root_tasks: bool,
     /// The agent that nodes receive; `None` means `mesh-agent` beside this program.
     pub binary: Option<PathBuf>,
 }

@@ -19,8 +19,8 @@ pub enum DaemonError {
     Overlays(#[source] crate::config::Faults),
     #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
     Loaders { dir: PathBuf, missing: String },
-    #[error("cannot read the agent {}; run `make build`, or set [agent].binary", path.display())]
-    Agent { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Agent(#[from] crate::catalog::AgentError),
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
     #[error(transparent)]

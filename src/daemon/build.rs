@@ -2,8 +2,8 @@
 
 use super::DaemonError;
 use crate::backup::AUTHORITY;
+use crate::catalog::load_agent;
 use crate::config::Site;
-use crate::overlay;
 use crate::serve::{
     central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
     dhcp,
@@ -14,13 +14,13 @@ use crate::trust::CertificateAuthority;
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
 /// Loaders that must be there.
 pub const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
-/// Largest loader or agent binary, in bytes.
+/// Largest loader, in bytes.
 const MAX_BINARY: u64 = 64 * 1024 * 1024;
 
 /// Reads what the central node is made of.
@@ -32,7 +32,7 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
 /// The same with another clock and another boot LAN.
 pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Result<Shared, DaemonError> {
     let loaders = loaders(&site.boot.loaders_dir)?;
-    let agent_binary = agent_binary(&site)?;
+    let agent_binary = load_agent(&site)?.bytes;
     let mut random = [0; 32];
     SystemEntropy.fill(&mut random);
     let catalog = load_catalog(&site, random).map_err(DaemonError::Overlays)?;
@@ -73,22 +73,6 @@ fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
         return Ok(loaders);
     }
     Err(DaemonError::Loaders { dir: dir.to_owned(), missing: missing.join(", ") })
-}
-
-fn agent_binary(site: &Site) -> Result<Bytes, DaemonError> {
-    let path = agent_path(site);
-    let agent = read_bounded(&path).map_err(|source| DaemonError::Agent { path: path.clone(), source })?;
-    if let Some(loader) = overlay::interpreter(&agent) {
-        let agent = path.display();
-        tracing::warn!(%agent, loader, "the agent is no static program: nodes cannot run it; `make build` makes one");
-    }
-    Ok(agent)
-}
-
-/// Where the agent is: as the site says, else beside this program.
-pub fn agent_path(site: &Site) -> PathBuf {
-    let beside = || std::env::current_exe().ok().map(|program| program.with_file_name("mesh-agent"));
-    site.agent.binary.clone().or_else(beside).unwrap_or_else(|| PathBuf::from("mesh-agent"))
 }
 
 fn read_bounded(path: &Path) -> std::io::Result<Bytes> {

@@ -11,7 +11,7 @@ mod reload;
 mod tasks;
 
 pub use bind::DaemonError;
-pub use build::{REQUIRED_LOADERS, agent_path, build, build_with};
+pub use build::{REQUIRED_LOADERS, build, build_with};
 pub use privileges::{PrivilegeError, settle};
 
 use crate::config::{DhcpMode, Site};

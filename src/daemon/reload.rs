@@ -1,7 +1,10 @@
 //! Reload: a site file, overlay or secret that was edited and an image that was built while meshd runs are noticed here.
 
 use super::DaemonError;
-use crate::catalog::versions::{BUNDLES, IMAGES};
+use crate::catalog::{
+    agent_path,
+    versions::{BUNDLES, IMAGES},
+};
 use crate::fleet::Verb;
 use crate::id::Digest;
 use crate::serve::central::Shared;
@@ -40,7 +43,7 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
 async fn look(central: &Shared) -> Option<Digest> {
     let site = central.site();
     let blobs = [IMAGES, BUNDLES].map(|kind| site.blobs_dir.join(kind));
-    let mut roots = vec![site.file.clone(), site.overlays_dir.clone()];
+    let mut roots = vec![site.file.clone(), site.overlays_dir.clone(), agent_path(&site)];
     roots.extend(blobs.into_iter().chain(site.secrets.values().cloned()));
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }

@@ -18,6 +18,9 @@ pub enum LabError {
         /// The Debian packages.
         packages: String,
     },
+    /// Nodes cannot run the site's agent.
+    #[error(transparent)]
+    Agent(#[from] crate::catalog::AgentError),
     /// A rack runs in this folder.
     #[error("a rack is up in {}: `meshd lab status` shows it, `meshd lab down` ends it", dir.display())]
     AlreadyUp {

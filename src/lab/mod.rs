@@ -16,6 +16,7 @@ mod central;
 mod cleanup;
 mod command;
 mod console;
+mod emulator;
 mod error;
 mod extra;
 mod firmware;

@@ -19,6 +19,11 @@ pub fn reset(node: &str, socket: &Path) -> Result<(), LabError> {
     execute(node, socket, "system_reset").map(drop)
 }
 
+/// What QEMU says of its machine: `running`, `paused`, `internal-error`...
+pub fn status(node: &str, socket: &Path) -> Result<String, LabError> {
+    execute(node, socket, "query-status").map(|answer| answer["status"].as_str().unwrap_or("unknown").to_owned())
+}
+
 /// Runs a command without arguments and gives what it returned.
 fn execute(node: &str, socket: &Path, command: &str) -> Result<Value, LabError> {
     let fail = |detail: String| LabError::Qmp { node: node.to_owned(), detail };

@@ -127,6 +127,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
+        crate::catalog::load_agent(&site)?;
         central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
     }
 
@@ -203,7 +204,7 @@ impl Drop for Rack {
             return;
         }
         if std::thread::panicking() {
-            eprintln!("{}", self.last_words(60));
+            eprintln!("{}{}", self.last_words(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
             eprintln!("the rack in {} is not wholly gone: {error}", self.layout.dir.display());

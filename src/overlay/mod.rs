@@ -7,7 +7,6 @@
 
 mod archive;
 mod context;
-mod elf;
 mod kept;
 mod merge;
 mod plan;
@@ -19,7 +18,6 @@ mod values;
 pub use crate::config::Faults as RenderFaults;
 pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
 pub use context::{GroupContext, MemberContext, NodeContext};
-pub use elf::interpreter;
 pub use merge::{missing_packages, used_digest};
 pub use rendered::{Kind, Origin, RenderedFile};
 pub use secret::{Delivered, SecretFile};

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::id::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Names one task; the agent runs each at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -168,6 +169,23 @@ pub enum TaskAction {
     Reboot,
 }
 
+/// How much longer the outcome of a task is waited for than the task may wait to be started: the agent has to run and report it.
+const OUTCOME_MARGIN: Duration = Duration::from_secs(10);
+
+impl TaskAction {
+    /// Returns how long after its order the agent may still start the task.
+    pub const fn ttl(&self) -> Duration {
+        match self {
+            TaskAction::Reboot => Duration::from_secs(20),
+        }
+    }
+
+    /// Returns how long the outcome is waited for: longer than [`TaskAction::ttl`], so that no task runs that nobody waits for.
+    pub fn window(&self) -> Duration {
+        self.ttl() + OUTCOME_MARGIN
+    }
+}
+
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -184,4 +202,15 @@ pub enum TaskOutcome {
         /// Why.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_of_a_task_is_waited_for_longer_than_it_may_start() {
+        let task = TaskAction::Reboot;
+        assert_eq!((task.ttl(), task.window()), (Duration::from_secs(20), Duration::from_secs(30)));
+    }
 }

@@ -61,7 +61,7 @@ fn site(dir: &Path) -> std::path::PathBuf {
     let text = fs::read_to_string(repository().join("site.toml")).expect("there");
     let text = text
         .replace("\"images\"", &format!("{:?}", repository().join("images")))
-        .replace("#binary = \"target/release/mesh-agent\"", &format!("binary = {:?}", agent()))
+        .replace("#binary = \"target/agent/x86_64/mesh-agent\"", &format!("binary = {:?}", agent()))
         .replace("#[secrets]", "[secrets]\nmpi_key = { file = \"key\" }");
     let profile = format!(
         r#"

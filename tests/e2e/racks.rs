@@ -39,7 +39,7 @@ pub fn from_env(name: &str, default: &str) -> PathBuf {
 
 /// The static agent that nodes can run.
 pub fn agent() -> PathBuf {
-    let agent = from_env("MESHD_E2E_AGENT", "target/release/mesh-agent");
+    let agent = from_env("MESHD_E2E_AGENT", "target/agent/x86_64/mesh-agent");
     assert!(agent.is_file(), "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT", agent.display());
     agent
 }
@@ -90,11 +90,12 @@ pub fn until_stage(rack: &Rack, place: u8, stage: &str) -> Value {
     rack.wait_node(place, STAGE, &format!("at stage {stage}"), |node| stages(node).contains(&stage)).or_end()
 }
 
-/// Waits until a node has written something to its serial port, beyond what it had written before.
+/// Waits until a node has written a line with this text to its serial port. The line is whole: tests read values behind the text.
 pub fn until_written(rack: &Rack, place: u8, text: &str, after: Duration) -> String {
     rack.wait(after, &format!("`{text}` on the serial port of node{place}"), |rack| {
         let serial = rack.serial(place);
-        Ok(Wait::some(serial.contains(text).then_some(serial), "not written"))
+        let is_whole = serial.split_inclusive('\n').any(|line| line.ends_with('\n') && line.contains(text));
+        Ok(Wait::some(is_whole.then_some(serial), "not written"))
     })
     .or_end()
 }

@@ -2,7 +2,10 @@
 //! that the same input gives the same bytes wherever it is rendered.
 
 use meshd::{
-    catalog::image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
+    catalog::{
+        agent::sample_agent,
+        image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
+    },
     id::{Arch, Digest, ImageName, Timestamp},
 };
 use std::{
@@ -25,10 +28,10 @@ impl Desk {
             copy(&repository.join(folder), &desk.path(folder));
         }
         // The agent's bytes go into an archive; nothing of this machine may.
-        fs::write(desk.path("mesh-agent"), "an agent").unwrap();
+        fs::write(desk.path("mesh-agent"), sample_agent(Arch::X86_64, b"")).unwrap();
         let site = fs::read_to_string(repository.join("site.toml")).unwrap();
         let site = site
-            .replace("#binary = \"target/release/mesh-agent\"", "binary = \"mesh-agent\"")
+            .replace("#binary = \"target/agent/x86_64/mesh-agent\"", "binary = \"mesh-agent\"")
             .replace("\"/var/lib/meshd\"", "\"state\"");
         fs::write(desk.path("site.toml"), site).unwrap();
         fs::create_dir(desk.path("bin")).unwrap();
@@ -339,4 +342,33 @@ fn an_overlay_of_a_group_is_checked_with_the_members_and_variables_of_the_group(
     let said = desk.refused("check");
     assert!(said.contains("variable `mpi_slots` is of type text, not integer"), "{said}");
     assert!(said.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"), "{said}");
+}
+
+#[test]
+fn unusable_agent_fails_check_and_lab_up() {
+    let desk = Desk::new();
+    let site = fs::read_to_string(desk.path("site.toml")).unwrap();
+    let sample = sample_agent(Arch::X86_64, b"");
+    fs::write(desk.path("headless"), &sample[..64]).unwrap();
+    fs::write(desk.path("unknown"), [&sample[..18], &[8], &sample[19..]].concat()).unwrap();
+    let ran = |args: &[&str], binary: &str| {
+        fs::write(desk.path("site.toml"), site.replace("\"mesh-agent\"", &format!("{binary:?}"))).unwrap();
+        let output = desk.command("meshd").args(args).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let unusable = [
+        ("/bin/ls", "dynamically linked"),
+        ("headless", "another program than mesh-agent"),
+        ("unknown", "another processor"),
+        ("site.toml", "no 64-bit ELF program"),
+        ("nothing", "No such file"),
+    ];
+    for (binary, cause) in unusable {
+        for args in [["check"].as_slice(), &["lab", "up", "--nodes", "1", "--dir", "lab"]] {
+            let (succeeded, said) = ran(args, binary);
+            assert!(!succeeded && said.contains("cannot use the agent"), "{args:?} {binary}: {said}");
+            assert!(said.contains(cause) && said.contains("make build"), "{args:?} {binary}: {said}");
+        }
+    }
+    assert!(!ran(&["check"], "mesh-agent").1.contains("cannot use the agent"));
 }

@@ -163,6 +163,10 @@ fn what_is_wrong_at_the_start_is_one_sentence_that_says_what_to_do() {
     refuses(&world, site.replace("\"br0\"", "\"eth9\""), &["eth9"]);
     refuses(&world, site.replace("loaders_dir = \"loaders\"", "loaders_dir = \"nothing\""), &["undionly.kpxe", "ipxe"]);
     refuses(&world, site.replace("binary = \"agent\"", "binary = \"nothing\""), &["agent", "make build"]);
+    for (program, cause) in [("/bin/ls", "dynamically linked"), ("site.toml", "no 64-bit ELF program")] {
+        let foreign = site.replace("binary = \"agent\"", &format!("binary = \"{program}\""));
+        refuses(&world, foreign, &["cannot use the agent", program, cause, "make build"]);
+    }
     refuses(&world, site.replace("port = 8080", "port = \"http\"\ncolour = 1"), &["port", "colour"]);
     std::fs::write(world.path("site.toml"), &site).unwrap();
     world.start();
@@ -201,4 +205,22 @@ fn a_damaged_blob_is_never_served() {
     world.start();
     let refused = PxeNode::new(&world, 1).power_on().unwrap();
     assert!(refused.urls().is_empty(), "{}", refused.0);
+}
+
+#[test]
+fn agent_file_that_changes_is_reloaded_and_an_unusable_one_is_refused() {
+    use meshd::{catalog::agent::sample_agent, id::Arch};
+    let mut world = World::prepared("auto");
+    world.start();
+    std::fs::write(world.path("agent"), "#!/bin/sh\n").unwrap();
+    eventually("the reload is refused", || match world.events("reload_refused").len() {
+        1.. => Ok(()),
+        count => Err(count.to_string()),
+    });
+    let reloads = world.events("reloaded").len();
+    std::fs::write(world.path("agent"), sample_agent(Arch::X86_64, b"another build")).unwrap();
+    eventually("the new agent is taken", || match world.events("reloaded").len() {
+        now if now > reloads => Ok(()),
+        count => Err(count.to_string()),
+    });
 }

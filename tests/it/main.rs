@@ -17,6 +17,7 @@ mod generations;
 mod contract;
 mod crash;
 mod house;
+mod build_commit;
 mod ndp;
 mod parsers;
 mod http;

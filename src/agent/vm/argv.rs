@@ -125,9 +125,10 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Invocation {
     let qmp = line.pass(Pass::Listen(files.qmp()));
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
-    let (serial, log) = (line.pass(Pass::Listen(files.serial())), escaped(&files.console()));
-    // What the guest writes is kept by QEMU: agents come and go.
-    line.add("-chardev", format!("socket,id=serial0,fd={serial},server=on,wait=off,logfile={log},logappend=on"));
+    let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
+    // QEMU keeps the console output, because agents come and go. Input is a FIFO, which QEMU leaves alone while the guest's UART is full.
+    // A socket loses input: QEMU hangs up, with all that waits in it, when it cannot write output to it while the UART is full.
+    line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
     memory(spec, plan, &mut line);

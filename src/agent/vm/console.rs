@@ -42,9 +42,9 @@ pub struct Console {
 pub struct Typist(mpsc::Sender<Vec<u8>>);
 
 impl Typist {
-    /// As [`Console::write`].
-    pub fn write(&self, bytes: Vec<u8>) -> bool {
-        self.0.try_send(bytes).is_ok()
+    /// Types to the guest as soon as there is room; `false` when the machine is released. Cancelled, it types nothing.
+    pub async fn write(&self, bytes: Vec<u8>) -> bool {
+        self.0.send(bytes).await.is_ok()
     }
 }
 

@@ -52,9 +52,19 @@ impl Files {
         self.folder.join("qmp.sock")
     }
 
-    /// The serial console.
+    /// The serial port as QEMU's chardev `pipe` names it: [`Files::serial_in`] and [`Files::serial_out`] without their endings.
     pub fn serial(&self) -> PathBuf {
-        self.folder.join("serial.sock")
+        self.folder.join("serial")
+    }
+
+    /// The FIFO that carries console input to QEMU.
+    pub fn serial_in(&self) -> PathBuf {
+        self.folder.join("serial.in")
+    }
+
+    /// A link to /dev/null: console output is in [`Files::console`].
+    pub fn serial_out(&self) -> PathBuf {
+        self.folder.join("serial.out")
     }
 
     /// QEMU's process ID, written by QEMU.
@@ -126,7 +136,7 @@ impl Files {
     /// # Errors
     /// When it cannot be made, or when sockets in it would have too long a path.
     pub fn make(&self) -> io::Result<()> {
-        let longest = self.serial().as_os_str().len();
+        let longest = self.qmp().as_os_str().len();
         if longest > MAX_SOCKET_PATH {
             let message = format!("a socket below {} would have {longest} bytes of path", self.folder.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));

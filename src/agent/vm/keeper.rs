@@ -308,7 +308,7 @@ impl Keeper {
         });
         self.session = Some(Session::open(Terms {
             qmp: self.files.qmp(),
-            serial: self.files.serial(),
+            serial: self.files.serial_in(),
             console: self.console.clone(),
             typing: self.typing.clone(),
             ports: ports.collect(),

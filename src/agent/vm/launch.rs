@@ -17,11 +17,14 @@ use crate::{
     agent::{facts::Tree, units},
     wire::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2},
 };
-use rustix::process::Signal;
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::Signal,
+};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, lchown},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, lchown, symlink},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -218,6 +221,8 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &Files, confined: &Confineme
         OpenOptions::new().create(true).append(true).mode(0o600).open(&file).map_err(made(&file))?;
         owned(file, 0o600)?;
     }
+    serial(files).map_err(made(&files.serial_in()))?;
+    owned(files.serial_in(), 0o600)?;
     if let Some(uefi) = &plan.uefi {
         copy_once(&uefi.vars, &files.vars()).map_err(made(&files.vars()))?;
         owned(files.vars(), 0o600)?;
@@ -246,6 +251,18 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &Files, confined: &Confineme
         process::run(&program, &args).await?;
     }
     Ok(())
+}
+
+/// Makes both ends of the serial port anew: input that an earlier QEMU did not read is not for this one.
+fn serial(files: &Files) -> io::Result<()> {
+    for stale in [files.serial_in(), files.serial_out()] {
+        match fs::remove_file(stale) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    mknodat(CWD, files.serial_in(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    symlink("/dev/null", files.serial_out())
 }
 
 /// Made under another name first: half a layer is none.

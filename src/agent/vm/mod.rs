@@ -33,6 +33,7 @@ mod host;
 mod hosting;
 mod keeper;
 mod kept;
+mod keyboard;
 mod launch;
 mod leave;
 mod machine;

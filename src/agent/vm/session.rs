@@ -1,14 +1,14 @@
-//! A running QEMU: its control socket, the file that it writes the console to, and the socket that takes what is typed. Sees to it that
+//! A running QEMU: its control socket, the file that it writes the console to, and the FIFO that takes console input. Sees to it that
 //! the cards are plugged in before the guest's first instruction, then carries until QEMU has ended.
 
 use super::{
     console::{Console, Watch},
+    keyboard::Keyboard,
     machine::Leaving,
     ports, process,
     qmp::{self, DiskError, Line, Pause},
 };
 use crate::fail;
-use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 use std::{
     io,
@@ -24,14 +24,12 @@ use tokio::{
     },
     sync::{Mutex, mpsc},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at something that QEMU does in its own time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long QEMU may take to listen to what is typed.
-const TYPING: Duration = Duration::from_secs(1);
 /// Messages that wait.
 const WAITING: usize = 32;
 
@@ -59,7 +57,7 @@ pub enum Told {
 pub struct Terms {
     /// Control socket.
     pub qmp: PathBuf,
-    /// The socket that takes what is typed.
+    /// The FIFO that carries console input to QEMU.
     pub serial: PathBuf,
     /// What the guest writes.
     pub console: Console,
@@ -168,7 +166,7 @@ async fn carry(
     mut heard: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
     let mut typing = terms.typing.lock().await;
-    let mut keyboard = Keyboard { place: &terms.serial, socket: None };
+    let mut keyboard = Keyboard::new(&terms.serial);
     loop {
         if std::mem::take(&mut control.is_held) {
             control.tell_pause().await?;
@@ -182,10 +180,11 @@ async fn carry(
                 new?;
                 terms.console.look();
             }
-            Some(typed) = typing.recv() => {
-                // A guest that does not read loses what was typed, not its console.
-                if let Err(error) = keyboard.types(&typed).await {
-                    tracing::debug!(%error, "what was typed is lost");
+            Some(input) = typing.recv(), if keyboard.is_idle() => keyboard.take(input),
+            written = keyboard.write(), if !keyboard.is_idle() => {
+                if let Err(error) = written {
+                    tracing::warn!(%error, fifo = %terms.serial.display(), "console input is lost");
+                    keyboard = Keyboard::new(&terms.serial);
                 }
             }
             Some(command) = heard.recv() => {
@@ -196,32 +195,6 @@ async fn carry(
     // QEMU has written all that it ever will.
     terms.console.look();
     Ok(())
-}
-
-/// Takes what is typed to QEMU. It never reads: whatever QEMU cannot give away at once it would write to its file again later.
-struct Keyboard<'a> {
-    place: &'a Path,
-    socket: Option<UnixStream>,
-}
-
-impl Keyboard<'_> {
-    async fn types(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Some(socket) = &self.socket {
-            match socket.try_write(bytes) {
-                // QEMU hung up: it does so when the guest does not read.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.socket = None,
-                written => return written.map(drop),
-            }
-        }
-        let opened = async {
-            let socket = UnixStream::connect(self.place).await?;
-            shutdown(&socket, Shutdown::Read)?;
-            socket.writable().await?;
-            Ok::<_, io::Error>(socket)
-        };
-        let socket = timeout(TYPING, opened).await.map_err(|_| io::ErrorKind::TimedOut)??;
-        self.socket.insert(socket).try_write(bytes).map(drop)
-    }
 }
 
 /// The control socket after its greeting.

@@ -1,7 +1,7 @@
 //! A console, brought to the central node by a connection of its own: what is kept, what comes, and what somebody types.
 
 use super::{
-    console::{Console, Heard, Listening, Live},
+    console::{Console, Heard, Listening, Live, Typist},
     desk::Way,
 };
 use crate::{
@@ -12,12 +12,19 @@ use crate::{
     },
 };
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
-use std::time::Duration;
-use tokio::time::timeout;
+use std::{pin::pin, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{interval, timeout},
+};
 use tokio_tungstenite::tungstenite::{self, Message};
 
 /// Silence after which nobody is there any more; the central node pings several times in it.
 const SILENCE: Duration = Duration::from_secs(90);
+/// Between two pings: while input waits for the guest, nothing is read, and so the central node's pings are not answered.
+const PING: Duration = Duration::from_secs(20);
+/// How long input waits for the guest before the operator is told.
+const STALL: Duration = Duration::from_secs(5);
 
 /// Brings a console, until who sits there leaves, or it is over. Without one, it says that there is none.
 pub async fn bring(way: Way, order: ConsoleOrder, console: Option<Console>) {
@@ -47,14 +54,10 @@ async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) 
     if !order.follow {
         return out.send(Message::Close(None)).await;
     }
-    let (unheard, is_unheard) = tokio::sync::watch::channel(());
+    let (unheard, is_unheard) = watch::channel(());
     tokio::select! {
         told = tell(&mut out, new, is_unheard) => told,
-        () = hear(&mut typed, |bytes| {
-            if !keyboard.write(bytes) {
-                unheard.send_replace(());
-            }
-        }) => Ok(()),
+        () = hear(&mut typed, &keyboard, &unheard) => Ok(()),
     }
 }
 
@@ -71,13 +74,11 @@ async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Erro
 }
 
 /// What comes. A reader that is slow holds up nothing but this: what it misses is told.
-async fn tell(
-    out: &mut Out,
-    mut new: Live,
-    mut unheard: tokio::sync::watch::Receiver<()>,
-) -> Result<(), tungstenite::Error> {
+async fn tell(out: &mut Out, mut new: Live, mut unheard: watch::Receiver<()>) -> Result<(), tungstenite::Error> {
+    let mut pings = interval(PING);
     loop {
         tokio::select! {
+            _ = pings.tick() => out.send(Message::Ping(Vec::new().into())).await?,
             Ok(()) = unheard.changed() => note(out, &ConsoleNote::Unheard).await?,
             heard = new.next() => match heard {
                 Heard::Bytes(bytes) => {
@@ -92,11 +93,22 @@ async fn tell(
     }
 }
 
-/// What is typed, until nobody is there.
-async fn hear(typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin), each: impl Fn(Vec<u8>)) {
+/// What is typed, until nobody is there. A guest that does not read holds up the connection, and so the operator.
+async fn hear(
+    typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
+    keyboard: &Typist,
+    unheard: &watch::Sender<()>,
+) {
     while let Ok(Some(Ok(message))) = timeout(SILENCE, typed.next()).await {
         match message {
-            Message::Binary(bytes) => each(bytes.to_vec()),
+            Message::Binary(bytes) => {
+                let mut taken = pin!(keyboard.write(bytes.to_vec()));
+                // Of a machine that is released, `tell` tells.
+                if timeout(STALL, &mut taken).await.is_err() {
+                    unheard.send_replace(());
+                    taken.await;
+                }
+            }
             Message::Close(_) => return,
             _ => {}
         }

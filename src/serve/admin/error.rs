@@ -103,6 +103,7 @@ impl From<OperateError> for Refused {
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Job(JobError::None { .. }) => (StatusCode::NOT_FOUND, "no_task"),
             OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),
+            OperateError::Job(JobError::RootForbidden) => (StatusCode::FORBIDDEN, "root_forbidden"),
             OperateError::Job(JobError::NoGroup { .. }) => (StatusCode::NOT_FOUND, "no_group"),
             OperateError::Job(JobError::NotEnough { .. }) => (StatusCode::CONFLICT, "not_enough_nodes"),
             OperateError::Job(JobError::Holds { .. }) => (StatusCode::CONFLICT, "node_in_use"),

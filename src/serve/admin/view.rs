@@ -19,7 +19,7 @@ use crate::fleet::{
     LinkState, Node, Once, Phase, Rival, Stage, StageMark,
 };
 use crate::id::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
-use crate::wire::{Check, Facts};
+use crate::wire::{Check, Facts, Heartbeat};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 use utoipa::ToSchema;
@@ -171,6 +171,10 @@ pub struct NodeDetail {
     /// Since when its link is up.
     #[schema(value_type = Option<String>)]
     pub link_since: Option<Timestamp>,
+    /// Memory, storage and workloads as of the last heartbeat of its link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub heartbeat: Option<Heartbeat>,
     /// When an operator last released it from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -321,6 +325,7 @@ impl NodeDetail {
             fingerprint: node.fingerprint.clone(),
             discovered_at: node.discovered_at,
             link_since: link.since,
+            heartbeat: link.heartbeat.clone(),
             released_at: node.released_at,
             held_because: node.held_because.clone(),
             former: node.former.clone(),

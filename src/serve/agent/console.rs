@@ -12,7 +12,7 @@ use futures_util::{
 use std::time::Duration;
 use tokio::{
     sync::mpsc,
-    time::{interval, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 const PING: Duration = Duration::from_secs(20);
 /// Silence after which the node is gone.
 const SILENCE: Duration = Duration::from_secs(90);
+/// How long the node may take what an operator typed before leaving.
+const LEAVING: Duration = Duration::from_secs(60);
 
 /// Carries until either end hangs up.
 pub(super) async fn serve(socket: WebSocket, end: NodeEnd, shutdown: &CancellationToken) {
@@ -29,9 +31,19 @@ pub(super) async fn serve(socket: WebSocket, end: NodeEnd, shutdown: &Cancellati
     if shown.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
         return;
     }
+    let typing = async {
+        type_in(out, typed).await;
+        // The node hangs up when it has read all of it. Hanging up here would discard what it has not.
+        std::future::pending::<()>().await;
+    };
+    let left = async {
+        shown.closed().await;
+        sleep(LEAVING).await;
+    };
     tokio::select! {
         () = show(heard, &shown) => {}
-        () = type_in(out, typed) => {}
+        () = typing => {}
+        () = left => {}
         () = shutdown.cancelled() => {}
     }
 }
@@ -47,9 +59,8 @@ async fn show(mut heard: SplitStream<WebSocket>, shown: &mpsc::Sender<ConsoleFra
             Message::Close(_) => return,
             Message::Ping(_) | Message::Pong(_) => continue,
         };
-        if shown.send(frame).await.is_err() {
-            return;
-        }
+        // An operator who left sees nothing more, but the node may still read what was typed.
+        let _ = shown.send(frame).await;
     }
 }
 

@@ -131,7 +131,8 @@ mod tests {
         });
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
-        let live = Live::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), BTreeMap::new());
+        let agent = std::sync::Arc::new(crate::overlay::AgentBinary::new(b""));
+        let live = Live::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
         let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();

@@ -4,6 +4,7 @@
 //! ([`Job::order_for`]) and is said whenever the record has changed, at each welcome, and again while something is waited for.
 
 use super::{Central, LinkCommand, OperateError, Shared, lock};
+use crate::fail;
 use crate::fleet::{Actor, By, Cause, Event, EventKind, Phase};
 use crate::id::{GroupName, JobId, NodeId, Timestamp};
 use crate::store::{Chunk, Model, StoreError, Tx};
@@ -54,6 +55,9 @@ pub enum JobError {
         /// What there is.
         known: String,
     },
+    /// The site forbids tasks of root.
+    #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
+    RootForbidden,
     /// Too few nodes can take it now.
     #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
     NotEnough {
@@ -89,6 +93,9 @@ impl Central {
         let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
         let group = named.ok_or_else(|| JobError::NoGroup { group: ask.group.clone(), known: known() })?;
         let RunJob { ranks_per_node, user, timeout_s, argv, .. } = ask;
+        if user == JobUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
+            return Err(JobError::RootForbidden.into());
+        }
         let nodes = ask.nodes.unwrap_or_else(|| self.store.read(|model| count(model, &group.nodes)));
         let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
         let spec = JobSpec { group: group.name.clone(), argv, nodes, ranks_per_node, launcher, user, timeout_s };

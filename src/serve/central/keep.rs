@@ -97,8 +97,9 @@ impl Central {
         if self.kept.has(rendered.generation) {
             return Ok(());
         }
-        let agent = (self.agent.digest(), self.agent.bytes());
-        let contents = rendered.overlay.contents().chain([agent]);
+        let live = self.live();
+        let agents = live.former_agent.iter().chain([&live.agent]);
+        let contents = rendered.overlay.contents().chain(agents.map(|agent| (agent.digest(), agent.bytes())));
         self.kept.put(rendered.generation, &kept(rendered), contents)
     }
 
@@ -137,7 +138,7 @@ impl Central {
             || RenderError::ImageGone { image: kept.image.clone(), version: kept.version.short(), node: node.id };
         let image = live.catalog.version(&kept.version).ok_or_else(gone)?;
         let content = |digest: &Digest| self.kept.content(generation, digest);
-        let overlay = PublicOverlay::restore(&kept.files, &self.agent, now.as_deref(), content).map_err(refused)?;
+        let overlay = PublicOverlay::restore(&kept.files, &live.agent, now.as_deref(), content).map_err(refused)?;
         let facts = ImageFacts { name: kept.image.clone(), ..ImageFacts::of(&image.manifest) };
         if overlay::generation(&facts, overlay.digest, &kept.profile, &kept.args) != generation {
             let what = "it does not have the digest that it is named by".to_owned();

@@ -156,7 +156,11 @@ impl Central {
         if let Some(old) = links.live.insert(peer.node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
-        links.tasks.retain(|_, outstanding| outstanding.task.expires_at > now);
+        // Its outcome is waited for after it has expired, too; the agent does not start it then.
+        links.tasks.retain(|_, outstanding| {
+            let Task { expires_at, action, .. } = &outstanding.task;
+            expires_at.after(action.window().saturating_sub(action.ttl())) > now
+        });
         let due = links.tasks.values().filter(|outstanding| outstanding.task.node == peer.node);
         (LinkId { node: peer.node, number }, due.map(|outstanding| outstanding.task.clone()).collect())
     }
@@ -231,13 +235,13 @@ impl Central {
         &self,
         node: NodeId,
         action: TaskAction,
-        wait: Duration,
         by: &By,
     ) -> Result<Option<TaskOutcome>, StoreError> {
         let id = TaskId(u64::from_be_bytes(self.random()));
         let (done, outcome) = oneshot::channel();
         let now = self.now();
-        let task = Task { task: id, node, expires_at: now.after(wait), action };
+        let window = action.window();
+        let task = Task { task: id, node, expires_at: now.after(action.ttl()), action };
         let detail = format!("task {}: {:?}", id.0, task.action);
         self.store
             .commit(|tx| {
@@ -253,7 +257,7 @@ impl Central {
         if let Some(commands) = commands {
             let _ = commands.send(LinkCommand::Send(FromCentral::Task(task))).await;
         }
-        Ok(tokio::time::timeout(wait, outcome).await.ok().and_then(Result::ok))
+        Ok(tokio::time::timeout(window, outcome).await.ok().and_then(Result::ok))
     }
 
     async fn task_done(&self, node: NodeId, id: TaskId, outcome: TaskOutcome) -> Result<(), PlaneError> {
@@ -317,6 +321,11 @@ impl Central {
     /// Which of all links is a node's.
     pub(super) fn link_number(&self, node: NodeId) -> Option<u64> {
         lock(&self.links.0).live.get(&node).map(|live| live.number)
+    }
+
+    /// The last heartbeat of each node that is linked and sent one.
+    pub fn heartbeats(&self) -> Vec<Heartbeat> {
+        lock(&self.links.0).live.values().filter_map(|live| live.state.heartbeat.clone()).collect()
     }
 
     /// How many nodes are linked.

@@ -9,6 +9,7 @@ use crate::catalog::{Catalog, Image, Overlays};
 use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
 use crate::fleet::{Generation, Node, admitting};
 use crate::id::{Digest, MacAddr, NodeId, ProfileName, VarName};
+use crate::overlay::AgentBinary;
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +26,10 @@ pub struct Live {
     filed: Arc<Site>,
     /// Images and overlays.
     pub catalog: Arc<Catalog>,
+    /// What new overlays carry.
+    pub agent: Arc<AgentBinary>,
+    /// What overlays carried before the agent changed; some may not be kept yet.
+    pub(super) former_agent: Option<Arc<AgentBinary>>,
     held: AllHeld,
     /// The overlays for nodes of each profile that is held.
     held_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
@@ -41,7 +46,7 @@ pub struct Live {
 }
 
 impl Live {
-    pub(super) fn new(filed: Arc<Site>, catalog: Catalog, held: AllHeld) -> Self {
+    pub(super) fn new(filed: Arc<Site>, catalog: Catalog, agent: Arc<AgentBinary>, held: AllHeld) -> Self {
         let site = with_held(&filed, &held);
         let overlays = |(name, held): (&ProfileName, &Result<Arc<Held>, String>)| {
             let mut all = catalog.overlays().clone();
@@ -61,12 +66,27 @@ impl Live {
         }
         let at = |reservation: &Reservation| (reservation.address, reservation.whom);
         let reserved_at = site.reservations.iter().map(at).collect();
-        let (agent, boot) = (&site.agent, &site.boot);
-        let common = format!("{:?}", (&site.name, &site.ssh_keys, agent.port, agent.heartbeat, &boot.consoles));
+        let (plane, boot, program) = (&site.agent, &site.boot, agent.digest());
+        let common = (&site.name, &site.ssh_keys, plane.port, plane.heartbeat, &boot.consoles, program);
+        let common = format!("{common:?}");
         let profiles = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
         let common = Digest::of(common.as_bytes());
         let catalog = Arc::new(catalog);
-        Live { catalog, groups_of, reserved, reserved_at, common, profiles, site, filed, held, held_overlays }
+        let former_agent = None;
+        Live {
+            site,
+            filed,
+            catalog,
+            agent,
+            former_agent,
+            held,
+            held_overlays,
+            groups_of,
+            reserved,
+            reserved_at,
+            common,
+            profiles,
+        }
     }
 
     /// The same with other versions of images and layers of bundles beside the current ones. What boots are decided from does not
@@ -77,7 +97,8 @@ impl Live {
 
     /// The same with other profiles held.
     pub(super) fn with_held(&self, held: AllHeld) -> Self {
-        Live::new(self.filed.clone(), Catalog::clone(&self.catalog), held)
+        let live = Live::new(self.filed.clone(), Catalog::clone(&self.catalog), self.agent.clone(), held);
+        Live { former_agent: self.former_agent.clone(), ..live }
     }
 
     /// The profiles as the site file says.
@@ -114,7 +135,8 @@ impl Live {
     pub(super) fn is_same(&self, other: &Live) -> bool {
         let held =
             |live: &Live| live.held.values().map(|held| held.as_ref().ok().map(|it| it.generation)).collect::<Vec<_>>();
-        self.filed == other.filed && held(self) == held(other) && self.catalog.is_same(&other.catalog)
+        let same_agent = self.agent.digest() == other.agent.digest();
+        self.filed == other.filed && same_agent && held(self) == held(other) && self.catalog.is_same(&other.catalog)
     }
 
     /// The groups that a node is in by any ID that it is known as, with their places, in the order of the site file.

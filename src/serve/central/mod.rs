@@ -158,7 +158,6 @@ pub struct Central {
     /// What boots are decided from; everything that may change at a reload.
     live: RwLock<Arc<Live>>,
     loaders: BTreeMap<String, Bytes>,
-    agent: AgentBinary,
     store: Store,
     authority: authority::Authority,
     clock: Box<dyn Clock>,
@@ -210,10 +209,10 @@ impl Central {
         let kept = Kept::new(&parts.site.state_dir);
         let revisions = KeptRevisions::new(&parts.site.state_dir);
         let outputs = Arc::new(Outputs::new(&parts.site.state_dir));
+        let agent = Arc::new(AgentBinary::new(&parts.agent_binary));
         let central = Arc::new(Central {
-            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog, BTreeMap::new()))),
+            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog, agent, BTreeMap::new()))),
             loaders: parts.loaders,
-            agent: AgentBinary::new(&parts.agent_binary),
             store: parts.store,
             authority: authority::Authority::new(parts.authority, parts.clock.now()),
             clock: parts.clock,

@@ -9,10 +9,7 @@ use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransiti
 use crate::id::{MacAddr, NodeId};
 use crate::store::StoreError;
 use crate::wire::{TaskAction, TaskOutcome};
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
-
-/// How long a node has to say that it goes down.
-const REBOOT_TIMEOUT: Duration = Duration::from_secs(20);
+use std::{net::Ipv4Addr, sync::Arc};
 
 /// Why an operator's word was not followed. Nothing has changed then; but where the store could not be written, it may have: look at
 /// what is, and say it again.
@@ -192,8 +189,8 @@ impl Central {
         if self.link_state(id).since.is_none() {
             return Err(OperateError::NotLinked { node: id });
         }
-        let no_answer = OperateError::NoAnswer { node: id, seconds: REBOOT_TIMEOUT.as_secs() };
-        match self.run_task(id, TaskAction::Reboot, REBOOT_TIMEOUT, by).await?.ok_or(no_answer)? {
+        let no_answer = OperateError::NoAnswer { node: id, seconds: TaskAction::Reboot.window().as_secs() };
+        match self.run_task(id, TaskAction::Reboot, by).await?.ok_or(no_answer)? {
             TaskOutcome::Done => self.reboot_ordered(id).await,
             TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {
                 Err(OperateError::TaskFailed { node: id, reason })

@@ -3,17 +3,18 @@
 
 use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
 use crate::boot::effective_profile;
-use crate::catalog::{Catalog, overlay::read_all, read_secrets};
+use crate::catalog::{Catalog, load_agent, overlay::read_all, read_secrets};
 use crate::config::{self, Fault, Faults, Site};
 use crate::fail;
 use crate::fleet::{By, Event, EventKind, Node};
 use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
-use crate::overlay::{self, ImageFacts, RenderInput};
+use crate::overlay::{self, AgentBinary, ImageFacts, RenderInput};
 use crate::store::Model;
 use crate::trust::MarkKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
+    sync::Arc,
 };
 
 /// Faults that an event spells out; it counts the rest.
@@ -119,7 +120,19 @@ impl Central {
             Ok(catalog) => catalog,
             Err(faults) => return (Err(faults), restart),
         };
-        let live = self.with_all_kept(Live::new(site.into(), catalog, self.all_held()));
+        let program = match load_agent(&site) {
+            Ok(program) => program.bytes,
+            Err(error) => return (Err(Fault::from(error).into()), restart),
+        };
+        // Packing takes long; most reloads change something else.
+        let (agent, former_agent) = if Digest::of(&program) == now.agent.digest() {
+            (now.agent.clone(), now.former_agent.clone())
+        } else {
+            (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
+        };
+        let mut live = Live::new(site.into(), catalog, agent, self.all_held());
+        live.former_agent = former_agent;
+        let live = self.with_all_kept(live);
         if live.is_same(&now) {
             return (Ok(None), restart);
         }
@@ -160,7 +173,7 @@ impl Central {
                 overlays: live.overlays_of(name).map_or(live.catalog.overlays(), |held| held),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
-                agent: &self.agent,
+                agent: &live.agent,
                 image: &image,
             };
             let mut found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
@@ -262,7 +275,6 @@ fn keep_fixed(new: &mut Site, was: &Site) -> Vec<&'static str> {
         "reservation": reservations;
         "http.port": http.port;
         "agent.port": agent.port;
-        "agent.binary": agent.binary;
         "admin.socket": admin.socket;
         "admin.https": admin.https;
         "process": process;

@@ -294,7 +294,7 @@ impl Job {
             overlays: self.overlays.as_deref().unwrap_or(self.live.catalog.overlays()),
             node: &self.node,
             central: self.endpoint.address,
-            agent: &self.central.agent,
+            agent: &self.live.agent,
             image: &self.facts,
         }
     }

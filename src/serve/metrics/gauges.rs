@@ -4,6 +4,7 @@ use super::page::Page;
 use crate::fleet::{ConditionKind, Phase, Stage, Standing};
 use crate::serve::central::{Central, SegmentHealth};
 use crate::store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
+use crate::wire::Heartbeat;
 use std::collections::BTreeMap;
 
 /// What one pass over the model counts.
@@ -26,6 +27,7 @@ pub(super) fn gauges(central: &Central) -> String {
     segments(&mut page, &central.segments());
     page.gauge("meshd_dhcp_leases_kept", "Leases in the store, with those that have run out.", counted.leases);
     page.gauge("meshd_agent_links", "Nodes whose agent is linked.", central.link_count());
+    resources(&mut page, &central.heartbeats());
     page.gauge("meshd_agents_pending", "Agents that wait to be let in.", central.pending_count());
     page.gauge(
         "meshd_capabilities",
@@ -74,6 +76,23 @@ fn nodes(page: &mut Page, counted: &Counted) {
     page.gauge("meshd_unknown_nodes_limit", "Most of them that are kept.", MAX_UNKNOWN_NODES);
 }
 
+/// Sums and minima over all linked nodes: a page that named nodes would grow with them.
+fn resources(page: &mut Page, heartbeats: &[Heartbeat]) {
+    let memory = heartbeats.iter().map(|beat| beat.memory_available_kib.saturating_mul(1 << 10));
+    let storage = heartbeats.iter().map(|beat| beat.storage_free_bytes);
+    let sum = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
+    let help = "Available memory of all linked nodes together, as of their last heartbeats.";
+    page.gauge("meshd_nodes_memory_available_bytes", help, sum(&mut memory.clone()));
+    let help = "Available memory of the linked node that has least; 0 without nodes.";
+    page.gauge("meshd_nodes_memory_available_min_bytes", help, memory.min().unwrap_or(0));
+    let help = "Free bytes on the root file systems of all linked nodes together, as of their last heartbeats.";
+    page.gauge("meshd_nodes_storage_free_bytes", help, sum(&mut storage.clone()));
+    let help = "Free bytes on the root file system of the linked node that has least; 0 without nodes.";
+    page.gauge("meshd_nodes_storage_free_min_bytes", help, storage.min().unwrap_or(0));
+    let workloads = sum(&mut heartbeats.iter().map(|beat| beat.workloads.into()));
+    page.gauge("meshd_nodes_workloads", "Workloads that linked nodes run, as of their last heartbeats.", workloads);
+}
+
 fn boots(page: &mut Page, counted: &Counted) {
     let boots = counted
         .boots
@@ -96,4 +115,31 @@ fn segments(page: &mut Page, segments: &[SegmentHealth]) {
     page.gauges("meshd_dhcp_pool_size_addresses", "Addresses of a segment's pool.", sizes);
     let others = segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.other_servers.len()));
     page.gauges("meshd_dhcp_other_servers", "Other DHCP and PXE servers heard on a segment.", others);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_storage_of_heartbeats_are_summed_and_the_least_is_named() {
+        let beat = |memory_available_kib, storage_free_bytes| Heartbeat {
+            memory_available_kib,
+            storage_free_bytes,
+            workloads: 2,
+            ..Heartbeat::default()
+        };
+        let mut page = Page::default();
+        resources(&mut page, &[beat(4, 10), beat(2, 30)]);
+        let text = page.text();
+        for line in [
+            "meshd_nodes_memory_available_bytes 6144",
+            "meshd_nodes_memory_available_min_bytes 2048",
+            "meshd_nodes_storage_free_bytes 40",
+            "meshd_nodes_storage_free_min_bytes 10",
+            "meshd_nodes_workloads 4",
+        ] {
+            assert!(text.lines().any(|is| is == line), "{line} in\n{text}");
+        }
+    }
 }

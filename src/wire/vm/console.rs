@@ -35,7 +35,7 @@ pub enum ConsoleNote {
         /// So many bytes.
         bytes: u64,
     },
-    /// The guest does not read: something that was typed is lost.
+    /// The guest does not read: what is typed waits for it.
     Unheard,
     /// It is over, for this reason.
     Ended {

@@ -2,6 +2,7 @@
 
 mod rig;
 
+use crate::world::World;
 use rig::{LEFT, Rig};
 use serde_json::Value;
 use std::fs;
@@ -217,4 +218,24 @@ fn task_has_temporary_files_of_its_own_and_leaves_none() {
     let there = on_the_node.each_ref().map(|file| fs::remove_file(file).is_ok());
     assert_eq!(there, [false, false]);
     rig.is_clean();
+}
+
+#[test]
+fn task_as_root_is_refused_where_the_site_forbids_it() {
+    let mut world = World::prepared("approve");
+    world.edit_site("[agent]\n", "[agent]\nroot_tasks = false\n");
+    let site = fs::read_to_string(&world.site).unwrap();
+    fs::write(&world.site, site + "[groups.pair]\nnodes = [\"00000000\"]\n").unwrap();
+    world.start();
+    let run = |user: &str| {
+        let output =
+            world.meshd(&["task", "run", "--group", "pair", "--nodes", "1", "--user", user, "--", "/bin/true"]);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = run("root");
+    assert!(said.contains("[agent].root_tasks = false"), "{said}");
+    // Another user gets past that, as far as the missing node.
+    let said = run("1000");
+    assert!(said.contains("nodes of pair are wanted"), "{said}");
 }

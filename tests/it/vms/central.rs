@@ -256,6 +256,24 @@ fn a_machine_is_fetched_run_sat_at_adopted_and_released() {
 }
 
 #[test]
+fn node_show_tells_memory_and_storage_of_the_last_heartbeat() {
+    let world = world();
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    machine.start();
+    world.wait_for_phase("online");
+    let nodes = world.json(&["node", "list", "-o", "json"]);
+    let id = nodes[0]["id"].as_str().unwrap();
+    let node = eventually("a heartbeat came", || {
+        let node = world.json(&["node", "show", id, "-o", "json"]);
+        if node["heartbeat"].is_object() { Ok(node) } else { Err(node.to_string()) }
+    });
+    let beat = &node["heartbeat"];
+    assert!(beat["memory_available_kib"].as_u64() > Some(0) && beat["storage_free_bytes"].as_u64() > Some(0), "{beat}");
+    let shown = done(&world, &["node", "show", id]);
+    assert!(shown.contains("memory available") && shown.contains("storage free"), "{shown}");
+}
+
+#[test]
 fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
     let world = world();
     let guests = Node::new();

@@ -10,6 +10,7 @@ mod held;
 mod isolated;
 mod overlay;
 mod short;
+mod typing;
 mod words;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};

@@ -155,7 +155,7 @@ overlays = ["motd"]
             overlays = overlays.display()
         );
         fs::write(self.path("site.toml"), text).unwrap();
-        fs::write(self.path("agent"), b"an agent is any file here").unwrap();
+        fs::write(self.path("agent"), meshd::catalog::agent::sample_agent(meshd::id::Arch::X86_64, b"")).unwrap();
         fs::create_dir_all(self.path("loaders")).unwrap();
         for (loader, size) in [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)] {
             fs::write(self.path("loaders").join(loader), vec![7u8; size]).unwrap();

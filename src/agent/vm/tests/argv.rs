@@ -56,7 +56,7 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
 -pidfile /run/vms/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid
 -chardev socket,id=qmp,fd=64,server=on,wait=off
 -mon chardev=qmp,mode=control
--chardev socket,id=serial0,fd=65,server=on,wait=off,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
+-chardev pipe,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
 -serial chardev:serial0
 -machine q35,graphics=off,memory-backend=ram
 -accel tcg,thread=multi
@@ -110,15 +110,15 @@ fn a_machine_with_everything_has_everything() {
         "-device pcie-root-port,id=port1,chassis=2,addr=0x10.1\n-device vfio-pci,host=0000:01:00.1,bus=port1",
         "-device pcie-root-port,id=port8,chassis=9,addr=0x11.0,multifunction=on",
         &format!(
-            "-add-fd fd=66,set=66\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/66,node-name=volume0"
+            "-add-fd fd=65,set=65\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/65,node-name=volume0"
         ),
         "-device virtio-blk-pci,drive=volume0,bootindex=1,serial=root",
-        "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/fdset/67,node-name=volume1",
+        "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/fdset/66,node-name=volume1",
         "-device virtio-blk-pci,drive=volume1,bootindex=2,serial=data",
-        "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/68,node-name=volume2",
+        "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/67,node-name=volume2",
         "-device ide-cd,drive=volume2,bootindex=3",
         &format!("-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"),
-        &format!("-netdev tap,id=net0,ifname={},script=no,downscript=no,vhost=on,vhostfd=69", tap(&spec, 0)),
+        &format!("-netdev tap,id=net0,ifname={},script=no,downscript=no,vhost=on,vhostfd=68", tap(&spec, 0)),
         "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
         &format!(
             "-chardev socket,id=tpm,path={vm}/tpm/sock\n-tpmdev emulator,id=tpm0,chardev=tpm\n-device tpm-crb,tpmdev=tpm0"
@@ -130,7 +130,7 @@ fn a_machine_with_everything_has_everything() {
     assert!(!line.contains("cloud-config"), "the seed is in no process list");
     let [layer, cd] = ["/images/x", "/images/a,b"].map(|path| Pass::Read(path.into()));
     let [disk, vhost] = ["/dev/nvme0n1", VHOST].map(|path| Pass::Write(path.into()));
-    assert_eq!(pass[2..], [layer, disk, cd, vhost.clone(), vhost]);
+    assert_eq!(pass[1..], [layer, disk, cd, vhost.clone(), vhost]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ async fn a_listener_gets_what_was_and_what_comes_once() {
     drop(one);
     assert_eq!(hears(&mut early.new).await, Heard::Bytes(b", and its last words".to_vec()));
     assert_eq!(hears(&mut early.new).await, Heard::Over);
-    assert!(typist.write(Vec::new()), "the keyboard alone does not keep it from ending");
+    assert!(typist.write(Vec::new()).await, "the keyboard alone does not keep it from ending");
 }
 
 #[tokio::test]

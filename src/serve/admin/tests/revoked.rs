@@ -161,3 +161,19 @@ async fn an_operator_orders_no_kernel_argument_that_grants_root() {
     admin.wire.read_exact(&mut status).await.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 200");
 }
+
+#[tokio::test]
+async fn operator_may_not_run_a_task_as_root_and_an_admin_may() {
+    let fixture = Fixture::start().await;
+    let run = async |role| {
+        let body = r#"{"group":"none","argv":["/bin/true"],"user":"root"}"#;
+        let body = format!("content-length: {}\r\n\r\n{body}", body.len());
+        let mut client = Client::send(&fixture, role, "POST /v1/tasks", &body).await;
+        let mut status = [0; 12];
+        client.wire.read_exact(&mut status).await.expect("an answer");
+        String::from_utf8_lossy(&status).into_owned()
+    };
+    assert_eq!(run(Role::Operator).await, "HTTP/1.1 403");
+    // As far as the group, which there is not.
+    assert_eq!(run(Role::Admin).await, "HTTP/1.1 404");
+}
