@@ -16,7 +16,7 @@
 //! | `blobs/` | manifests and versions of images and bundles; their blobs, if they were asked for |
 //! | `secrets/<name>` | secrets of overlays |
 //!
-//! All of it is sealed, because most of it would help somebody to take the rack over: the authority's key above all. docs/adr/0022.
+//! All of it is sealed, because most of it would help somebody to take the rack over: the authority's key above all. docs/adr/0020.
 
 mod create;
 mod restore;

@@ -1,6 +1,6 @@
 //! Step 3, store: the only owner of durable state.
 //!
-//! **Keys.** One [`Journal`](journal), so that one batch changes everything that belongs together or nothing of it. docs/adr/0017 says
+//! **Keys.** One [`Journal`](journal), so that one batch changes everything that belongs together or nothing of it. docs/adr/0015 says
 //! why it is not sled.
 //!
 //! | key | value (JSON) |

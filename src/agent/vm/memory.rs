@@ -1,5 +1,5 @@
 //! A node's memory: how much of it is left for virtual machines and their files. What guests may still touch, and what layers in memory may
-//! still come to hold, is not left (ADR 32). The counting is pure; the reading is total.
+//! still come to hold, is not left (ADR 28). The counting is pure; the reading is total.
 
 use super::{
     folder::{self, Files},

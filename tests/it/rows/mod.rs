@@ -35,14 +35,15 @@ const CHANGES: [PhaseChange; 17] = [
     PhaseChange::Rediscover,
 ];
 
-/// DESIGN.md's diagram: from, to. Every phase but `removed` may be left for `quarantined` and `removed` as well.
+/// The diagram of `fleet::phase`: from, to. A node whose link comes up is `enrolling` until its checks are told. Every phase but
+/// `removed` may be left for `quarantined` and `removed` as well.
 const DRAWN: &str = "discovered approved, discovered rejected, rejected approved, approved rejected, approved booting, \
-    approved enrolling, approved degraded, booting enrolling, booting degraded, enrolling booting, enrolling degraded, \
-    enrolling offline, degraded booting, degraded online, degraded draining, degraded maintenance, degraded offline, \
-    degraded rebuilding, online booting, online degraded, online draining, online maintenance, online offline, \
-    online rebuilding, draining maintenance, draining offline, draining degraded, maintenance degraded, \
-    offline booting, offline degraded, offline maintenance, offline rebuilding, quarantined approved, \
-    quarantined discovered, rebuilding degraded, removed discovered";
+    approved enrolling, booting enrolling, enrolling booting, enrolling enrolling, enrolling online, enrolling degraded, \
+    enrolling draining, enrolling maintenance, enrolling offline, enrolling rebuilding, degraded booting, degraded online, \
+    degraded draining, degraded maintenance, degraded offline, degraded rebuilding, online booting, online enrolling, \
+    online degraded, online draining, online maintenance, online offline, online rebuilding, draining maintenance, \
+    draining offline, draining degraded, maintenance degraded, offline booting, offline enrolling, offline maintenance, \
+    offline rebuilding, quarantined approved, quarantined discovered, rebuilding enrolling, removed discovered";
 
 #[test]
 fn lc1_only_drawn_transitions_are_accepted() {

@@ -86,7 +86,7 @@ fn cl2_every_list_prints_json_and_every_verb_keeps_its_exit_codes() {
             assert!(help.contains("--json"), "{path:?}");
         }
     }
-    let docs = include_str!("../../../docs/operations.md");
+    let docs = include_str!("../../../docs/operations/README.md");
     assert!(docs.contains("## Exit codes"), "they are documented");
 }
 
