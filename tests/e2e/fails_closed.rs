@@ -33,5 +33,10 @@ fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
     assert_ne!(after["boot"]["session"], before["boot"]["session"], "in a boot of its own");
     assert!(stages(&after).contains(&"overlay"), "{after}");
     assert_eq!(kernel_starts(rack, NODE), 2, "the very next one");
+    assert_eq!(
+        count(rack, NODE, "overlay_missing"),
+        1,
+        "the next script says that the boot before had no overlay (OV-12)"
+    );
     assert_eq!(count(rack, NODE, "certificate_issued"), 1);
 }
