@@ -16,27 +16,27 @@ use std::time::Duration;
 /// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.
 #[derive(Debug, Subcommand)]
 pub(super) enum ApiToken {
-    /// Make a token and print it, this once
+    /// Create a token and print it once
     Create {
-        /// What it shall be called, in lists and in the audit log
+        /// Name of the token, for lists and the audit log
         name: ApiTokenName,
-        /// viewer sees, operator gives orders about nodes, admin decides who else may
+        /// Role: viewer, operator or admin
         #[arg(long)]
         role: Role,
-        /// How long it lives, such as 12h or 90d; until it is revoked unless this is said
+        /// Lifetime, such as 12h or 90d [default: until revoked]
         #[arg(long, value_name = "SPAN", value_parser = span)]
         expires: Option<Duration>,
     },
-    /// All tokens, without what they are
+    /// List tokens, without their secrets
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Take a token away, at once
+    /// Revoke a token
     Revoke {
-        /// What it is called
+        /// Name of the token
         name: ApiTokenName,
-        /// Do not ask
+        /// Skip the confirmation
         #[arg(long)]
         yes: bool,
     },

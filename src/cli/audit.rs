@@ -14,13 +14,13 @@ use clap::Args;
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
 #[derive(Debug, Args)]
 pub(super) struct Audit {
-    /// Only orders about this node, by ID or name
+    /// Show orders about this node only
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Only orders of this actor: uid:NUMBER, token:NAME, rule:NAME, node or meshd
+    /// Filter: uid:N, token:NAME, rule:NAME, node or meshd
     #[arg(long, value_name = "ACTOR")]
     actor: Option<Who>,
-    /// At most so many, the newest
+    /// Show at most N records, the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     #[command(flatten)]

@@ -21,39 +21,39 @@ const MAX_KEY: u64 = 4096;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Backup {
-    /// Back up the running central node: nodes, addresses, CA, keys, secrets, overlays, image manifests
+    /// Back up the running central node into one sealed file
     Create(Create),
-    /// Read all of a backup and compare it with its digests; with the key, also what is in it
+    /// Verify a backup; with the key, also its contents
     Verify(Verify),
-    /// Restore a backup into a new folder; needs no running meshd
+    /// Restore a backup into a new folder, offline
     Restore(Restore),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// The file to write; it must not exist
+    /// File to write; existing files are refused
     file: PathBuf,
     #[command(flatten)]
     key: Key,
-    /// With the blobs of images and bundles, so that nothing has to be built again
+    /// Include the blobs of images and bundles
     #[arg(long)]
     blobs: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Verify {
-    /// A backup
+    /// Backup file
     file: PathBuf,
-    /// The file that holds the key it was made with
+    /// File with the key of the backup
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
-    /// A backup
+    /// Backup file
     file: PathBuf,
-    /// A folder that does not exist or is empty
+    /// New or empty folder
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
     #[command(flatten)]
@@ -62,8 +62,9 @@ pub(super) struct Restore {
 
 #[derive(Debug, Args)]
 struct Key {
-    /// A file that holds the key, a text of 20 characters or more. Keep it apart from the backup, and where the central node's disk is
-    /// not: without it a backup cannot be read
+    /// File with the key, 20 characters or more
+    ///
+    /// Keep the key apart from the backup and from the central node: without it nobody can read the backup.
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
 }

@@ -17,20 +17,20 @@ use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Bundle {
-    /// All bundles: recipes, and what was built from them
+    /// List bundles with their builds
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Build a bundle from its recipe; instant when it is there already
+    /// Build a bundle from its recipe
     Build {
-        /// Name of a bundle, or `all` that profiles name
+        /// Bundle, or `all` that profiles use
         #[arg(default_value = "all")]
         name: String,
     },
-    /// Throw away old layers, and blobs that nothing needs
+    /// Delete old layers and unused blobs
     ///
-    /// What is current, was so before, or is in use stays. In use is what the lists in blobs_dir/in-use/ name.
+    /// Current, previous and used versions stay. The lists in blobs_dir/in-use/ name what is used.
     Prune(Prune),
 }
 

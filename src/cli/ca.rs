@@ -13,27 +13,27 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Ca {
-    /// The roots that nodes trust, and how many stand on each
+    /// List trusted roots with their number of nodes
     Show {
         #[command(flatten)]
         output: Output,
     },
-    /// Put a new root in the place of the old one, which is trusted for a grace time more
+    /// Replace the root; trust the old one for a grace time
     Rotate {
-        /// How long: 14d unless it is given; 0s cuts every node off now, until it boots again
+        /// Grace time; 0s cuts all nodes off now [default: 14d]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         grace: Option<Duration>,
-        /// Do not ask
+        /// Skip the confirmation
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// Take a node's certificates and tokens back: its link ends now, and it gets new ones when it boots again
+    /// Revoke a node's certificates and tokens until it reboots
     Revoke {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// Do not ask
+        /// Skip the confirmation
         #[arg(long)]
         yes: bool,
     },

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 /// Such as `meshd completions bash > /etc/bash_completion.d/meshd`.
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// Which shell
+    /// Shell
     shell: Shell,
 }
 

@@ -13,16 +13,16 @@ use clap::Args;
 /// JSON is one object a line, with `kind`, `node` and `at`.
 #[derive(Debug, Args)]
 pub(super) struct Events {
-    /// Go on with each event as it happens
+    /// Follow new events
     #[arg(long, short)]
     follow: bool,
-    /// Only those of this node, by ID or name
+    /// Show events of this node only
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Only those of this kind; several by commas
+    /// Show these kinds only, separated by commas
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
-    /// At most so many of the past, the newest
+    /// Show at most N past events, the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     #[command(flatten)]

@@ -13,12 +13,12 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(super) struct PinArgs {
-    /// ID or name
+    /// Node ID or name
     node: String,
-    /// A generation that `node history` lists, or the beginning of it; what the node runs unless it is named
+    /// Generation or prefix [default: the running one]
     #[arg(long, value_name = "G", conflicts_with = "off")]
     generation: Option<String>,
-    /// Let it go: it boots what its profile says again
+    /// Remove the pin
     #[arg(long)]
     off: bool,
 }
@@ -106,15 +106,15 @@ pub(super) fn difference(diff: &GenerationDiff) -> String {
 
 #[derive(Debug, Args)]
 pub(super) struct RollbackArgs {
-    /// Its name
+    /// Name
     profile: String,
-    /// A generation that `profile history` lists, or the beginning of it; the one before what its nodes boot unless it is named
+    /// Generation or prefix [default: the previous one]
     #[arg(long, value_name = "GENERATION", conflicts_with = "off")]
     to: Option<String>,
-    /// Its nodes boot what the site file says again
+    /// End the rollback
     #[arg(long)]
     off: bool,
-    /// Also while virtual machines of its nodes may be lost by it
+    /// Proceed even if virtual machines are lost
     #[arg(long)]
     force: bool,
 }

@@ -14,7 +14,7 @@ pub(super) struct Id {
 /// What identifies a machine.
 #[derive(Debug, Args)]
 pub(super) struct Machine {
-    /// SMBIOS system UUID, as Linux prints it in product_uuid
+    /// SMBIOS system UUID, as in product_uuid of Linux
     #[arg(long, value_name = "U")]
     uuid: Option<SystemUuid>,
     /// SMBIOS manufacturer
@@ -26,7 +26,7 @@ pub(super) struct Machine {
     /// SMBIOS serial number
     #[arg(long, value_name = "S", default_value = "", hide_default_value = true)]
     serial: String,
-    /// MAC address; repeat it for each NIC, the lowest counts
+    /// MAC address of a NIC; repeatable, the lowest counts
     #[arg(long = "mac", value_name = "A")]
     macs: Vec<MacAddr>,
 }

@@ -23,55 +23,55 @@ use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Image {
-    /// All images: recipes, and what was built from them
+    /// List images with their builds and versions
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Build an image from its recipe; instant when it is there already
+    /// Build an image from its recipe
     Build {
-        /// Name of an image, or `all` that profiles name
+        /// Image, or `all` that profiles use
         #[arg(default_value = "all")]
         name: String,
-        /// Leave the current version with the nodes; `image promote` gives them the new one
+        /// Keep the current version in use
         #[arg(long)]
         no_promote: bool,
     },
-    /// Import Alpine's own netboot files and packages, checked by digest and signature
+    /// Import and verify Alpine's netboot files and packages
     Import {
-        /// Name of an image
+        /// Image
         name: String,
-        /// A folder with the files, in place of the recipe's mirror: vmlinuz-lts, initramfs-lts, modloop-lts, packages/
+        /// Folder with the files, instead of a mirror
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
-        /// Another mirror than the recipe's
+        /// Mirror, instead of the recipe's
         #[arg(long, value_name = "URL", conflicts_with = "from")]
         mirror: Option<String>,
-        /// Leave the current version with the nodes; `image promote` gives them the new one
+        /// Keep the current version in use
         #[arg(long)]
         no_promote: bool,
     },
-    /// Give nodes another version of an image, from their next boot on
+    /// Make a version the current one, from the next boot on
     Promote {
-        /// Name of an image
+        /// Image
         name: String,
-        /// The beginning of a version, as `image list` shows it
+        /// Version or prefix, as `image list` shows it
         // `version` is clap's own name for --version.
         #[arg(id = "which", value_name = "VERSION")]
         version: String,
     },
-    /// Give nodes the version that they got before the current one
+    /// Make the previous version the current one
     Rollback {
-        /// Name of an image
+        /// Image
         name: String,
     },
-    /// Throw away old versions, and blobs that nothing needs
+    /// Delete old versions and unused blobs
     ///
-    /// What is current, was so before, or is in use stays. In use is what the lists in blobs_dir/in-use/ name.
+    /// Current, previous and used versions stay. The lists in blobs_dir/in-use/ name what is used.
     Prune(Prune),
-    /// Compare every blob of an image with its digest
+    /// Verify every blob of an image
     Verify {
-        /// Name of an image, or `all` that are built
+        /// Image, or `all` that are built
         #[arg(default_value = "all")]
         name: String,
     },

@@ -27,76 +27,76 @@ pub struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a rack and power it on.
+    /// Create a rack and power its nodes on
     Up {
         #[command(flatten)]
         rack: RackArgs,
-        /// How many nodes.
+        /// Number of nodes
         #[arg(long, value_name = "N", default_value_t = 2)]
         nodes: u8,
-        /// How nodes start: bios, uefi, uefi-http, or several by turns, such as bios,uefi (`mixed`).
+        /// Firmware: bios, uefi, uefi-http, mixed, or a list
         #[arg(long, default_value = "bios")]
         firmware: Mix,
-        /// Who is let in: auto or approve.
+        /// Enrolment policy: auto or approve
         #[arg(long, default_value = "auto")]
         policy: String,
-        /// What unknown nodes boot, in place of the site's default.
+        /// Default profile, instead of the site's
         #[arg(long, value_name = "PROFILE")]
         profile: Option<String>,
-        /// Plug the nodes in, but do not press their power buttons.
+        /// Leave the nodes powered off
         #[arg(long)]
         powered_off: bool,
     },
-    /// Build the images that a rack needs; needs no root.
+    /// Build the images of a rack, without root
     Image {
         #[command(flatten)]
         rack: RackArgs,
     },
-    /// What there is and what runs.
+    /// Show the rack and its processes
     Status {
         #[command(flatten)]
         at: At,
         #[command(flatten)]
         output: Output,
     },
-    /// End the rack: nodes, meshd, networks, state. Built images and logs stay.
+    /// Delete the rack; keep built images and logs
     Down {
         #[command(flatten)]
         at: At,
     },
-    /// Press a power button: `lab power node1 reset`.
+    /// Press a node's power button
     Power {
         #[command(flatten)]
         at: At,
-        /// node1, node2... or a node ID.
+        /// Node: node1, node2, or a node ID
         node: String,
-        /// on, off or reset.
+        /// Button: on, off or reset
         button: Power,
     },
-    /// Show what a node wrote to its serial port.
+    /// Show the output of a node's serial port
     Console {
         #[command(flatten)]
         at: At,
-        /// node1, node2... or a node ID.
+        /// Node: node1, node2, or a node ID
         node: String,
-        /// How many lines.
+        /// Number of lines
         #[arg(short = 'n', long, default_value_t = 40)]
         lines: usize,
-        /// Go on as it writes, until Ctrl-C.
+        /// Follow the output until Ctrl-C
         #[arg(short, long)]
         follow: bool,
     },
-    /// Boot one node with a profile and sit at its console; everything is gone when you leave it.
+    /// Boot a node with a profile and open its console
     #[command(after_help = attempt::HELP)]
     Try(attempt::Try),
-    /// One BIOS and one UEFI node from power-on to online, then one into another profile.
+    /// Boot a BIOS and a UEFI node, then reprovision one
     Demo {
         #[command(flatten)]
         rack: RackArgs,
-        /// The profile that one node becomes at the end.
+        /// Profile for the reprovisioned node
         #[arg(long, value_name = "PROFILE", default_value = "compute")]
         profile: String,
-        /// Leave the rack up, and say how to talk to it.
+        /// Keep the rack and print how to use it
         #[arg(long)]
         keep: bool,
     },
@@ -104,7 +104,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct At {
-    /// The rack's folder.
+    /// Folder of the rack
     #[arg(long, default_value = ".lab")]
     dir: PathBuf,
 }
@@ -120,22 +120,25 @@ struct RackArgs {
 /// What nodes are, and what their site file says besides.
 #[derive(Debug, Args)]
 struct Hardware {
-    /// Processors of each node.
+    /// Processors per node
     #[arg(long, default_value_t = 2)]
     cpus: u8,
-    /// Memory of each node, MiB.
+    /// Memory per node, MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u32,
-    /// Network card of each node: virtio or e1000.
+    /// Prepare nodes for virtual machines of their own
+    #[arg(long)]
+    guests: bool,
+    /// NIC of each node: virtio or e1000
     #[arg(long, default_value = "virtio")]
     nic: Nic,
-    /// What each node has besides, for VFIO and storage: iommu, iommu-no-remap, gpu, pair, shared-nic, disk. Several: --with iommu,gpu.
+    /// Extra hardware, such as iommu,gpu,disk
     #[arg(long, value_name = "HARDWARE", value_delimiter = ',')]
     with: Vec<Extra>,
-    /// Override a key of the site file: --set boot.kernel_transport=tftp. May be repeated.
+    /// Override a key of the site file; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
-    /// Folder of built images, to share them; default: `blobs` in the rack's folder.
+    /// Folder of built images [default: blobs in the rack]
     #[arg(long, value_name = "DIR")]
     blobs: Option<PathBuf>,
 }
@@ -193,7 +196,7 @@ impl Hardware {
     fn options(self, dir: PathBuf, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
         let program = env::current_exe().context("cannot find the path of this program")?;
         let mut options = Options::new(dir, context.site_file()?, program);
-        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
+        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic, runs_guests: self.guests };
         (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
         options.extras = vec![self.with];
         Ok(options)

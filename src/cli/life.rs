@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A node.
 #[derive(Debug, Args)]
 pub(super) struct Order {
-    /// ID or name
+    /// Node ID or name
     node: String,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Order {
 pub(super) struct Maintenance {
     #[command(flatten)]
     order: Order,
-    /// Also where a task fails by it
+    /// Proceed even if a task fails
     #[arg(long)]
     force: bool,
 }
@@ -34,10 +34,10 @@ pub(super) struct Maintenance {
 pub(super) struct Ending {
     #[command(flatten)]
     order: Order,
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Also where virtual machines or a task are lost by it
+    /// Proceed even if virtual machines or a task are lost
     #[arg(long)]
     force: bool,
 }
@@ -47,7 +47,7 @@ pub(super) struct Ending {
 pub(super) struct Fencing {
     #[command(flatten)]
     order: Order,
-    /// The node's name, in place of typing it when asked
+    /// Node name, instead of the prompt
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
 }
@@ -73,10 +73,10 @@ impl Fencing {
 pub(super) struct Drain {
     #[command(flatten)]
     order: Order,
-    /// Wait until its virtual machines end, or stop them: their guests are asked first
+    /// Wait for virtual machines, or shut them down
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
-    /// With `--workloads stop`: how long guests may take to end by themselves, in place of what each has by its own: 90s, 5m
+    /// Shutdown time for guests, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = patience)]
     grace: Option<Duration>,
 }
@@ -97,16 +97,16 @@ enum Policy {
 
 #[derive(Debug, Args)]
 pub(super) struct Replace {
-    /// The hardware that is gone, by its node's ID or name
+    /// Node whose hardware failed
     #[arg(long, value_name = "NODE")]
     old: String,
-    /// The hardware that takes its place; boot it once, so that it is known
+    /// Node of the new hardware; boot it once before
     #[arg(long, value_name = "NODE")]
     new: String,
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Also where virtual machines or a task are lost by it
+    /// Proceed even if virtual machines or a task are lost
     #[arg(long)]
     force: bool,
 }

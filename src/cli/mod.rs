@@ -65,19 +65,20 @@ pub struct Cli {
 
 /// What every verb takes, before or after it.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 struct Global {
-    /// The site file [default: ./site.toml, then /etc/meshd/site.toml]
+    /// Site file [default: ./site.toml or /etc/meshd/site.toml]
     #[arg(long, global = true, value_name = "FILE")]
     site: Option<PathBuf>,
-    /// Why: it goes with every order to the audit log and the events
+    /// Reason, for the audit log and the events
     #[arg(long, global = true, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
     remote: remote::Remote,
-    /// The admin socket of a running meshd, in place of the site's [admin].socket
+    /// Admin socket, instead of [admin].socket of the site
     #[arg(long, global = true, value_name = "FILE", env = "MESHD_SOCKET", conflicts_with = "server")]
     socket: Option<PathBuf>,
-    /// How log lines are written to standard error
+    /// Format of log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
 }
@@ -92,60 +93,60 @@ enum LogFormat {
 enum Verb {
     /// Run the central node
     Serve(serve::Serve),
-    /// Make what was edited live: site, overlays and images, as one or not at all
+    /// Reload site, overlays and images, all or nothing
     Reload(reload::Reload),
-    /// Validate site, overlays and images; needs no running meshd
+    /// Validate site, overlays and images, offline
     Check(check::Check),
-    /// Nodes: what they are, what they boot, what happened to them
+    /// Manage nodes
     #[command(subcommand)]
     Node(node::Node),
-    /// Profiles of the site
+    /// Inspect profiles and roll them back
     #[command(subcommand)]
     Profile(profile::Profile),
-    /// Overlays of the site
+    /// Write, render and compare overlays
     #[command(subcommand)]
     Overlay(overlay::Overlay),
-    /// Images: build, import, list, verify, promote, rollback, prune
+    /// Build, import and promote images
     #[command(subcommand)]
     Image(image::Image),
-    /// Bundles: software as layers that nodes mount: build, list
+    /// Build and list bundles of software
     #[command(subcommand)]
     Bundle(bundle::Bundle),
-    /// Virtual machines: create, start, stop, restart, list, show, delete
+    /// Manage virtual machines
     #[command(subcommand)]
     Vm(vm::Vm),
-    /// What of nodes can be given to virtual machines: list, show, approve, disable, enable, release
+    /// Approve and release slots for virtual machines
     #[command(subcommand)]
     Slot(slot::Slot),
-    /// Files of virtual machines: add, list, remove
+    /// Manage volume files of virtual machines
     #[command(subcommand)]
     Volume(volume::Volume),
-    /// Programs on the metal of nodes, MPI too: run, list, show, logs, cancel
+    /// Run programs on nodes, also MPI
     #[command(subcommand)]
     Task(task::Task),
-    /// Tokens for machines that are not netbooted: create, list, revoke
+    /// Issue tickets for machines that do not netboot
     #[command(subcommand)]
     Token(token::Token),
-    /// The certificate authority: show, rotate, revoke
+    /// Manage the certificate authority
     #[command(subcommand)]
     Ca(ca::Ca),
-    /// What happened, and with --follow what happens
+    /// Show and follow events
     Events(events::Events),
-    /// Back the central node up, check a backup, restore it
+    /// Create, verify and restore backups
     #[command(subcommand)]
     Backup(backup::Backup),
-    /// The site at a glance: is it ready, how many nodes, what is wrong
+    /// Show whether the site is ready, and its problems
     Status(status::Status),
-    /// Who ordered what, and what came of it
+    /// Show the audit log
     Audit(audit::Audit),
-    /// Tokens for the admin plane by HTTPS: create, list, revoke
+    /// Manage API tokens
     #[command(subcommand)]
     ApiToken(api_token::ApiToken),
-    /// Look for what keeps machines from booting, and say what to do
+    /// Find problems that keep machines from booting
     Doctor(doctor::Doctor),
     /// Compute the node ID of a machine
     Id(id::Id),
-    /// A rack in a box: real firmware, real boot chain, no special hardware
+    /// Run a test rack in QEMU on this machine
     Lab(lab::LabArgs),
     /// Print a completion script for a shell
     Completions(completions::Completions),

@@ -20,107 +20,107 @@ use clap::Subcommand;
 /// A node is named by its ID or its name.
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
-    /// All nodes
+    /// List nodes
     List {
-        /// Also those that were removed
+        /// Include removed nodes
         #[arg(long)]
         removed: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// Everything that is known of one node
+    /// Show a node
     Show {
-        /// ID or name
+        /// Node ID or name
         node: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Let a node in: it may enrol and get a certificate. Again: take what its alarms and conditions tell as it is
+    /// Approve a node, or acknowledge its alarms
     Approve {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// It was plugged in elsewhere: forget the port of a relay that it is known by
+        /// Forget the relay port of a node that was moved
         #[arg(long)]
         moved: bool,
     },
-    /// Turn a machine away: it is refused at its boots
+    /// Reject a machine: refuse its boots
     Reject(life::Ending),
-    /// Cut a node off and hold it until it is released
+    /// Cut a node off until `node release`
     Quarantine(life::Ending),
-    /// Give a node no new work; it goes into maintenance when nothing runs any more
+    /// Give a node no new work, then put it into maintenance
     Drain(life::Drain),
-    /// Say that a node runs no more: it loses its credentials, and what may start elsewhere does
+    /// Declare a silent node dead and restart its work elsewhere
     Fence(life::Fencing),
-    /// Take a node out of service now
+    /// Put a node into maintenance now
     Maintenance(life::Maintenance),
-    /// Take a node back into service
+    /// Return a node to service
     Resume(life::Order),
-    /// Cut a node off and forget it; the machine is discovered anew if it boots again
+    /// Cut a node off and forget it
     Remove(life::Ending),
-    /// Make new hardware what a node was whose hardware is gone
+    /// Move a node's identity to replacement hardware
     Replace(life::Replace),
-    /// Recognise a node by a network card that was put into it
+    /// Accept a new NIC of a node
     AcceptNic {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// MAC address of the new card
+        /// MAC address of the new NIC
         mac: MacAddr,
     },
-    /// Say what a node shall be from its next boot on
+    /// Assign a profile, effective at the next boot
     AssignProfile {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// Name of a profile of the site
+        /// Profile
         profile: String,
-        /// Reboot it at once
+        /// Reboot the node now
         #[arg(long)]
         reboot: bool,
-        /// Also where virtual machines or a task are lost by it
+        /// Proceed even if virtual machines or a task are lost
         #[arg(long)]
         force: bool,
     },
-    /// Set variables of a node, from its next boot on
+    /// Set variables, effective at the next boot
     Set(orders::Set),
-    /// Remove variables that a node has itself, from its next boot on
+    /// Remove variables, effective at the next boot
     Unset(orders::Unset),
-    /// Order something for the next boot only
+    /// Change the next boot only
     BootOnce(orders::Once),
-    /// The generations that a node was given, newest first
+    /// List the generations of a node, newest first
     History {
-        /// ID or name
+        /// Node ID or name
         node: String,
         #[command(flatten)]
         output: Output,
     },
-    /// What a node runs against what it would boot now
+    /// Compare the running and the next generation
     Diff {
-        /// ID or name
+        /// Node ID or name
         node: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Make a node boot one generation, whatever becomes of its profile
+    /// Pin a node to one generation
     Pin(generations::PinArgs),
-    /// Have a node run its readiness checks now; exit code 1 if one fails
+    /// Run a node's readiness checks now
     Doctor(Doctor),
-    /// Reboot a node over its link
+    /// Reboot a node
     Reboot {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// Also where virtual machines or a task are lost by it
+        /// Proceed even if virtual machines or a task are lost
         #[arg(long)]
         force: bool,
     },
-    /// Let a quarantined node boot again; it asks all the while and goes on by itself
+    /// Release a node from quarantine
     Release {
-        /// ID or name
+        /// Node ID or name
         node: String,
     },
-    /// The stages of a node's newest boot, with the time that each took, and its boots before
+    /// Show the stages of a node's boots with their times
     Timeline {
-        /// ID or name
+        /// Node ID or name
         node: String,
-        /// Another boot than the newest: a boot session that the timeline lists
+        /// Boot session [default: the newest]
         #[arg(long, value_name = "ID")]
         session: Option<BootSessionId>,
         #[command(flatten)]

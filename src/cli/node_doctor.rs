@@ -12,19 +12,19 @@ use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// ID or name
+    /// Node ID or name
     node: String,
-    /// How the checks are printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
-    /// The same as -o json
+    /// Print JSON, as -o json does
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Format {
-    /// For people; may change at any release
+    /// For people; may change in any release
     #[default]
     Table,
     /// For programs

@@ -28,39 +28,39 @@ impl std::str::FromStr for Assignment {
 
 #[derive(Debug, Args)]
 pub(super) struct Set {
-    /// ID or name
+    /// Node ID or name
     node: String,
-    /// name=value: true, false, a whole number, [a,b] or text; "8" in quotes is text
+    /// NAME=VALUE: true, 8, [a,b], text, or "8" for text
     #[arg(required = true, value_name = "KEY=VALUE")]
     vars: Vec<Assignment>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Unset {
-    /// ID or name
+    /// Node ID or name
     node: String,
-    /// Name of a variable that the node has itself
+    /// Variable of the node
     #[arg(required = true, value_name = "KEY")]
     names: Vec<VarName>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Once {
-    /// ID or name
+    /// Node ID or name
     node: String,
-    /// A kernel argument on top of the profile's; `-quiet` takes one away
+    /// Kernel argument to add; `-quiet` removes one
     #[arg(long, value_name = "ARG", allow_hyphen_values = true, conflicts_with = "clear")]
     kernel_arg: Vec<String>,
-    /// Another profile
+    /// Profile for this boot
     #[arg(long, value_name = "P", conflicts_with = "clear")]
     profile: Option<String>,
-    /// Reboot it at once
+    /// Reboot the node now
     #[arg(long, conflicts_with = "clear")]
     reboot: bool,
-    /// Also while virtual machines of the node may be lost by it
+    /// Proceed even if virtual machines are lost
     #[arg(long, conflicts_with = "clear")]
     force: bool,
-    /// Take back what was ordered
+    /// Cancel the change
     #[arg(long, required_unless_present_any = ["kernel_arg", "profile"])]
     clear: bool,
 }

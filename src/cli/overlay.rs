@@ -29,40 +29,40 @@ use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Overlay {
-    /// Write the beginning of a new overlay, which works as it is
+    /// Create a new overlay from a working template
     New(new::New),
-    /// All overlays
+    /// List overlays
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// What one overlay brings, and what can be set of it
+    /// Show the files and variables of an overlay
     Show(show::Show),
-    /// Write the public part of an overlay as an archive, to look at
+    /// Write a rendered overlay as an archive, without secrets
     Render(Render),
     /// Print one rendered file
     Cat(cat::Cat),
-    /// Compare two renderings, file by file
+    /// Compare two renderings
     Diff(diff::Diff),
-    /// Read all overlays and render every profile; needs no running meshd
+    /// Check overlays and render every profile, offline
     Check(check::Check),
-    /// Compare the expected files of overlays with what they render to
+    /// Compare overlays with their golden files
     Golden(golden::Golden),
 }
 
 /// A node's overlay is asked from meshd; a profile's is rendered here, for a node that does not exist.
 #[derive(Debug, Args)]
 pub(super) struct Render {
-    /// ID or name of a node
+    /// Node ID or name
     #[arg(required_unless_present = "profile", conflicts_with = "profile")]
     node: Option<String>,
-    /// Name of a profile; needs no running meshd
+    /// Profile to render, offline
     #[arg(long, value_name = "P")]
     profile: Option<String>,
-    /// Render for the node with this SMBIOS UUID
+    /// SMBIOS UUID of the node to render for
     #[arg(long, value_name = "U", requires = "profile")]
     uuid: Option<SystemUuid>,
-    /// Where to write the archive, a gzip-compressed tar
+    /// Archive to write, .tar.gz
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }

@@ -13,7 +13,7 @@ use std::{
 /// `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people; may change at any release
+    /// For people; may change in any release
     #[default]
     Table,
     /// For programs
@@ -25,10 +25,10 @@ pub(super) enum Format {
 /// What every verb that prints data takes.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Output {
-    /// How data is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
-    /// The same as -o json
+    /// Print JSON, as -o json does
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
@@ -163,7 +163,7 @@ pub(super) fn typed(question: &str) -> Result<String, Failure> {
 
 /// Asks for a yes; there is none without a terminal.
 pub(super) fn confirm(question: &str) -> Result<(), Failure> {
-    let refuse = || Failure::new("nothing was done", "say yes, or give --yes");
+    let refuse = || Failure::new("aborted", "confirm with --yes when there is no terminal");
     if !std::io::stdin().is_terminal() {
         return Err(refuse());
     }

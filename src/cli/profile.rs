@@ -16,35 +16,35 @@ use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Profile {
-    /// All profiles, with everything inherited
+    /// List profiles
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// One profile, with everything inherited
+    /// Show a profile with its inherited values
     Show {
-        /// Its name
+        /// Name
         name: String,
-        /// Each value, and the profile that set it
+        /// Show which profile set each value
         #[arg(long)]
         resolved: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// What a profile was, newest first, as the running meshd kept it
+    /// List former generations of a profile, newest first
     History {
-        /// Its name
+        /// Name
         name: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Make all nodes of a profile boot an earlier generation of it
+    /// Roll a profile back to a former generation
     Rollback(generations::RollbackArgs),
-    /// How a profile differs from another: its values, and what it puts on a node
+    /// Compare two profiles
     Diff {
-        /// The one before
+        /// First profile
         from: String,
-        /// The one after
+        /// Second profile
         to: String,
         #[command(flatten)]
         output: Output,

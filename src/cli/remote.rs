@@ -24,16 +24,16 @@ const MAX_TOKEN: usize = 256;
 /// How a central node elsewhere is reached.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Remote {
-    /// Talk to a central node elsewhere, at its [admin.https]: https://HOST:PORT
+    /// URL of another central node: https://HOST:PORT
     #[arg(long, global = true, value_name = "URL", env = "MESHD_SERVER")]
     server: Option<Uri>,
-    /// The file that holds the token for --server
+    /// File with the API token for --server
     #[arg(long, global = true, value_name = "FILE", env = "MESHD_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// The SHA-256 of the certificate that --server shows; meshd logs it when it starts
+    /// SHA-256 of the certificate of --server
     #[arg(long, global = true, value_name = "SHA256", env = "MESHD_SERVER_FINGERPRINT")]
     server_fingerprint: Option<String>,
-    /// PEM of the authorities that vouch for --server, in place of those that this machine trusts
+    /// PEM file of the authorities that --server uses
     #[arg(long, global = true, value_name = "FILE", env = "MESHD_SERVER_CA", conflicts_with = "server_fingerprint")]
     server_ca: Option<PathBuf>,
 }

@@ -16,48 +16,48 @@ use std::net::Ipv4Addr;
 /// A slot is named by its node and its unit: NODE/0000:41:00.0.
 #[derive(Debug, Subcommand)]
 pub(super) enum Slot {
-    /// All slots
+    /// List slots
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// One slot
+    /// Show a slot
     Show {
-        /// NODE/UNIT
+        /// Slot: NODE/UNIT
         slot: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Let a slot be given, as it is now
+    /// Approve a slot with its current hardware
     Approve {
-        /// NODE/UNIT
+        /// Slot: NODE/UNIT
         slot: String,
-        /// The disk that belongs to it: its wwid or serial number, or `nearest`; without, it has none
+        /// Disk of the slot: WWID, serial number or `nearest`
         #[arg(long, value_name = "ID")]
         disk: Option<Pick<DiskIdentity>>,
-        /// The fabric device that belongs to it, or `nearest`; of slots that share one, one is given at a time
+        /// Fabric device of the slot, or `nearest`
         #[arg(long, value_name = "NAME")]
         fabric: Option<Pick<String>>,
-        /// The MAC address of the card of whoever has it, where its vm.toml says `slot = true`
+        /// MAC address for NICs with `slot = true`
         #[arg(long, value_name = "MAC")]
         mac: Option<MacAddr>,
-        /// The address of that card in a network of the site
+        /// IPv4 address for NICs with `slot = true`
         #[arg(long, value_name = "IPV4", requires = "mac")]
         address: Option<Ipv4Addr>,
     },
-    /// Keep a slot from being given; who has it keeps it
+    /// Disable a slot for new virtual machines
     Disable {
-        /// NODE/UNIT
+        /// Slot: NODE/UNIT
         slot: String,
     },
-    /// Let a disabled slot be given again
+    /// Enable a disabled slot
     Enable {
-        /// NODE/UNIT
+        /// Slot: NODE/UNIT
         slot: String,
     },
-    /// Clean a slot up again that could not be
+    /// Retry the cleanup of a slot
     Release {
-        /// NODE/UNIT
+        /// Slot: NODE/UNIT
         slot: String,
     },
 }

@@ -27,58 +27,58 @@ const DETACHED: u8 = 130;
 /// A task has its nodes for itself, and ends on all of them.
 #[derive(Debug, Subcommand)]
 pub(super) enum Task {
-    /// Run a program on the nodes of a group, show what it writes, and end with its exit code
+    /// Run a program on a group and return its exit code
     Run(Run),
-    /// Tasks that are kept, the newest last
+    /// List tasks, the newest last
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// One task and its nodes
+    /// Show a task and its nodes
     Show {
         task: JobId,
         #[command(flatten)]
         output: Output,
     },
-    /// What a task wrote
+    /// Show the output of a task
     Logs {
         task: JobId,
-        /// Go on until it is over
+        /// Follow the output until the task ends
         #[arg(long, short)]
         follow: bool,
     },
-    /// End a task: all its processes on all its nodes
+    /// Cancel a task on all its nodes
     Cancel { task: JobId },
 }
 
 /// What is run, and where.
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// The group of the site whose nodes run it
+    /// Group of nodes
     #[arg(long, value_name = "GROUP")]
     group: String,
-    /// On so many of its nodes; on all of them unless this is said
+    /// Number of nodes [default: all of the group]
     #[arg(long, value_name = "N")]
     nodes: Option<usize>,
-    /// So many ranks on each node
+    /// Ranks per node
     #[arg(long, value_name = "R", default_value_t = 1)]
     ranks_per_node: u16,
-    /// How long it may take, its start included, such as 90s or 12h
+    /// Time limit, such as 90s or 12h
     #[arg(long, value_name = "TIME", value_parser = span)]
     timeout: Option<Duration>,
-    /// Who starts the ranks: mpich as soon as there is more than one, unless this is said
+    /// Launcher of the ranks [default: mpich for several]
     #[arg(long, value_enum)]
     launcher: Option<How>,
-    /// Whose rights it has: a user ID from 1000 on, or root, which takes role admin
+    /// User ID from 1000 on, or root (role admin)
     #[arg(long, value_name = "UID|root", value_parser = user)]
     user: Option<JobUser>,
-    /// Print its ID and do not wait for it
+    /// Print the task ID and return
     #[arg(long)]
     detach: bool,
-    /// An interrupt ends the task; without this it only ends this command
+    /// Cancel the task on Ctrl-C
     #[arg(long, conflicts_with = "detach")]
     cancel_on_interrupt: bool,
-    /// Program and arguments; no shell sees them
+    /// Program and arguments, without a shell
     #[arg(last = true, required = true, value_name = "ARGV")]
     argv: Vec<String>,
 }
@@ -87,7 +87,7 @@ pub(super) struct Run {
 enum How {
     /// MPICH's Hydra, without ssh
     Mpich,
-    /// Each node runs the program so many times; MESHD_RANK and others tell it which it is
+    /// Start the program on each node; it reads MESHD_RANK
     None,
 }
 

@@ -227,3 +227,37 @@ fn a_name_cannot_leave_its_place_in_a_path() {
         assert_eq!(client::segment(name), carried);
     }
 }
+
+/// Longest line of help, in characters.
+const HELP: usize = 60;
+
+fn commands(command: &clap::Command) -> Vec<clap::Command> {
+    let below = command.get_subcommands().flat_map(commands);
+    std::iter::once(command.clone()).chain(below).collect()
+}
+
+#[test]
+fn help_is_short_and_imperative_and_speaks_of_no_it() {
+    let mut faults = Vec::new();
+    for command in commands(&<Cli as clap::CommandFactory>::command()) {
+        let own = command.get_about().map(|about| (command.get_name().to_owned(), about.to_string()));
+        let arguments =
+            command.get_arguments().filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()));
+        let arguments = arguments.map(|argument| {
+            let name = format!("{} {}", command.get_name(), argument.get_id());
+            (name, argument.get_help().map(ToString::to_string).unwrap_or_default())
+        });
+        for (name, help) in own.into_iter().chain(arguments) {
+            let words: Vec<String> = help.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
+            let pronoun = ["it", "its", "them", "they", "what", "who", "such"]
+                .into_iter()
+                .find(|word| words.iter().any(|found| found == word) && !(*word == "such" && help.contains("such as")));
+            // `it reads MESHD_RANK`: the program is in the same sentence.
+            let pronoun = pronoun.filter(|_| !help.contains("MESHD_RANK"));
+            if help.is_empty() || help.chars().count() > HELP || help.ends_with('.') || pronoun.is_some() {
+                faults.push(format!("{name}: {help:?}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}

@@ -20,28 +20,28 @@ use std::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Token {
-    /// Make a ticket for one machine: its agent takes it with `mesh-agent run --token-file`. It is shown this once
+    /// Create a ticket for `mesh-agent run --token-file`
     Create {
-        /// ID or name of a node that is known; any other machine is named by what its ID is derived from
+        /// Known node, by ID or name
         #[arg(conflicts_with_all = ["uuid", "serial", "macs"], required_unless_present_any = ["uuid", "serial", "macs"])]
         node: Option<String>,
         #[command(flatten)]
         machine: Machine,
-        /// How long it may be used: 1h unless it is given, 7d at most
+        /// Lifetime, at most 7d [default: 1h]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         ttl: Option<Duration>,
-        /// Write it there, for its owner alone, instead of to standard output
+        /// File to write, mode 0600 [default: standard output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Tokens that were made, without their text
+    /// List tickets, without their secrets
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Take a token back
+    /// Revoke a ticket
     Revoke {
-        /// The beginning of what `token list` shows
+        /// Prefix of the ticket ID, as in `token list`
         token: String,
     },
 }

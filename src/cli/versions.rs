@@ -14,18 +14,18 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 #[derive(Debug, Args)]
 pub(super) struct Prune {
-    /// Only of this one [default: all]
+    /// Name [default: all]
     name: Option<String>,
-    /// How many of each stay because they were built last
+    /// Number of newest builds to keep
     #[arg(long, value_name = "N", default_value_t = KEEP)]
     keep: usize,
-    /// One more list of what is in use, a digest a line
+    /// Extra list of digests in use, one per line
     #[arg(long, value_name = "FILE")]
     in_use: Vec<PathBuf>,
-    /// Only tell what would go
+    /// Print what would be deleted
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]

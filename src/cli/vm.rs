@@ -19,15 +19,15 @@ use std::path::{Path, PathBuf};
 /// A virtual machine is named by its name or its UUID.
 #[derive(Debug, Subcommand)]
 pub(super) enum Vm {
-    /// Give a virtual machine a node, by what it needs; its file is checked in full first
+    /// Create a virtual machine and place it on a node
     Create {
-        /// Its vm.toml
+        /// VM file (vm.toml)
         #[arg(short, long, value_name = "FILE")]
         file: PathBuf,
-        /// The only node that it may be placed on: ID or name
+        /// Place on this node only
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
-        /// Start it at once
+        /// Start the virtual machine now
         #[arg(long)]
         start: bool,
         #[command(flatten)]
@@ -35,66 +35,66 @@ pub(super) enum Vm {
         #[command(flatten)]
         output: Output,
     },
-    /// Run it
+    /// Start a virtual machine
     Start {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Switch it off: the guest is asked first, and ended when its time is over
+    /// Shut a virtual machine down
     Stop {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Stop it and run it again
+    /// Restart a virtual machine
     Restart {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// All virtual machines, also those that nodes have and nobody ordered
+    /// List virtual machines
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Everything that is known of one
+    /// Show a virtual machine
     Show {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Sit at its serial console; Ctrl-] leaves
+    /// Open the serial console; Ctrl-] leaves
     Console {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
-        /// Only look: nothing is typed
+        /// Show output only
         #[arg(long)]
         no_input: bool,
     },
-    /// What it wrote to its serial console, as long as it is kept
+    /// Show the log of the serial console
     Logs {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
-        /// Go on with what it writes
+        /// Follow the output
         #[arg(long, short)]
         follow: bool,
     },
-    /// End it and remove all that it has
+    /// Delete a virtual machine and release its resources
     Delete {
-        /// Name or UUID
+        /// Name or UUID of a virtual machine
         vm: String,
-        /// What this node has of it that is not on record there
+        /// Delete an unrecorded virtual machine of this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
-        /// Do not ask
+        /// Skip the confirmation
         #[arg(long, short)]
         yes: bool,
-        /// Leave its disks as they are, where they cannot be wiped
+        /// Skip wiping disks that cannot be wiped
         #[arg(long)]
         force: bool,
         #[command(flatten)]

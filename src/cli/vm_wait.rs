@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Whether a verb returns when its order is on record, or when it is followed.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Wait {
-    /// Return when it is so, with 1 if it failed; after TIME at most
+    /// Wait for the result, for TIME at most
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m", value_parser = limit)]
     wait: Option<Duration>,
 }

@@ -21,26 +21,26 @@ const STEP: u64 = 64 << 20;
 /// A volume is named by its name or its digest; a vm.toml names it by its digest.
 #[derive(Debug, Subcommand)]
 pub(super) enum Volume {
-    /// Copy a qcow2 or ISO image in, and print its digest
+    /// Add a qcow2 or ISO image and print its digest
     Add {
-        /// The image
+        /// Image file
         file: PathBuf,
-        /// What people call it [default: the name of the file]
+        /// Name of the volume [default: file name]
         #[arg(long)]
         name: Option<VolumeFileName>,
         #[command(flatten)]
         output: Output,
     },
-    /// All volumes, with the virtual machines that name them
+    /// List volumes with their virtual machines
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Remove one that no virtual machine names
+    /// Remove an unused volume
     Remove {
-        /// Name or digest
+        /// Volume name or digest
         volume: String,
-        /// Do not ask
+        /// Skip the confirmation
         #[arg(long, short)]
         yes: bool,
     },

@@ -21,8 +21,9 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// `-accel` and `-cpu`.
-    pub fn args(self) -> [&'static str; 4] {
+    /// Returns `-accel` and `-cpu` with their values. A node that runs guests is emulated by one thread for all its processors.
+    pub fn args(self, runs_guests: bool) -> [&'static str; 4] {
+        const CPU: &str = "max,-erms,-fsrm,-npt";
         match self {
             Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
             // TCG runs `rep movsb` and `rep stosb` byte by byte; without these two flags the kernel clears and copies pages
@@ -32,7 +33,11 @@ impl Accel {
             // Without nested paging, KVM in a node shadows its guests' pages. QEMU corrupts state where it emulates it: with two guests
             // at once, of which iPXE is one, a guest ran astray or was stopped with internal-error, or the node itself ended in a triple
             // fault; seen on one machine with QEMU 7.2.22 in four of four runs and with 10.0.2 in one of two, seldom on others.
-            Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
+            // When KVM in a node begins or ends its first guest, Linux patches a jump label in __schedule(). With a thread for each
+            // processor QEMU 7.2.22 kept an old translation of that place: one processor took the breakpoint of the patch again and
+            // again though memory held the new code, the other one waited for it with interrupts off, and the node fell silent.
+            Accel::Tcg if runs_guests => ["-accel", "tcg,thread=single,tb-size=128", "-cpu", CPU],
+            Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", CPU],
         }
     }
 }
@@ -93,7 +98,9 @@ fn compare(
 /// How long the probe boot took; `None` if it did not come to its end.
 fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Option<Duration>, LabError> {
     let mut command = Command::new(qemu);
-    command.args(["-machine", "q35,graphics=off", "-nodefaults", "-display", "none", "-m", "128"]).args(accel.args());
+    command
+        .args(["-machine", "q35,graphics=off", "-nodefaults", "-display", "none", "-m", "128"])
+        .args(accel.args(false));
     command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-drive"]);
     command.arg(format!("if=ide,format=raw,file={}", super::qemu::escaped(disk)));
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

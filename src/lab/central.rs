@@ -44,7 +44,7 @@ pub fn ensure_images(
     for (kind, name) in needed(site, only) {
         let mut build = Command::new(program);
         build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
-        talk(&format!("{kind} {name}: built, if it is not yet"));
+        talk(&format!("{kind} {name}: building unless up to date"));
         let shown = command::shown(&build);
         // Progress is for the user's eyes.
         let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();

@@ -27,16 +27,16 @@ where --blobs names no other folder.";
 
 #[derive(Debug, Args)]
 pub(super) struct Try {
-    /// What to boot.
+    /// Profile to boot
     #[arg(long, value_name = "PROFILE")]
     profile: String,
-    /// How the node starts: bios, uefi or uefi-http.
+    /// Firmware: bios, uefi or uefi-http
     #[arg(long, default_value = "bios")]
     firmware: Firmware,
-    /// End once the node is in this phase, such as `online`.
+    /// Stop when the node reaches this phase
     #[arg(long, value_name = "PHASE")]
     until: Option<String>,
-    /// The profile and nothing else: nobody can log in.
+    /// Add no login to the profile
     #[arg(long)]
     bare: bool,
     #[command(flatten)]

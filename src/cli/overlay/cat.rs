@@ -10,13 +10,13 @@ use std::io::Write as _;
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub(in crate::cli) struct Cat {
-    /// ID or name of a node
+    /// Node ID or name
     #[arg(required_unless_present = "profile", conflicts_with = "profile")]
     node: Option<String>,
-    /// The file, as the node sees it
+    /// Path on the node
     #[arg(required = true)]
     path: String,
-    /// Name of a profile; needs no running meshd
+    /// Profile to render, offline
     #[arg(long, value_name = "P")]
     profile: Option<String>,
 }

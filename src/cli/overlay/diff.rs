@@ -12,13 +12,13 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// rendered by meshd for that node.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Diff {
-    /// ID or name of a node
+    /// Node ID or name
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Name of a profile
+    /// Profile
     #[arg(long = "profile", value_name = "P")]
     profiles: Vec<String>,
-    /// Compare the profile with what the overlays of this folder make of it, or with an unpacked archive
+    /// Folder of other overlays, or an unpacked archive
     #[arg(long, value_name = "DIR", conflicts_with = "nodes")]
     against: Option<PathBuf>,
     #[command(flatten)]

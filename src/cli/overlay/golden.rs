@@ -16,9 +16,9 @@ use std::{
 /// Without names: all overlays that have golden files, or with --update all overlays.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Golden {
-    /// Names of overlays
+    /// Overlays
     names: Vec<String>,
-    /// Write what they render to now; read the difference in your version control
+    /// Update the golden files
     #[arg(long)]
     update: bool,
 }

@@ -10,7 +10,7 @@ use std::{fs, io, path::Path};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct New {
-    /// Its name: a folder of the site's overlays
+    /// Name, also of its folder
     name: OverlayName,
 }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Show {
-    /// Its name
+    /// Name
     name: String,
     #[command(flatten)]
     output: Output,

@@ -93,7 +93,7 @@ fn boots(routes: Routes) -> Routes {
         .order::<One<AssignProfile>, One<NodeView>, _, _>(
             "/nodes/{node}/assign-profile",
             Verb::AssignProfile,
-            "what a node shall be from its next boot on",
+            "assign a profile, effective at the next boot",
             orders::assign_profile,
         )
         .order::<One<ChangeVars>, One<NodeDetail>, _, _>(
@@ -177,7 +177,7 @@ fn site_routes(routes: Routes) -> Routes {
             "who ordered what, and what came of it",
             audit::audit,
         )
-        .see::<Many<Finding>, _, _>("/doctor", &[], Role::Viewer, "what meshd knows of its own health", doctor)
+        .see::<Many<Finding>, _, _>("/doctor", &[], Role::Viewer, "problems that keep machines from booting", doctor)
         .page("/metrics", "for Prometheus", metrics)
 }
 

@@ -184,8 +184,8 @@ pub(super) fn routes(routes: Routes) -> Routes {
             "record a virtual machine and give it a node, or do neither",
             create,
         )
-        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/start", Verb::VmStart, "a virtual machine shall run", start)
-        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/stop", Verb::VmStop, "a virtual machine shall be off", stop)
+        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/start", Verb::VmStart, "start a virtual machine", start)
+        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/stop", Verb::VmStop, "shut a virtual machine down", stop)
         .order::<Nothing, One<VmView>, _, _>(
             "/vms/{vm}/restart",
             Verb::VmRestart,

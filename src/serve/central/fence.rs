@@ -39,7 +39,7 @@ impl Central {
     pub(super) async fn stop_vms_of(&self, id: NodeId, grace_s: Option<u32>, by: &By) -> Result<(), StoreError> {
         let now = self.now();
         let within = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
-        let detail = format!("shall be off{within}: its node is drained");
+        let detail = format!("shutdown ordered{within}: the node is drained");
         let hurries = |vm: &Vm| vm.wish == VmWish::Stop && vm.is_running() && grace_s.is_some();
         self.store
             .commit(|tx| {

@@ -48,7 +48,7 @@ pub enum VmError {
     #[error("there are {MAX_SITE_VMS} virtual machines on record; delete some")]
     TooMany,
     /// It cannot be, on any node.
-    #[error("it cannot be: {}; correct it", faults(.0))]
+    #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
     /// Its network cards are not its own.
     #[error("its network cards cannot be so: {}; correct them", faults(.0))]
@@ -111,7 +111,7 @@ pub enum VmError {
         digest: Digest,
     },
     /// It is being deleted.
-    #[error("virtual machine `{0}` is being deleted; wait until `meshd vm list` has it no more")]
+    #[error("virtual machine `{0}` is being deleted; retry after it disappears from `meshd vm list`")]
     Releasing(VmName),
 }
 
@@ -179,9 +179,9 @@ impl Central {
                 let runs = vm.wish == VmWish::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
                 let what = match verb {
                     VmVerb::Start if runs => return Ok(vm),
-                    VmVerb::Start => "shall run",
-                    VmVerb::Restart => "shall run anew",
-                    VmVerb::Stop => "shall be off",
+                    VmVerb::Start => "start ordered",
+                    VmVerb::Restart => "restart ordered",
+                    VmVerb::Stop => "shutdown ordered",
                 };
                 let mut detail = what.to_owned();
                 if verb == VmVerb::Stop {
@@ -236,7 +236,7 @@ impl Central {
                     tx.event(story(&vm, of, EventKind::VmReleased, by, "no node had anything of it".to_owned(), now));
                     tx.remove_vm(uuid);
                 } else {
-                    tx.event(story(&vm, of, EventKind::VmOrdered, by, "shall be released".to_owned(), now));
+                    tx.event(story(&vm, of, EventKind::VmOrdered, by, "release ordered".to_owned(), now));
                     tx.put_vm(vm.clone());
                 }
                 Ok::<_, OperateError>(vm)
