@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.
 #[derive(Debug, Subcommand)]
 pub(super) enum ApiToken {
-    /// Create a token and print it once
+    /// Create a token; the secret is printed once
     Create {
         /// Name of the token, for lists and the audit log
         name: ApiTokenName,

@@ -29,7 +29,7 @@ pub(super) enum Ca {
         #[command(flatten)]
         output: Output,
     },
-    /// Revoke a node's certificates and tokens until it reboots
+    /// Revoke a node's credentials until the next boot
     Revoke {
         /// Node ID or name
         node: String,

@@ -55,7 +55,7 @@ pub(super) enum Image {
     Promote {
         /// Image
         name: String,
-        /// Version or prefix, as `image list` shows it
+        /// Version or prefix, as in `image list`
         // `version` is clap's own name for --version.
         #[arg(id = "which", value_name = "VERSION")]
         version: String,

@@ -96,7 +96,7 @@ enum Verb {
         /// Profile for the reprovisioned node
         #[arg(long, value_name = "PROFILE", default_value = "compute")]
         profile: String,
-        /// Keep the rack and print how to use it
+        /// Keep the rack and print instructions
         #[arg(long)]
         keep: bool,
     },

@@ -73,7 +73,7 @@ impl Fencing {
 pub(super) struct Drain {
     #[command(flatten)]
     order: Order,
-    /// Wait for virtual machines, or shut them down
+    /// Policy for virtual machines: wait or stop
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
     /// Shutdown time for guests, such as 90s or 5m
@@ -100,7 +100,7 @@ pub(super) struct Replace {
     /// Node whose hardware failed
     #[arg(long, value_name = "NODE")]
     old: String,
-    /// Node of the new hardware; boot it once before
+    /// Node of the new hardware, booted once before
     #[arg(long, value_name = "NODE")]
     new: String,
     /// Skip the confirmation

@@ -100,7 +100,7 @@ enum Verb {
     /// Manage nodes
     #[command(subcommand)]
     Node(node::Node),
-    /// Inspect profiles and roll them back
+    /// Inspect and roll back profiles
     #[command(subcommand)]
     Profile(profile::Profile),
     /// Write, render and compare overlays

@@ -47,7 +47,7 @@ pub(super) enum Node {
     Reject(life::Ending),
     /// Cut a node off until `node release`
     Quarantine(life::Ending),
-    /// Give a node no new work, then put it into maintenance
+    /// Stop new work on a node, then enter maintenance
     Drain(life::Drain),
     /// Declare a silent node dead and restart its work elsewhere
     Fence(life::Fencing),
@@ -55,7 +55,7 @@ pub(super) enum Node {
     Maintenance(life::Maintenance),
     /// Return a node to service
     Resume(life::Order),
-    /// Cut a node off and forget it
+    /// Cut a node off and delete the record
     Remove(life::Ending),
     /// Move a node's identity to replacement hardware
     Replace(life::Replace),

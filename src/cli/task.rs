@@ -36,19 +36,24 @@ pub(super) enum Task {
     },
     /// Show a task and its nodes
     Show {
+        /// Task ID
         task: JobId,
         #[command(flatten)]
         output: Output,
     },
     /// Show the output of a task
     Logs {
+        /// Task ID
         task: JobId,
         /// Follow the output until the task ends
         #[arg(long, short)]
         follow: bool,
     },
     /// Cancel a task on all its nodes
-    Cancel { task: JobId },
+    Cancel {
+        /// Task ID
+        task: JobId,
+    },
 }
 
 /// What is run, and where.

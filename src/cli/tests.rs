@@ -249,7 +249,7 @@ fn help_is_short_and_imperative_and_speaks_of_no_it() {
         });
         for (name, help) in own.into_iter().chain(arguments) {
             let words: Vec<String> = help.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
-            let pronoun = ["it", "its", "them", "they", "what", "who", "such"]
+            let pronoun = ["it", "them", "they", "what", "who", "such"]
                 .into_iter()
                 .find(|word| words.iter().any(|found| found == word) && !(*word == "such" && help.contains("such as")));
             // `it reads MESHD_RANK`: the program is in the same sentence.

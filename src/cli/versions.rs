@@ -22,7 +22,7 @@ pub(super) struct Prune {
     /// Extra list of digests in use, one per line
     #[arg(long, value_name = "FILE")]
     in_use: Vec<PathBuf>,
-    /// Print what would be deleted
+    /// Print the deletions without making any
     #[arg(long)]
     dry_run: bool,
     /// Skip the confirmation

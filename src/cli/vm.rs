@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// A virtual machine is named by its name or its UUID.
 #[derive(Debug, Subcommand)]
 pub(super) enum Vm {
-    /// Create a virtual machine and place it on a node
+    /// Create and place a virtual machine
     Create {
         /// VM file (vm.toml)
         #[arg(short, long, value_name = "FILE")]
