@@ -126,9 +126,6 @@ struct Hardware {
     /// Memory per node, MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u32,
-    /// Prepare nodes for virtual machines of their own
-    #[arg(long)]
-    guests: bool,
     /// NIC of each node: virtio or e1000
     #[arg(long, default_value = "virtio")]
     nic: Nic,
@@ -196,7 +193,7 @@ impl Hardware {
     fn options(self, dir: PathBuf, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
         let program = env::current_exe().context("cannot find the path of this program")?;
         let mut options = Options::new(dir, context.site_file()?, program);
-        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic, runs_guests: self.guests };
+        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
         (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
         options.extras = vec![self.with];
         Ok(options)

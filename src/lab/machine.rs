@@ -153,9 +153,6 @@ pub struct Shape {
     pub memory_mib: u32,
     /// Network card.
     pub nic: Nic,
-    /// True if nodes run virtual machines of their own: see [`Accel::args`](super::Accel::args).
-    #[serde(default)]
-    pub runs_guests: bool,
 }
 
 /// A node's root file system is in memory: less than this does not boot.
@@ -179,7 +176,7 @@ impl Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { cpus: 2, memory_mib: 1024, nic: Nic::Virtio, runs_guests: false }
+        Shape { cpus: 2, memory_mib: 1024, nic: Nic::Virtio }
     }
 }
 

@@ -75,7 +75,7 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
         ["-machine", extra::machine(machine.extras), "-nodefaults", "-display", "none"].map(Into::into).into();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-name", machine.name.replace(',', ",,"));
-    for pair in machine.accel.args(shape.runs_guests).chunks_exact(2) {
+    for pair in machine.accel.args().chunks_exact(2) {
         add(pair[0], pair[1].to_owned());
     }
     add("-smp", shape.cpus.to_string());
@@ -149,12 +149,6 @@ mod tests {
             files: &files,
         };
         arguments(&machine).join(" ")
-    }
-
-    #[test]
-    fn node_that_runs_guests_is_emulated_by_one_thread() {
-        assert!(line(Firmware::Bios, "/lab").contains("thread=multi"));
-        assert!(Accel::Tcg.args(true).contains(&"tcg,thread=single,tb-size=128"));
     }
 
     #[test]

@@ -322,7 +322,6 @@ fn a_netbooted_node_runs_machines_with_its_gpu_disk_and_networks_through_drift_a
     let mut test = up(|mut options, dir| {
         files = Some((guest(dir), dir.join("one.toml"), dir.join("lab/site.toml")));
         options.nodes = 1;
-        options.shape.runs_guests = true;
         options.extras = vec![vec![Extra::Iommu, Extra::Gpu, Extra::Disk]];
         options
             .set("enroll.policy", "auto")
