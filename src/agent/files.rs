@@ -137,8 +137,15 @@ pub fn take_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileEr
 /// # Errors
 /// The old file is still there then.
 pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
-    let without = BootPart { token: None, ..boot.clone() };
-    let text = serde_json::to_string(&without)
+    keep_boot(path, &BootPart { token: None, ..boot.clone() })
+}
+
+/// Replaces the part of this boot, for example by one with a new token.
+///
+/// # Errors
+/// The old file is still there then.
+pub fn keep_boot(path: &Path, boot: &BootPart) -> Result<(), FileError> {
+    let text = serde_json::to_string(boot)
         .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })?;
     replace_soon(path, &text)
 }

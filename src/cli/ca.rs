@@ -23,6 +23,9 @@ pub(super) enum Ca {
         /// Grace time; 0s cuts all nodes off now [default: 14d]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         grace: Option<Duration>,
+        /// With --grace 0s: enrol linked nodes again, without a boot
+        #[arg(long)]
+        enrol_again: bool,
         /// Skip the confirmation
         #[arg(long)]
         yes: bool,
@@ -52,15 +55,18 @@ impl Ca {
                 let roots: Vec<RootView> = wait(client.get("/v1/ca"))?;
                 output.print(&roots, |roots| shown(roots))
             }
-            Ca::Rotate { grace, yes, output } => {
+            Ca::Rotate { grace, enrol_again, yes, output } => {
                 let none = grace.is_some_and(|grace| grace.is_zero());
                 if none && !yes {
-                    confirm("Every link ends now, and every node has to boot again.")?;
+                    confirm(match enrol_again {
+                        true => "Every link ends now. Linked nodes enrol again; all others have to boot.",
+                        false => "Every link ends now, and every node has to boot again.",
+                    })?;
                 }
-                let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()) };
+                let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
                 let roots: Vec<RootView> = wait(client.post("/v1/ca/rotate", &order))?;
-                if !none {
-                    eprintln!("nodes that are linked follow by themselves: `meshd ca show` counts them");
+                if !none || enrol_again {
+                    eprintln!("linked nodes follow without a boot: `meshd ca show` counts them");
                 }
                 output.print(&roots, |roots| shown(roots))
             }

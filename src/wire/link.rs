@@ -11,6 +11,7 @@
 //!          ◀────────── Certificate
 //!          Renewed ─────────────▶            (the old one is over)
 //!          ◀──────────────── Roots           first, and when the authority changes
+//!          ◀─────────── EnrolAgain           the authority was replaced without a grace time; a goodbye follows
 //!          ◀──────────────── Check           an operator wants to know now; answered by Checks
 //!          ◀─────────────────── Vm           the whole wish for one virtual machine; again after each welcome
 //!          Vm ──────────────────▶            the whole state of all of them, at each change
@@ -25,7 +26,7 @@ use super::{
     job::{JobNews, JobOrder, OutputKept},
     vm::{ConsoleOrder, VmNews, VmOrder},
 };
-use crate::id::{BootSessionId, NodeId, Timestamp};
+use crate::id::{BootSessionId, NodeId, Secret, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -99,6 +100,13 @@ pub enum FromCentral {
         /// The node's certificate is under an older root: ask for another one soon.
         #[serde(default)]
         renew: bool,
+    },
+    /// The authority was replaced without a grace time, and an operator ordered this node to enrol again. A goodbye follows.
+    EnrolAgain {
+        /// The roots of the site, PEM.
+        roots_pem: String,
+        /// One-time token of the node's present boot.
+        token: Secret<String>,
     },
     /// The link ends; reconnect only after so many seconds.
     Goodbye {

@@ -79,6 +79,40 @@ fn a_node_that_was_away_while_its_root_was_replaced_says_stale_ca_and_comes_back
     assert!(!node["conditions"].to_string().contains("stale_ca"), "{node}");
 }
 
+#[test]
+fn running_node_enrols_again_after_a_rotation_without_grace_on_order() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let agent = machine.start_agent(&machine.boot());
+    let before = world.wait_for_phase("online");
+    let told = world.meshd(&["ca", "rotate", "--enrol-again", "--yes"]);
+    assert_eq!(told.status.code(), Some(1), "a grace time makes it needless");
+    let (old, _) = active(&world);
+    let told = world.meshd(&["ca", "rotate", "--grace", "0s", "--enrol-again", "--yes"]);
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let (new, _) = active(&world);
+    assert_ne!(old, new);
+    eventually("the node stands on the new root", || {
+        let nodes = active(&world).1;
+        if nodes == 1 { Ok(()) } else { Err(format!("{nodes} nodes\n{}", agent.log())) }
+    });
+    let links = |node: &Value| {
+        let stages = node["boot"]["stages"].as_array().cloned().unwrap_or_default();
+        stages.iter().find(|stage| stage["stage"] == "link").map(|stage| stage["count"].clone())
+    };
+    let node = eventually("it is linked again", || {
+        let node = world.node();
+        if links(&node) == Some(2.into()) { Ok(node) } else { Err(node.to_string()) }
+    });
+    assert_eq!(node["phase"], "online", "it was never anything else: {node}");
+    assert_eq!(node["boot"]["session"], before["boot"]["session"], "it did not boot");
+    assert_eq!(node["conditions"], serde_json::json!([]), "nothing is wrong with it");
+    let learned = fs::read_to_string(agent.file("state/roots.json")).unwrap();
+    assert_eq!(learned.matches("BEGIN CERTIFICATE").count(), 1, "it trusts the new root alone");
+    let kept: Value = serde_json::from_slice(&fs::read(agent.file("boot.json")).unwrap()).unwrap();
+    assert!(kept["token"].is_null(), "the token is used up");
+}
+
 /// An agent on a machine that is not netbooted.
 fn run_agent(world: &World, folder: &Path) -> Child {
     fs::create_dir_all(folder.join("root")).unwrap();

@@ -284,6 +284,12 @@ impl Driver {
                 let kept = self.keys.trust(&roots_pem);
                 self.kept(kept, "the new roots are not kept");
             }
+            Action::KeepToken(token) => {
+                self.boot.token = Some(token);
+                if let Err(error) = files::keep_boot(&self.options.boot_file, &self.boot) {
+                    tracing::error!(%error, cause = source(&error), "a restart of the agent will not know the new token");
+                }
+            }
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => self.greet(),
             Action::Heartbeat => {

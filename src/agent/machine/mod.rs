@@ -330,6 +330,10 @@ impl Machine {
                 }
                 vec![Action::Trust(roots_pem)]
             }
+            (State::Linked(_), FromCentral::EnrolAgain { roots_pem, token }) => {
+                (self.token, self.certificate, self.stale) = (true, None, false);
+                vec![Action::Trust(roots_pem), Action::DropCertificate, Action::KeepToken(token)]
+            }
             _ => Vec::new(),
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     agent::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE},
-    id::Timestamp,
+    id::{Secret, Timestamp},
     wire::{Check, Task, TaskAction, TaskId, TaskOutcome},
 };
 use proptest::prelude::*;
@@ -49,6 +49,21 @@ fn linked(life_s: u64) -> Machine {
     assert_eq!(machine.on(at(0), 0, Event::Connected), [Action::Hello]);
     assert_eq!(machine.on(at(0), 0, welcome()), [Action::Check, Action::TellVms, Action::TellJobs]);
     machine
+}
+
+#[test]
+fn linked_node_that_is_told_to_enrol_again_does_so_after_the_goodbye() {
+    let mut machine = linked(1000);
+    let token = Secret::new("token".to_owned());
+    let told = FromCentral::EnrolAgain { roots_pem: "ROOTS".into(), token: token.clone() };
+    let expected = [Action::Trust("ROOTS".into()), Action::DropCertificate, Action::KeepToken(token)];
+    assert_eq!(machine.on(at(1), 0, Event::Heard(told)), expected);
+    let goodbye = FromCentral::Goodbye { reason: "replaced".into(), retry_after_s: Some(4) };
+    assert_eq!(machine.on(at(1), 0, Event::Heard(goodbye)), [Action::Close]);
+    let due = machine.deadline().expect("it tries again");
+    assert_eq!(machine.on(at(due.as_secs() + 1), 0, Event::Timer), [Action::Enrol]);
+    let got = machine.on(at(due.as_secs() + 1), 0, Event::Certified(certificate(1000)));
+    assert_eq!(got, [Action::Keep(certificate(1000)), Action::ForgetToken, Action::OpenLink]);
 }
 
 fn lost() -> Event {

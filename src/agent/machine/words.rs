@@ -1,7 +1,7 @@
 //! The machine's words: what can happen, and what it can ask for.
 
 use crate::{
-    id::Timestamp,
+    id::{Secret, Timestamp},
     wire::{
         CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
         job::{JobNews, JobOrder, OutputKept},
@@ -91,6 +91,8 @@ pub enum Action {
     Keep(EnrolResponse),
     /// Trust these roots, and no others.
     Trust(String),
+    /// Keep this token in the file of this boot, for [`Action::Enrol`].
+    KeepToken(Secret<String>),
     /// Throw the certificate away.
     DropCertificate,
     /// Say hello, with facts as they are now.

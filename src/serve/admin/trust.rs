@@ -77,6 +77,8 @@ pub struct TokenView {
 pub struct RotateCa {
     /// Seconds for which the old root is trusted beside the new one.
     pub grace_s: Option<u64>,
+    /// Linked nodes receive the new root and a one-time token by their links, and enrol again. Requires `grace_s` 0.
+    pub enrol_again: bool,
 }
 
 /// One root of the site's certificate authority.
@@ -124,7 +126,7 @@ impl From<TokenError> for Refused {
 impl From<RotateError> for Refused {
     fn from(error: RotateError) -> Self {
         let (status, code) = match &error {
-            RotateError::Grace => (StatusCode::BAD_REQUEST, "bad_request"),
+            RotateError::Grace | RotateError::NeedsNoEnrolment => (StatusCode::BAD_REQUEST, "bad_request"),
             RotateError::Trust(TrustError::NoRootKey { .. }) => (StatusCode::CONFLICT, "no_root_key"),
             RotateError::Trust(_) | RotateError::Interrupted => (StatusCode::INTERNAL_SERVER_ERROR, "ca"),
         };
@@ -175,8 +177,9 @@ pub(super) async fn rotate_ca(
     by: By,
     order: Body<RotateCa>,
 ) -> Answer<Vec<RootView>> {
-    let grace = body(order)?.grace_s.map_or(GRACE, Duration::from_secs);
-    let roots = central.rotate_authority(grace, &by).await?;
+    let RotateCa { grace_s, enrol_again } = body(order)?;
+    let grace = grace_s.map_or(GRACE, Duration::from_secs);
+    let roots = central.rotate_authority(grace, enrol_again, &by).await?;
     Ok(Json(roots.into_iter().map(RootView::from).collect()))
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::fleet::{By, ConditionKind, Event, EventKind, Node, Verb};
 use crate::id::{NodeId, Timestamp};
 use crate::store::{StoreError, Tx};
-use crate::trust::{CertificateAuthority, RootState, TrustError, signed_under};
+use crate::trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
 use crate::wire::FromCentral;
 use std::{
     collections::BTreeMap,
@@ -36,6 +36,9 @@ pub enum RotateError {
     /// The grace time is longer than anybody needs.
     #[error("a grace time is at most 366 days; without one every node has to boot again")]
     Grace,
+    /// Within a grace time nobody has to enrol again.
+    #[error("linked nodes renew by themselves within a grace time; enrol again only with a grace time of 0s")]
+    NeedsNoEnrolment,
     /// Files and keys.
     #[error(transparent)]
     Trust(#[from] TrustError),
@@ -69,27 +72,43 @@ impl Central {
         self.authority.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a new root and issuer. The old root is trusted for `grace` more; with none of it, every link ends now, and every
-    /// node has to boot again.
+    /// Makes a new root and issuer. The old root is trusted for `grace` more. Without a grace time every link ends now, and every
+    /// node has to boot again; with `enrol_again`, each linked node first receives the new roots and a one-time token by its link,
+    /// and enrols by itself (EN-9).
     ///
     /// # Errors
-    /// [`RotateError`]; the old authority goes on.
-    pub async fn rotate_authority(&self, grace: Duration, by: &By) -> Result<Vec<AuthorityState>, RotateError> {
+    /// [`RotateError`]; the old authority stays.
+    pub async fn rotate_authority(
+        &self,
+        grace: Duration,
+        enrol_again: bool,
+        by: &By,
+    ) -> Result<Vec<AuthorityState>, RotateError> {
         if grace > MAX_GRACE {
             return Err(RotateError::Grace);
+        }
+        if enrol_again && !grace.is_zero() {
+            return Err(RotateError::NeedsNoEnrolment);
         }
         let _one = self.authority.changing.lock().await;
         let (current, now) = (self.authority(), self.now());
         let old = current.active().to_owned();
         let made = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
-        self.authority.replace(made.map_err(|_| RotateError::Interrupted)??);
+        let next = made.map_err(|_| RotateError::Interrupted)??;
+        // Before any link ends: the node uses the token after the goodbye, when the token is stored.
+        let tokens = if enrol_again { self.send_tokens(next.roots_pem(), now) } else { Vec::new() };
+        self.authority.replace(next);
         let detail = match grace.as_secs() {
             0 => format!("root {old} is replaced by {}, and trusted no more", self.authority().active()),
             s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
         };
+        let heard = self.last_heard();
         let changed = self.store.commit(|tx| {
             if grace.is_zero() {
-                forget_certificates(tx);
+                forget_certificates(tx, &heard);
+            }
+            for token in tokens {
+                tx.put_token(token);
             }
             tx.event(Event::new(now, by, EventKind::AuthorityChanged, detail));
             Ok::<_, StoreError>(())
@@ -103,6 +122,21 @@ impl Central {
             }
         }
         Ok(self.authority_state())
+    }
+
+    /// Sends each linked node the new roots and a one-time token of its present boot. Returns the records of the tokens.
+    fn send_tokens(&self, roots_pem: &str, now: Timestamp) -> Vec<TokenRecord> {
+        let expires_at = now.after(self.site().enroll.token_ttl);
+        let mut records = Vec::new();
+        for (node, live) in &lock(&self.links.0).live {
+            let (token, hash) = token::mint(self.random());
+            let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token };
+            // A node that is too busy to take the message has to boot.
+            if live.commands.try_send(LinkCommand::Send(message)).is_ok() {
+                records.push(TokenRecord::new(hash, *node, live.session, expires_at));
+            }
+        }
+        records
     }
 
     /// As long as this is held, no other authority takes its place.
@@ -182,11 +216,14 @@ impl Central {
 }
 
 /// No certificate of before counts, whoever signed it: one that is renewed at this moment is none either.
-fn forget_certificates(tx: &mut Tx<'_>) {
+fn forget_certificates(tx: &mut Tx<'_>, heard: &BTreeMap<NodeId, Timestamp>) {
     let have = |node: &&Node| !node.certificates.is_empty();
     let nodes: Vec<NodeId> = tx.before().nodes().filter(have).map(|node| node.id).collect();
     for id in nodes {
-        tx.edit_node(id, |node| node.certificates.clear());
+        tx.edit_node(id, |node| {
+            node.certificates.clear();
+            node.last_seen = heard.get(&id).map_or(node.last_seen, |heard| node.last_seen.max(*heard));
+        });
     }
 }
 

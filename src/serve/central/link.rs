@@ -58,7 +58,7 @@ pub(super) struct Live {
     number: u64,
     pub(super) certificate: Certificate,
     /// The boot that it speaks for.
-    session: BootSessionId,
+    pub(super) session: BootSessionId,
     /// The version that its agent speaks.
     version: u16,
     /// When its checks were told last, or when it began; by the clock that never jumps.
@@ -321,6 +321,12 @@ impl Central {
     /// Which of all links is a node's.
     pub(super) fn link_number(&self, node: NodeId) -> Option<u64> {
         lock(&self.links.0).live.get(&node).map(|live| live.number)
+    }
+
+    /// When each linked node was last heard of.
+    pub(super) fn last_heard(&self) -> BTreeMap<NodeId, Timestamp> {
+        let links = lock(&self.links.0);
+        links.live.iter().filter_map(|(node, live)| Some((*node, live.state.heard?))).collect()
     }
 
     /// The last heartbeat of each node that is linked and sent one.

@@ -52,9 +52,9 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
     machine.boot(Stage::Online).await;
     let (id, before) = (machine.id(), rig.node(machine.id()).certificates);
     let by = By::new(Who::Meshd, Verb::CaRotate, rig.central.new_correlation());
-    rig.central.rotate_authority(Duration::from_secs(60), &by).await.expect("rotated");
+    rig.central.rotate_authority(Duration::from_secs(60), false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
-    rig.central.rotate_authority(Duration::ZERO, &by).await.expect("rotated");
+    rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
     assert!(rig.central.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
 }

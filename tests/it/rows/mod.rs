@@ -249,7 +249,7 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
     let slot = rig.central.slots().pop().expect("one").id;
     rig.central.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
     rig.central.revoke(id, &ordered(Verb::CertificateRevoke)).await.unwrap();
-    rig.central.rotate_authority(Duration::ZERO, &ordered(Verb::CaRotate)).await.unwrap();
+    rig.central.rotate_authority(Duration::ZERO, false, &ordered(Verb::CaRotate)).await.unwrap();
     let filter = AuditFilter { limit: 1000, ..AuditFilter::default() };
     let lines = rig.central.store().audit(&filter).unwrap();
     let of = |verb: Verb| {
