@@ -14,14 +14,8 @@ pub struct Sum {
     pub hugepages: u64,
     /// Virtual processors that share the node's threads with others.
     pub shared: u64,
-    /// Virtual processors of those that share none: see [`shares_threads`].
+    /// Virtual processors of those that share none: see [`VmSpec::shares_processors`].
     pub alone: u64,
-}
-
-/// Whether a machine may share the node's threads with others. One that is bound to a NUMA node, has units or huge pages wants what it
-/// was promised at any time.
-pub fn shares_threads(spec: &VmSpec) -> bool {
-    spec.numa_node.is_none() && spec.units.is_empty() && !spec.hugepages
 }
 
 impl Sum {
@@ -30,7 +24,7 @@ impl Sum {
     fn of(spec: &VmSpec) -> Self {
         let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
         let hugepages = if spec.hugepages { spec.memory.bytes() } else { 0 };
-        let (shared, alone) = if shares_threads(spec) { (vcpus, 0) } else { (0, vcpus) };
+        let (shared, alone) = if spec.shares_processors() { (vcpus, 0) } else { (0, vcpus) };
         Sum { memory, hugepages, shared, alone }
     }
 

@@ -3,7 +3,7 @@
 //! A machine that is bound to a NUMA node, has units or huge pages has its processors for itself; the others share the remaining threads,
 //! as many to one as the site says. What is not bound to a NUMA node is reckoned to lie on all of them, by their size.
 
-use super::{Host, Lack, held::shares_threads};
+use super::{Host, Lack};
 use crate::config::vm::VmAsk;
 use crate::wire::{
     HugepageFacts, NumaFacts,
@@ -33,7 +33,7 @@ pub(super) struct Fill {
 
 /// True if a machine would have its processors for itself: also one whose units are not chosen yet.
 fn is_alone(ask: &VmAsk) -> bool {
-    ask.units.whole || !ask.units.each.is_empty() || !shares_threads(&ask.spec)
+    ask.units.whole || !ask.units.each.is_empty() || !ask.spec.shares_processors()
 }
 
 /// Processors of the node.

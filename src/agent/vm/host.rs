@@ -281,7 +281,7 @@ pub(super) fn numa(tree: &Tree) -> Vec<NumaNode> {
 }
 
 /// `0-3,8,10-11`, as sysfs writes lists of processors.
-fn cpu_list(text: &str) -> Vec<u32> {
+pub(super) fn cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -3,7 +3,7 @@
 use super::{
     argv,
     clean::unclean,
-    confine::{Confinement, cgroup, device},
+    confine::{Confinement, cgroup, cpuset::Dedicated, device},
     folder::Files,
     host::{self, Places},
     marks,
@@ -126,7 +126,9 @@ pub async fn launch(
     let argv::Invocation { args, pass } = argv::qemu(spec, &plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;
-    let process = process::spawn(&program, &args, &files.log(), plan.cpus.as_deref());
+    // A cpuset takes processors away from the agent: it could not run there even for the moment in which it makes a process.
+    let cpus = plan.cpus.as_deref().filter(|_| !confined.has_cpus());
+    let process = process::spawn(&program, &args, &files.log(), cpus);
     let process = match process {
         Ok(process) => process,
         Err(error) => {
@@ -166,7 +168,9 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::Limits 
     });
     let translated = if plan.accel == Accel::Tcg { TRANSLATED } else { 0 };
     let memory = [spec.node_memory(), MARGIN, translated].into_iter().chain(layers).fold(0, u64::saturating_add);
-    cgroup::Limits { memory, vcpus: spec.vcpus }
+    let dedicated = (!spec.shares_processors())
+        .then(|| Dedicated { count: usize::try_from(spec.vcpus).unwrap_or(usize::MAX), among: plan.cpus.clone() });
+    cgroup::Limits { memory, vcpus: spec.vcpus, dedicated }
 }
 
 /// Bytes that the guest sees of a layer's disk.

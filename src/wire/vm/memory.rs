@@ -12,6 +12,12 @@ const QEMU: u64 = 64 << 20;
 const TABLES: u64 = 256;
 
 impl VmSpec {
+    /// Returns whether it shares the node's processors with other machines. One that is bound to a NUMA node, has units or huge pages has
+    /// its processors for itself.
+    pub fn shares_processors(&self) -> bool {
+        self.numa_node.is_none() && self.units.is_empty() && !self.hugepages
+    }
+
     /// Bytes of the node's ordinary memory that it may come to take, without its volumes. Huge pages are not ordinary memory.
     pub fn node_memory(&self) -> u64 {
         let memory = self.memory.bytes();

@@ -1,7 +1,10 @@
 //! The control group of one machine (version 2): memory, processors, processes and I/O of QEMU and its helpers have a limit, and all of
 //! them end together. A controller that the kernel does not have sets no limit; without the hierarchy nothing is run.
 
-use super::super::folder::Files;
+use super::{
+    super::folder::Files,
+    cpuset::{self, Dedicated},
+};
 use crate::id::{Digest, SystemUuid};
 use std::{
     fs, io,
@@ -11,7 +14,7 @@ use std::{
 /// Where the hierarchy is mounted if the system has not.
 const PLACE: &str = "/run/meshd/cgroup";
 /// Controllers that set limits.
-const CONTROLLERS: [&str; 4] = ["memory", "cpu", "pids", "io"];
+const CONTROLLERS: [&str; 5] = ["memory", "cpu", "cpuset", "pids", "io"];
 /// Microseconds in which a quota of processors counts.
 const PERIOD_US: u64 = 100_000;
 /// Processes and threads beside those of virtual processors: I/O threads, helpers.
@@ -20,12 +23,14 @@ const THREADS: u64 = 256;
 const IO_WEIGHT: &str = "default 100";
 
 /// What one machine may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of memory, of the guest and of all that serves it.
     pub memory: u64,
     /// Virtual processors; one more serves them.
     pub vcpus: u32,
+    /// Processors that it has for itself; it shares the node's if absent.
+    pub dedicated: Option<Dedicated>,
 }
 
 /// The group of one machine.
@@ -76,6 +81,16 @@ impl Group {
             }
         }
         Ok(self.path.join("cgroup.procs"))
+    }
+
+    /// Binds it, once made, to the processors that it has for itself. Returns whether it is bound.
+    ///
+    /// # Errors
+    /// In words: the kernel does not accept them.
+    pub fn dedicate(&self, limits: &Limits) -> Result<bool, String> {
+        let Some(dedicated) = &limits.dedicated else { return Ok(false) };
+        let failed = |error| format!("cannot set the processors of {}: {error}", self.path.display());
+        cpuset::dedicate(&self.path, dedicated).map_err(failed)
     }
 
     /// Kills what is left in it, and removes it. It may be called for one that is not there.

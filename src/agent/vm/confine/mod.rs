@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! users    one unprivileged user per machine                 cgroup   limits of one machine, and its end
+//! cpuset   processors that one machine has for itself
 //! enter    the process between agent and program: opens files, gives up root, becomes the program
 //! device   rights on /dev/kvm, /dev/net/tun and VFIO groups
 //! ```
 
 pub(super) mod cgroup;
+pub(super) mod cpuset;
 pub(super) mod device;
 pub mod enter;
 pub(super) mod users;
@@ -39,6 +41,8 @@ pub struct Confinement {
     gid: u32,
     /// `cgroup.procs` of the machine's group.
     procs: Option<PathBuf>,
+    /// The group has processors of its own.
+    has_cpus: bool,
 }
 
 impl Confinement {
@@ -49,12 +53,20 @@ impl Confinement {
     pub fn of(spec: &VmSpec, files: &Files, places: &Places, limits: &cgroup::Limits) -> Result<Self, String> {
         let confined = fail::defends("vm-user");
         let (uid, gid) = if confined { (users::assign(files)?, users::GROUP) } else { (0, 0) };
-        let procs = match fail::defends("vm-cgroup") {
-            true => Some(cgroup::Group::of(files, spec.uuid)?.make(limits)?),
-            false => None,
+        let (procs, has_cpus) = match fail::defends("vm-cgroup") {
+            true => {
+                let group = cgroup::Group::of(files, spec.uuid)?;
+                (Some(group.make(limits)?), group.dedicate(limits)?)
+            }
+            false => (None, false),
         };
         let agent = host::programs(places).agent.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
-        Ok(Confinement { agent, uid, gid, procs })
+        Ok(Confinement { agent, uid, gid, procs, has_cpus })
+    }
+
+    /// Whether its group has processors of its own, which every program in it runs on.
+    pub fn has_cpus(&self) -> bool {
+        self.has_cpus
     }
 
     /// Its user and group.
