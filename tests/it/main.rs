@@ -27,6 +27,7 @@ mod jobs;
 mod life;
 mod rows;
 mod secrets;
+mod ssh;
 mod storm;
 mod trust;
 mod vfio;

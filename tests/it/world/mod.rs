@@ -347,7 +347,7 @@ impl Drop for World {
 }
 
 /// What the overlays that ship ask for; the image says that it has them.
-const IMAGE_PACKAGES: [&str; 8] = [
+const IMAGE_PACKAGES: [&str; 9] = [
     "alpine-base",
     "alpine-baselayout",
     "busybox",
@@ -356,4 +356,5 @@ const IMAGE_PACKAGES: [&str; 8] = [
     "busybox-mdev-openrc",
     "kmod",
     "ifupdown-ng",
+    "openssh-server",
 ];
