@@ -67,6 +67,7 @@ unit: ## Unit, property and integration tests: minutes once built
 	@cargo test --quiet --locked --lib --bins
 	@echo "test: integration tests"
 	@cargo test --quiet --locked --test integration --no-run
+	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
 
 e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU

@@ -1,6 +1,9 @@
 //! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through the deaths of agent and QEMU.
 
-use super::guest::{Guest, HELLO, Node};
+use super::{
+    console::Console,
+    guest::{Guest, HELLO, Node},
+};
 use crate::world::{
     World, eventually,
     node::{Overlay, PxeNode},
@@ -8,11 +11,9 @@ use crate::world::{
 use serde_json::Value;
 use std::{
     fs,
-    io::{Read as _, Write as _},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
     thread,
 };
 
@@ -169,34 +170,14 @@ pub(super) fn add(world: &World, node: &Node, guest: Guest, name: &str) -> Strin
     digest
 }
 
-/// Somebody at a console whose keys come by a pipe.
+/// Somebody at a console.
 fn sits(world: &World, name: &str) {
-    let mut console = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    console.arg("--site").arg(&world.site).args(["vm", "console", name]);
-    let mut console = console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut keys, mut shown) = (console.stdin.take().unwrap(), console.stdout.take().unwrap());
-    let heard = Arc::new(Mutex::new(String::new()));
-    let hears = heard.clone();
-    let reader = thread::spawn(move || {
-        let mut bytes = [0; 256];
-        while let Ok(length @ 1..) = shown.read(&mut bytes) {
-            hears.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
-        }
-    });
-    let says = |text: &str| {
-        eventually(text, || {
-            let heard = heard.lock().unwrap().clone();
-            if heard.contains(text) { Ok(()) } else { Err(heard) }
-        });
-    };
-    says(HELLO);
-    keys.write_all(b"H").unwrap();
+    let mut console = Console::open(world, name);
+    console.shows(HELLO);
+    console.types(b"H");
     // The guest says the letter that follows.
-    says(&format!("{HELLO}I"));
-    keys.write_all(b"\x1dX").unwrap();
-    let status = eventually("the console is left", || console.try_wait().unwrap().ok_or("it runs".to_owned()));
-    assert!(status.success());
-    reader.join().unwrap();
+    console.shows(&format!("{HELLO}I"));
+    console.leave();
 }
 
 #[test]

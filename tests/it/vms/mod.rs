@@ -2,12 +2,14 @@
 
 mod central;
 mod confined;
+mod console;
 mod desk;
 mod disk;
 mod firmware;
 mod guest;
 mod held;
 mod isolated;
+mod linux;
 mod overlay;
 mod short;
 mod typing;

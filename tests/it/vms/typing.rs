@@ -2,15 +2,12 @@
 
 use super::{
     central::{Machine, add, create, reaches, world},
+    console::Console,
     guest::{Guest, HELLO, Node},
+    linux,
 };
-use crate::world::{eventually, node::PxeNode};
-use std::{
-    io::{Read as _, Write as _},
-    process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-};
+use crate::world::node::PxeNode;
+use meshd::id::Digest;
 
 /// Bytes of the large paste: four times the capacity of a terminal frame.
 const PASTE: usize = 64 * 1024;
@@ -37,35 +34,41 @@ fn console_paste_of_64_kib_reaches_guest_complete_and_in_order() {
     create(&world, "one", &digest);
     reaches(&machine, "one", "running");
 
-    let mut console = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    console.arg("--site").arg(&world.site).args(["vm", "console", "one"]);
-    let mut console = console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let (mut keys, mut shown) = (console.stdin.take().unwrap(), console.stdout.take().unwrap());
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hears = heard.clone();
-    let reader = thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(length @ 1..) = shown.read(&mut bytes) {
-            hears.lock().unwrap().extend_from_slice(&bytes[..length]);
-        }
-    });
-    let shows = |what: &str, wanted: &[u8]| {
-        eventually(what, || {
-            let heard = heard.lock().unwrap();
-            let tail = String::from_utf8_lossy(&heard[heard.len().saturating_sub(80)..]).into_owned();
-            if heard.ends_with(wanted) { Ok(()) } else { Err(format!("{} bytes, the last {tail:?}", heard.len())) }
-        });
-    };
-    shows("the guest speaks", HELLO.as_bytes());
+    let mut console = Console::open(&world, "one");
+    console.shows(HELLO);
     // More than the FIFO of 16 bytes of the guest's UART, in one piece.
     let line = text(64);
-    keys.write_all(&line).unwrap();
-    shows("a line in one piece", &echoed(&line));
+    console.types(&line);
+    console.until("a line in one piece", |heard| heard.ends_with(&echoed(&line)));
     let paste = text(PASTE);
-    keys.write_all(&paste).unwrap();
-    shows("a paste in one piece", &echoed(&paste));
-    keys.write_all(b"\x1d").unwrap();
-    let status = eventually("the console is left", || console.try_wait().unwrap().ok_or("it runs".to_owned()));
-    assert!(status.success());
-    reader.join().unwrap();
+    console.types(&paste);
+    console.until("a paste in one piece", |heard| heard.ends_with(&echoed(&paste)));
+    console.leave();
+}
+
+#[test]
+fn linux_guest_receives_every_byte_of_lines_and_of_a_64_kib_paste() {
+    let world = world();
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    machine.start();
+    world.wait_for_phase("online");
+    linux::create(&world, "one");
+    reaches(&machine, "one", "running");
+
+    let mut console = Console::open(&world, "one");
+    console.shows(linux::PROMPT);
+    // As an operator did when 18 letters and the Enter were lost.
+    let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz";
+    console.types(format!("echo {letters}\r").as_bytes());
+    console.shows(&format!("\r\n{letters}\r\n"));
+    console.types(b"echo again $((6 * 7))\r");
+    console.shows("\r\nagain 42\r\n");
+
+    // The terminal passes bytes on as they come; the guest says what it has received.
+    let paste = text(PASTE);
+    console.types(format!("stty raw -echo; echo re''ady; head -c {PASTE} | sha256sum; stty sane\r").as_bytes());
+    console.shows("ready\n");
+    console.types(&paste);
+    console.shows(&Digest::of(&paste).to_string());
+    console.leave();
 }
