@@ -20,6 +20,9 @@ pub enum Extra {
     SharedNic,
     /// A disk of [`DISK_BYTES`], empty at first, with the serial number LAB-DISK. What is written there stays as long as the rack.
     Disk,
+    /// Two more disks: LAB-UNREADABLE, whose last sector cannot be read, and LAB-HANGING, which answers its first MiB of reads and then
+    /// 512 bytes a second.
+    BadDisks,
 }
 
 /// How large a node's disk is.
@@ -27,8 +30,8 @@ pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
     /// All of them.
-    pub const ALL: [Extra; 6] =
-        [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk];
+    pub const ALL: [Extra; 7] =
+        [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk, Extra::BadDisks];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
@@ -39,6 +42,7 @@ impl Extra {
             Extra::Pair => "pair",
             Extra::SharedNic => "shared-nic",
             Extra::Disk => "disk",
+            Extra::BadDisks => "bad-disks",
         }
     }
 
@@ -57,6 +61,10 @@ impl Extra {
                 &["pcie-pci-bridge,id=shared", "e1000,bus=shared,addr=2,mac=52:54:00:6d:69:03,romfile="]
             }
             Extra::Disk => &["virtio-blk-pci,drive=disk,serial=LAB-DISK"],
+            Extra::BadDisks => &[
+                "virtio-blk-pci,drive=unreadable,serial=LAB-UNREADABLE",
+                "virtio-blk-pci,drive=hanging,serial=LAB-HANGING",
+            ],
         }
     }
 }
@@ -83,6 +91,19 @@ pub fn devices(extras: &[Extra]) -> Vec<String> {
     extras.sort();
     extras.dedup();
     extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
+}
+
+/// What QEMU's `-drive` says of the disks of [`Extra::BadDisks`]. They hold zeros and lie in no file.
+pub fn bad_drives() -> [String; 2] {
+    let zeros = format!("driver=null-co,size={DISK_BYTES},read-zeroes=on");
+    let last_sector = DISK_BYTES / 512 - 1;
+    let image = zeros.split(',').map(|option| format!("file.image.{option}")).collect::<Vec<_>>().join(",");
+    let error = format!("event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={last_sector}");
+    [
+        format!("if=none,id=unreadable,driver=raw,file.driver=blkdebug,file.inject-error.0.{error},{image}"),
+        // What a boot reads of a disk comes at once: a kernel that waits for a partition table would not get far.
+        format!("if=none,id=hanging,{zeros},throttling.bps-read=512,throttling.bps-read-max={}", 1 << 20),
+    ]
 }
 
 /// Makes a disk that holds nothing.

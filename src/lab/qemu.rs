@@ -101,6 +101,11 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     if machine.extras.contains(&Extra::Disk) {
         add("-drive", format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)));
     }
+    if machine.extras.contains(&Extra::BadDisks) {
+        for drive in extra::bad_drives() {
+            add("-drive", drive);
+        }
+    }
     for device in extra::devices(machine.extras) {
         add("-device", device);
     }

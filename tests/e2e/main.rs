@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod bundles;
+mod failing;
 mod fails_closed;
 mod first_light;
 mod floods;
