@@ -298,4 +298,6 @@ fn shown(path: &Path) -> String {
 }
 
 #[cfg(test)]
+mod docs_tests;
+#[cfg(test)]
 mod tests;

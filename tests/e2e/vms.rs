@@ -85,6 +85,9 @@ trial() {
 	console=$one/console.log
 	pid=$(cat "$one/qemu.pid")
 	echo "TRIAL-ACCEL $(tr '\0' ' ' <"/proc/$pid/cmdline" | grep -o -e '-accel [a-z]*')"
+	groups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+	own=$(echo "$groups"/meshd-vm-*-"${one##*/}")
+	echo "TRIAL-CPUS $(cat "$own/cpuset.cpus" "$own/cpuset.cpus.partition" "$groups/cpuset.cpus.effective" | tr '\n' ' ')"
 	echo "TRIAL-UNIT $(mesh-agent vfio bind)"
 	network
 	until grep -q 5046I "$console"; do sleep 1; done
@@ -371,6 +374,7 @@ fn a_netbooted_node_runs_machines_with_its_gpu_disk_and_networks_through_drift_a
     operator.hears(&format!("{HELLO}{SEEN}"));
     let serial = until_written(rack, NODE, "TRIAL-UNIT", SOON);
     assert_eq!(tried(&serial, "TRIAL-ACCEL"), "-accel kvm");
+    assert_eq!(tried(&serial, "TRIAL-CPUS"), "1 root 0", "the machine has a processor for itself");
     assert!(tried(&serial, "TRIAL-UNIT").contains("in_use"), "{}", tried(&serial, "TRIAL-UNIT"));
     befalls_network(rack, &server, other);
     operator.types(b'H');

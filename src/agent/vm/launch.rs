@@ -187,7 +187,7 @@ pub async fn end_all(spec: &VmSpec, files: &Files, places: &Places) {
     if spec.vtpm {
         end_any_tpm(files).await;
     }
-    if let Ok(group) = cgroup::Group::of(files, spec.uuid) {
+    if let Ok(group) = cgroup::Group::of(files, spec) {
         group.end();
     }
     if let Some(user) = files.user() {

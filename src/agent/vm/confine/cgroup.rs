@@ -5,7 +5,7 @@ use super::{
     super::folder::Files,
     cpuset::{self, Dedicated},
 };
-use crate::id::{Digest, SystemUuid};
+use crate::{id::Digest, wire::vm::VmSpec};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -44,11 +44,15 @@ impl Group {
     ///
     /// # Errors
     /// In words: there is no hierarchy.
-    pub fn of(files: &Files, uuid: SystemUuid) -> Result<Self, String> {
+    pub fn of(files: &Files, spec: &VmSpec) -> Result<Self, String> {
         let root = root().map_err(|error| format!("cannot mount the control groups: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
-        let base = Digest::of(machines.as_os_str().as_encoded_bytes()).to_string();
-        Ok(Group { path: root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()) })
+        let (base, uuid) = (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
+        let path = match spec.shares_processors() {
+            true => root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()),
+            false => root.join(format!("{}{}-{uuid}", cpuset::PREFIX, &base[..12])),
+        };
+        Ok(Group { path })
     }
 
     /// Makes it with its limits; gives the file by which a process enters it.
@@ -58,7 +62,8 @@ impl Group {
     pub fn make(&self, limits: &Limits) -> Result<PathBuf, String> {
         let failed = |error: io::Error| format!("cannot make {}: {error}", self.path.display());
         fs::create_dir_all(&self.path).map_err(failed)?;
-        let above: Vec<&Path> = self.path.ancestors().skip(1).take(2).collect();
+        let is_group = |folder: &&Path| folder.join("cgroup.subtree_control").exists();
+        let above: Vec<&Path> = self.path.ancestors().skip(1).take(2).filter(is_group).collect();
         for folder in above.into_iter().rev() {
             for controller in CONTROLLERS {
                 // One that is not there, or belongs to version 1, is told below.

@@ -1,15 +1,17 @@
 //! Processors that one machine has for itself: the cpuset of its control group, and a partition, by which the kernel keeps every other
 //! process of the node off them (Linux, Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
 //!
-//! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent.
+//! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent. Those groups are
+//! children of the root group: Linux before 6.7 accepts partitions nowhere else.
 
 use super::super::host::cpu_list;
 use std::{collections::BTreeSet, fs, io, path::Path};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const CPUS: &str = "cpuset.cpus";
-const EXCLUSIVE: &str = "cpuset.cpus.exclusive";
 const PARTITION: &str = "cpuset.cpus.partition";
+/// Begins the name of each group that has processors of its own.
+pub(super) const PREFIX: &str = "meshd-vm-";
 
 /// Processors that a machine was promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
         return Ok(false);
     };
     fs::write(group.join(CPUS), list(&chosen))?;
-    isolate(group, &chosen, &taken);
+    isolate(group);
     Ok(true)
 }
 
@@ -53,30 +55,25 @@ fn choose(among: &BTreeSet<u32>, taken: &BTreeSet<u32>, count: usize) -> Option<
 fn taken(group: &Path) -> io::Result<BTreeSet<u32>> {
     let mut taken = BTreeSet::new();
     for sibling in fs::read_dir(group.parent().unwrap_or(group))?.flatten() {
-        // One without a list of its own shares; one that is just removed has no file any more.
-        let own = fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default();
-        if sibling.path() != group {
-            taken.extend(cpu_list(&own));
+        // One that is just removed has no file any more.
+        if sibling.path() != group && sibling.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            taken.extend(cpu_list(&fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default()));
         }
     }
     Ok(taken)
 }
 
-/// Keeps other processes off. Linux before 6.7 has no partitions below groups that are none, and no kernel gives all processors away: then
-/// only other machines stay off.
-fn isolate(group: &Path, chosen: &BTreeSet<u32>, taken: &BTreeSet<u32>) {
-    let above = group.parent().unwrap_or(group);
-    let all = chosen.union(taken).copied().collect();
-    let isolated = fs::write(above.join(EXCLUSIVE), list(&all))
-        .and_then(|()| fs::write(group.join(EXCLUSIVE), list(chosen)))
-        .and_then(|()| fs::write(group.join(PARTITION), "root"))
-        .and_then(|()| fs::read_to_string(group.join(PARTITION)));
-    match isolated {
+/// Keeps all other processes off. The kernel gives no partition that leaves nothing to the others: then only other machines stay off.
+fn isolate(group: &Path) {
+    let file = group.join(PARTITION);
+    match fs::write(&file, "root").and_then(|()| fs::read_to_string(&file)) {
         Ok(state) if state.trim() == "root" => {}
         Ok(state) => {
-            tracing::warn!(group = %group.display(), state = state.trim(), "other processes may use its processors")
+            tracing::warn!(group = %group.display(), state = state.trim(), "other processes may use a machine's processors");
         }
-        Err(error) => tracing::warn!(group = %group.display(), %error, "other processes may use its processors"),
+        Err(error) => {
+            tracing::warn!(group = %group.display(), %error, "other processes may use a machine's processors")
+        }
     }
 }
 
@@ -94,7 +91,7 @@ mod tests {
     fn group(above: &Path, name: &str) -> PathBuf {
         let group = above.join(name);
         fs::create_dir_all(&group).expect("made");
-        for file in [CPUS, EXCLUSIVE, PARTITION] {
+        for file in [CPUS, PARTITION] {
             fs::write(group.join(file), "").expect("written");
         }
         group
@@ -111,16 +108,15 @@ mod tests {
     #[test]
     fn machines_get_different_processors_and_give_them_back() {
         let above = tempfile::tempdir().expect("a folder");
-        let [first, second] = ["first", "second"].map(|name| group(above.path(), name));
+        let [first, second] = ["first", "second"].map(|name| group(above.path(), &format!("{PREFIX}{name}")));
         assert!(dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"));
         assert!(dedicate(&second, &dedicated(1, &[0, 1, 2, 3])).expect("set"));
         assert_eq!((read(&first, CPUS).as_str(), read(&second, CPUS).as_str()), ("2,3", "1"));
-        assert_eq!((read(&second, EXCLUSIVE).as_str(), read(&second, PARTITION).as_str()), ("1", "root"));
-        assert_eq!(read(above.path(), EXCLUSIVE), "1,2,3");
+        assert_eq!(read(&second, PARTITION), "root");
         assert!(dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"), "the same group again");
         assert_eq!(read(&first, CPUS), "2,3");
         fs::remove_dir_all(&first).expect("removed");
-        let third = group(above.path(), "third");
+        let third = group(above.path(), "meshd-vm-third");
         assert!(dedicate(&third, &dedicated(2, &[2, 3])).expect("set"));
         assert_eq!(read(&third, CPUS), "2,3");
     }
@@ -128,7 +124,7 @@ mod tests {
     #[test]
     fn machine_shares_where_too_few_processors_are_free() {
         let above = tempfile::tempdir().expect("a folder");
-        let [first, second] = ["first", "second"].map(|name| group(above.path(), name));
+        let [first, second] = ["first", "second"].map(|name| group(above.path(), &format!("{PREFIX}{name}")));
         assert!(dedicate(&first, &dedicated(1, &[0, 1])).expect("set"));
         assert!(!dedicate(&second, &dedicated(2, &[0, 1])).expect("looked"));
         assert_eq!((read(&second, CPUS).as_str(), read(&second, PARTITION).as_str()), ("", ""));

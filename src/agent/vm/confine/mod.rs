@@ -55,7 +55,7 @@ impl Confinement {
         let (uid, gid) = if confined { (users::assign(files)?, users::GROUP) } else { (0, 0) };
         let (procs, has_cpus) = match fail::defends("vm-cgroup") {
             true => {
-                let group = cgroup::Group::of(files, spec.uuid)?;
+                let group = cgroup::Group::of(files, spec)?;
                 (Some(group.make(limits)?), group.dedicate(limits)?)
             }
             false => (None, false),
