@@ -26,12 +26,12 @@ setup: ## Installs what building, testing, measuring and the demo need (Debian p
 agent: ## Builds the static target/agent/ARCH/mesh-agent, which nodes run; no other build writes there
 	@.ci/setup
 	@echo "build: mesh-agent (static)"
-	@cargo build --quiet --locked --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
+	@cargo build --quiet --locked --package meshd --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
 	@install -D -m 755 target/$(TARGET)/agent/mesh-agent $(AGENT)
 
 build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"
-	@cargo build --quiet --locked --release --bin meshd
+	@cargo build --quiet --locked --package meshd --release --bin meshd
 
 image: build ## Builds the image alpine-lab into .lab/blobs, once
 	@target/release/meshd lab image
@@ -82,8 +82,8 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@echo "lint: formatting, clippy, licences"
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
-	@cargo clippy --quiet --locked --test e2e -- -D warnings
-	@cargo clippy --quiet --locked --no-default-features --lib --bin mesh-agent -- -D warnings
+	@cargo clippy --quiet --locked --package meshd --test e2e -- -D warnings
+	@cargo clippy --quiet --locked --package meshd --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 
 fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with the corpus in the tree

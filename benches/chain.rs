@@ -6,15 +6,15 @@
 mod frame;
 
 use frame::{Goal, RUNS, Rack, Table, calibrate, placements, rate};
-use meshd::{
+use meshd_config::Site;
+use meshd_image::{
     catalog::{Catalog, read_overlays},
-    config::{self, Site},
-    id::{Digest, MacAddr, NodeId, Timestamp},
     overlay::{AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput, deliver, render_public},
-    store::{Store, StoreError},
-    trust::CertificateAuthority,
-    wire::{BootPart, VERSION},
 };
+use meshd_proto::{BootPart, VERSION};
+use meshd_store::{Store, StoreError};
+use meshd_trust::CertificateAuthority;
+use meshd_types::{Digest, MacAddr, NodeId, Timestamp};
 use std::{hint::black_box, path::Path, sync::Arc};
 
 fn main() -> anyhow::Result<()> {
@@ -50,7 +50,7 @@ struct Rendering {
 
 impl Rendering {
     fn load() -> Self {
-        let site = config::load(Path::new("site.toml")).expect("the sample is valid");
+        let site = meshd_config::load(Path::new("site.toml")).expect("the sample is valid");
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let image = ImageFacts {
             bundles: Vec::new(),
@@ -65,7 +65,7 @@ impl Rendering {
 
     fn render(&self, number: u32) -> PublicOverlay {
         let [.., b, c, d] = number.to_be_bytes();
-        let id = meshd::id::Basis::Mac(MacAddr([2, 0, 0, b, c, d])).node_id();
+        let id = meshd_types::Basis::Mac(MacAddr([2, 0, 0, b, c, d])).node_id();
         let input = RenderInput {
             site: &self.site,
             profile: &self.site.profiles[&self.site.default_profile],
@@ -136,7 +136,7 @@ fn commits(table: &mut Table) {
 
 async fn lease(store: Arc<Store>, writer: u32, number: u32) {
     let [a, b, c, d] = writer.to_be_bytes();
-    let lease = meshd::fleet::Lease {
+    let lease = meshd_model::fleet::Lease {
         mac: MacAddr([2, 0, a, b, c, d]),
         address: [10, b, c, d].into(),
         expires_at: Timestamp::from_millis(i64::from(number)),

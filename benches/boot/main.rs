@@ -12,7 +12,7 @@ mod stock;
 
 use anyhow::Context as _;
 use frame::{Contender, Goal, Table};
-use meshd::lab::{Options, Power, Rack};
+use meshd_lab::{Options, Power, Rack};
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},

@@ -1,11 +1,11 @@
 //! Stock Alpine netboot as its wiki describes it: dnsmasq answers firmware, nginx has kernel, initramfs, modloop, packages and apkovl.
 
 use anyhow::Context as _;
-use meshd::{
+use meshd_image::{
+    builder::{BuildRequest, Quiet, build},
     catalog::image::{blob_path, load_image},
-    image::{BuildRequest, Quiet, build},
-    lab::{LabError, Neighbour, Rack, Wait},
 };
+use meshd_lab::{LabError, Neighbour, Rack, Wait};
 use std::{
     fs::{self, File},
     net::Ipv4Addr,

@@ -1,7 +1,7 @@
 //! What this machine can do at this moment, for figures that have no peer to be compared with.
 
 use super::{Goal, RUNS, Table};
-use meshd::id::Digest;
+use meshd_types::Digest;
 use rcgen::{KeyPair, SigningKey as _};
 use std::{
     hint::black_box,

@@ -2,7 +2,7 @@
 //! not after `kill -9` (the next bench finds namespaces whose maker is gone).
 
 use anyhow::Context as _;
-use meshd::lab::{Namespace, ProcessId};
+use meshd_lab::{Namespace, ProcessId};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -3,17 +3,16 @@
 
 use super::{Goal, Table, central};
 use anyhow::Context as _;
-use meshd::{
-    config::vm::{UnitWish, VmAsk},
+use meshd_config::vm::{UnitWish, VmAsk};
+use meshd_model::{
     fleet::{Evidence, Fingerprint, Node, Phase, Verb},
-    id::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp},
-    store::StoreError,
-    wire::{
-        Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts, UnitState,
-        vm::VmSpec,
-    },
     work::{Approved, SlotId, functions},
 };
+use meshd_proto::{
+    Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts, UnitState, vm::VmSpec,
+};
+use meshd_store::StoreError;
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -68,7 +67,7 @@ fn node(number: u16) -> Node {
         remediation: String::new(),
         unproven: false,
     };
-    node.checks = meshd::wire::CHECKS.map(check).into();
+    node.checks = meshd_proto::CHECKS.map(check).into();
     node.evidence = Some(Evidence { session: BOOT, kernel_boot_id: String::new(), at: Timestamp::EPOCH });
     (node.phase, node.boot) = (Phase::Online, Some(BOOT));
     node

@@ -2,7 +2,7 @@
 
 use super::cleanup;
 use anyhow::Context as _;
-use meshd::lab::{Namespace, ProcessId};
+use meshd_lab::{Namespace, ProcessId};
 use std::{
     fs,
     path::Path,

@@ -1,15 +1,12 @@
 //! A central node in this process, with a rack of nodes that are online.
 
 use anyhow::Context as _;
-use meshd::{
-    catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
-    config, daemon,
-    fleet::{Fingerprint, Generation, Node, Phase, Verb},
-    id::{Arch, Basis, Digest, MacAddr, Timestamp},
-    serve::central::Shared,
-    store::StoreError,
-    wire::{Facts, PciFacts},
-};
+use meshd::{daemon, serve::central::Shared};
+use meshd_image::catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path};
+use meshd_model::fleet::{Fingerprint, Generation, Node, Phase, Verb};
+use meshd_proto::{Facts, PciFacts};
+use meshd_store::StoreError;
+use meshd_types::{Arch, Basis, Digest, MacAddr, Timestamp};
 use std::{
     fs,
     net::Ipv4Addr,
@@ -73,10 +70,10 @@ pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
     for file in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         fs::write(dir.join(file), file)?;
     }
-    fs::write(dir.join("agent"), meshd::catalog::agent::sample_agent(meshd::id::Arch::X86_64, b""))?;
+    fs::write(dir.join("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Arch::X86_64, b""))?;
     fs::write(dir.join("site.toml"), &site)?;
     write_image(&dir.join("state/blobs"))?;
-    Ok((daemon::build(config::load(&dir.join("site.toml"))?)?, site))
+    Ok((daemon::build(meshd_config::load(&dir.join("site.toml"))?)?, site))
 }
 
 fn node(number: u32) -> Node {

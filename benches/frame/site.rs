@@ -2,13 +2,11 @@
 
 use super::{SERVER, SERVER_INTERFACE, Server, Wire};
 use anyhow::Context as _;
-use meshd::{
-    catalog::{
-        agent::sample_agent,
-        image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
-    },
-    id::{Arch, Digest, Timestamp},
+use meshd_image::catalog::{
+    agent::sample_agent,
+    image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
 };
+use meshd_types::{Arch, Digest, Timestamp};
 use serde_json::Value;
 use std::{
     fs::{self, File},

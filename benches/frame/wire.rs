@@ -1,7 +1,7 @@
 //! Two network namespaces and the wire between them.
 
 use super::cleanup;
-use meshd::lab::Namespace;
+use meshd_lab::Namespace;
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},

@@ -4,14 +4,12 @@ use crate::{
     Storm, fabric, fault::Fault, frame::AGENT_PORT, http, machine::Machine as Host, overlay::Opened, tally::Step,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd::{
-    agent::machine::{Action, Event, Life, Machine, Now},
-    id::Timestamp,
-    wire::{
-        self, Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello,
-        NicFacts, SERVER_NAME,
-    },
+use meshd_agent::machine::{Action, Event, Life, Machine, Now};
+use meshd_proto::{
+    Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello, NicFacts,
+    SERVER_NAME,
 };
+use meshd_types::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{
     ClientConfig,
@@ -159,7 +157,7 @@ impl Agent<'_> {
             }
             Action::Hello => {
                 let (node, session) = (self.opened.config.node, self.opened.boot.session);
-                let hello = Hello { version: wire::VERSION, node, session, facts: self.facts() };
+                let hello = Hello { version: meshd_proto::VERSION, node, session, facts: self.facts() };
                 self.say(&FromAgent::Hello(Box::new(hello))).await
             }
             Action::Heartbeat => {
@@ -188,6 +186,7 @@ impl Agent<'_> {
             Action::OpenPending { reason } => Some(Event::Lost(format!("it would have to be approved: {reason}"))),
             Action::Renew
             | Action::DropCertificate
+            | Action::KeepToken(_)
             | Action::AskRenewal
             | Action::Trust(_)
             | Action::Vm(_)
@@ -208,10 +207,10 @@ impl Agent<'_> {
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&self.key).and_then(|request| request.pem());
         let csr_pem = request.map_err(|error| agent(&error))?;
-        let (version, node, session) = (wire::VERSION, self.opened.config.node, self.opened.boot.session);
+        let (version, node, session) = (meshd_proto::VERSION, self.opened.config.node, self.opened.boot.session);
         let body = json(&EnrolRequest { version, node, session, token, csr_pem })?;
         let mut stream = self.tls().await?;
-        let answer = http::exchange(&mut stream, "POST", SERVER_NAME, wire::ENROL_PATH, body.as_bytes()).await;
+        let answer = http::exchange(&mut stream, "POST", SERVER_NAME, meshd_proto::ENROL_PATH, body.as_bytes()).await;
         let response: EnrolResponse = match answer {
             Err(Fault::Http(status)) if status == "status 401" => return Ok(Event::Refused(status)),
             answer => serde_json::from_slice(&answer?).map_err(|error| agent(&error))?,
@@ -224,10 +223,10 @@ impl Agent<'_> {
     }
 
     async fn open_link(&mut self) -> Result<Socket, Fault> {
-        let request = format!("wss://{SERVER_NAME}{}", wire::LINK_PATH).into_client_request();
+        let request = format!("wss://{SERVER_NAME}{}", meshd_proto::LINK_PATH).into_client_request();
         let request = request.map_err(|error| agent(&error))?;
         let stream = self.tls().await?;
-        let limits = WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(wire::MAX_MESSAGE));
+        let limits = WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(meshd_proto::MAX_MESSAGE));
         let opened = timeout(CALL, client_async_with_config(request, stream, Some(limits))).await?;
         opened.map(|(socket, _)| socket).map_err(|error| agent(&error))
     }
@@ -281,7 +280,7 @@ impl Agent<'_> {
     }
 }
 
-fn nic(mac: meshd::id::MacAddr, address: Ipv4Addr) -> NicFacts {
+fn nic(mac: meshd_types::MacAddr, address: Ipv4Addr) -> NicFacts {
     NicFacts {
         name: "eth0".to_owned(),
         mac: Some(mac),

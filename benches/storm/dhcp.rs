@@ -5,7 +5,7 @@ use crate::{
     fault::Fault,
     tally::Tally,
 };
-use meshd::id::{MacAddr, SystemUuid};
+use meshd_types::{MacAddr, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// Message types of option 53.

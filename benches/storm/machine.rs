@@ -11,11 +11,11 @@ use crate::{
     tally::Step,
     tftp,
 };
-use meshd::id::{MacAddr, SystemUuid};
+use meshd_types::{MacAddr, SystemUuid};
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{net::TcpStream, time::Instant};
 
-/// Pause of the scripts after a failure; see `src/boot/script.rs`.
+/// Pause of the scripts after a failure; see `src/model/boot/script.rs`.
 const SCRIPT_PAUSE: Duration = Duration::from_secs(5);
 /// Pause between two tries of Linux.
 const LINUX_PAUSE: Duration = Duration::from_secs(1);

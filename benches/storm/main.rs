@@ -26,10 +26,9 @@ use anyhow::Context as _;
 use arguments::Arguments;
 use frame::{Site, Wire};
 use machine::Machine;
-use meshd::{
-    agent::facts::{self, Tree},
-    wire::Facts,
-};
+use meshd_agent::facts;
+use meshd_agent::system::Tree;
+use meshd_proto::Facts;
 use std::{
     path::Path,
     sync::Arc,

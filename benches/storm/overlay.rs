@@ -2,7 +2,7 @@
 
 use crate::fault::Fault;
 use flate2::read::{GzDecoder, MultiGzDecoder};
-use meshd::wire::{AgentConfig, BootPart};
+use meshd_proto::{AgentConfig, BootPart};
 use serde::de::DeserializeOwned;
 use std::io::Read as _;
 

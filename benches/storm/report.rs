@@ -6,7 +6,7 @@ use crate::{
     frame::{Server, Wire, cpu_of},
     tally::{STEPS, Step, Tally, print_times},
 };
-use meshd::id::Timestamp;
+use meshd_types::Timestamp;
 use serde_json::Value;
 use std::{
     io::{IsTerminal as _, Write as _},

@@ -1,10 +1,10 @@
 //! One call to the central node: TCP, TLS, then a POST or a WebSocket. The agent only dials out.
 
-use crate::wire::{self, AgentConfig, ErrorBody, FromCentral, TaskId};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
 use hyper_util::rt::TokioIo;
+use meshd_proto::{AgentConfig, ErrorBody, FromCentral, TaskId};
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{net::SocketAddrV4, sync::Arc, time::Duration};
@@ -83,7 +83,7 @@ fn alert(error: &(dyn std::error::Error + 'static)) -> Option<AlertDescription> 
 
 async fn connect(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, CallError> {
     let address = SocketAddrV4::new(config.central, config.port);
-    let name = ServerName::try_from(wire::SERVER_NAME).map_err(|error| CallError::Lost(error.to_string()))?;
+    let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Lost(error.to_string()))?;
     let connected = timeout(CONNECT_TIMEOUT, async {
         let stream = TcpStream::connect(address).await.map_err(lost(&format!("cannot reach {address}")))?;
         // Small messages both ways.
@@ -106,7 +106,7 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
-        .header(header::HOST, wire::SERVER_NAME)
+        .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| broken(&error))?;
@@ -114,7 +114,7 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         // Ends with this function: a set of tasks aborts what is left when it is dropped.
         let (response, _connection) = send(config, tls, request).await?;
         let status = response.status();
-        Ok((status, Limited::new(response.into_body(), wire::MAX_MESSAGE).collect().await))
+        Ok((status, Limited::new(response.into_body(), meshd_proto::MAX_MESSAGE).collect().await))
     };
     let answer = timeout(CALL_TIMEOUT, whole).await.map_err(|_| CallError::Lost("no answer in time".into()))?;
     let (status, body) = answer?;
@@ -195,7 +195,7 @@ pub async fn piece(
 ) -> Result<Piece, CallError> {
     let request = Request::builder()
         .uri(path)
-        .header(header::HOST, wire::SERVER_NAME)
+        .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::RANGE, format!("bytes={}-{}", range.0, range.1.saturating_sub(1)))
         .body(Full::default())
         .map_err(|error| CallError::Lost(error.to_string()))?;
@@ -208,7 +208,7 @@ pub async fn piece(
         }
         (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::Beyond),
         (status, _) => {
-            let body = Limited::new(response.into_body(), wire::MAX_MESSAGE).collect().await;
+            let body = Limited::new(response.into_body(), meshd_proto::MAX_MESSAGE).collect().await;
             let said = message(&body.map(|body| body.to_bytes()).unwrap_or_default(), status);
             match status {
                 StatusCode::UNAUTHORIZED => Err(CallError::Refused(said)),
@@ -227,13 +227,13 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 
 /// Opens a WebSocket. 401 is a refusal.
 pub async fn open(config: &AgentConfig, tls: Arc<ClientConfig>, path: &str) -> Result<Socket, CallError> {
-    let request = format!("wss://{}{path}", wire::SERVER_NAME);
+    let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
     let request = request.into_client_request().map_err(|error| CallError::Lost(error.to_string()))?;
     let stream = connect(config, tls).await?;
     let limits = WebSocketConfig::default()
         .read_buffer_size(16 * 1024)
-        .max_message_size(Some(wire::MAX_MESSAGE))
-        .max_frame_size(Some(wire::MAX_MESSAGE));
+        .max_message_size(Some(meshd_proto::MAX_MESSAGE))
+        .max_frame_size(Some(meshd_proto::MAX_MESSAGE));
     let opened = timeout(CALL_TIMEOUT, client_async_with_config(request, stream, Some(limits))).await;
     match opened.map_err(|_| CallError::Lost("no answer in time".into()))? {
         Ok((socket, _)) => Ok(socket),

@@ -1,7 +1,7 @@
 //! Made-up machines: sysfs and procfs in a folder, and a kernel that binds drivers as the real one does.
 
 use super::{
-    facts::Tree,
+    system::Tree,
     units::{Refusal, System},
 };
 use std::{cell::RefCell, collections::BTreeMap, fs, io, os::unix::fs::symlink, path::Path};

@@ -1,6 +1,6 @@
 //! The files that the overlay brings, and how the token is taken out of one of them.
 
-use crate::wire::{self, AgentConfig, BootPart, Ticket};
+use meshd_proto::{AgentConfig, BootPart, Ticket};
 use serde::de::DeserializeOwned;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -91,10 +91,10 @@ pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
 }
 
 fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
-    if wire::speaks(version) {
+    if meshd_proto::speaks(version) {
         return Ok(());
     }
-    let (oldest, ours) = (wire::OLDEST, wire::VERSION);
+    let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
     let detail = format!("it is of version {version}, this agent reads versions {oldest} to {ours}");
     Err(FileError::Content { path: path.to_owned(), detail })
 }
@@ -181,7 +181,7 @@ fn put(path: &Path, text: &str, is_synced: bool) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{BootSessionId, Secret, Timestamp};
+    use meshd_types::{BootSessionId, Secret, Timestamp};
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]

@@ -5,10 +5,8 @@ use super::{
     files::{self, FileError},
     machine::Life,
 };
-use crate::{
-    id::{Digest, NodeId, Timestamp},
-    wire::EnrolResponse,
-};
+use meshd_proto::EnrolResponse;
+use meshd_types::{Digest, NodeId, Timestamp};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{
     ClientConfig, RootCertStore,

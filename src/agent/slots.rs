@@ -1,8 +1,11 @@
 //! What goes together on this machine: each unit with the fabric device and the idle disk that are nearest to it (GP-7). It is advice: only
 //! what an operator approves is given away.
 
-use super::{disks, facts::Tree, units::needed_functions};
-use crate::wire::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
+use super::{
+    system::{self, Tree},
+    units::needed_functions,
+};
+use meshd_proto::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device that may go with a unit: what it is called, where it hangs, its NUMA node.
@@ -21,7 +24,7 @@ pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<Sl
     let mut found = Vec::new();
     for unit in devices {
         let Some(first) = unit.members.first().map(|member| member.address.clone()) else { continue };
-        let way = disks::way(tree, &format!("/sys/bus/pci/devices/{first}"));
+        let way = system::way(tree, &format!("/sys/bus/pci/devices/{first}"));
         let nearest = |of: &[Near]| {
             let far = |near: &Near| {
                 (near.way.iter().zip(&way).take_while(|(a, b)| a == b).count(), near.numa_node == unit.numa_node)
@@ -51,7 +54,7 @@ pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<Sl
 
 fn idle(tree: &Tree, disk: &DiskFacts) -> Option<Near> {
     let function = disk.function.as_deref().unwrap_or_default();
-    let way = disks::way(tree, &format!("/sys/bus/pci/devices/{function}"));
+    let way = system::way(tree, &format!("/sys/bus/pci/devices/{function}"));
     Some(Near { name: disk.identity()?.to_owned(), way, numa_node: disk.numa_node })
 }
 
@@ -60,11 +63,11 @@ fn fabric(tree: &Tree) -> Vec<Near> {
     let needed: BTreeMap<String, String> = needed_functions(tree);
     let devices = tree.list("/sys/class/infiniband").into_iter();
     let functions: BTreeSet<String> =
-        devices.filter_map(|name| disks::function(tree, &format!("/sys/class/infiniband/{name}/device"))).collect();
+        devices.filter_map(|name| system::function_of(tree, &format!("/sys/class/infiniband/{name}/device"))).collect();
     let free = functions.into_iter().filter(|function| !needed.contains_key(function));
     let near = |name: String| {
         let folder = format!("/sys/bus/pci/devices/{name}");
-        Near { way: disks::way(tree, &folder), numa_node: tree.number(&format!("{folder}/numa_node")), name }
+        Near { way: system::way(tree, &folder), numa_node: tree.number(&format!("{folder}/numa_node")), name }
     };
     free.map(near).collect()
 }
@@ -72,8 +75,8 @@ fn fabric(tree: &Tree) -> Vec<Near> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::fake::Fake;
-    use crate::wire::PciFacts;
+    use crate::fake::Fake;
+    use meshd_proto::PciFacts;
 
     /// Functions by the folders that they lie in below `/sys/devices`, each with its NUMA node.
     fn machine(functions: &[(&str, i32)]) -> Fake {

@@ -1,9 +1,7 @@
 //! Tasks: each runs at most once, and its outcome is told until it is acknowledged. Pure.
 
-use crate::{
-    id::{NodeId, Timestamp},
-    wire::{FromAgent, Task, TaskAction, TaskId, TaskOutcome},
-};
+use meshd_proto::{FromAgent, Task, TaskAction, TaskId, TaskOutcome};
+use meshd_types::{NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Most outcomes that are remembered; the acknowledged ones are forgotten first, oldest first.

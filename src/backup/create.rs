@@ -4,11 +4,12 @@ use super::{
     BackupError, MANIFEST, Manifest, Member, Seen, failed,
     seal::{Head, Sealer},
 };
-use crate::catalog::versions::{CACHE, WORK};
-use crate::config::Site;
-use crate::id::{Digest, SafePath, Secret, Timestamp};
-use crate::overlay::Packer;
-use crate::store;
+use meshd_config::Site;
+use meshd_image::{
+    catalog::versions::{CACHE, WORK},
+    overlay::Packer,
+};
+use meshd_types::{Digest, SafePath, Secret, Timestamp};
 use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
@@ -22,7 +23,7 @@ use std::{
 pub struct Source<'a> {
     /// Where everything lies.
     pub site: &'a Site,
-    /// [`store::Store::snapshot`].
+    /// [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
     /// The certificate authority at that moment: its files go together.
     pub authority: Held,
@@ -103,7 +104,7 @@ pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Resu
     let head = Head::new(&site.name, made_at, salt);
     let mut archive = Archive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
     for (name, file, length) in store {
-        archive.put(&format!("{STATE}/{}/{name}", store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
+        archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
     for (name, mode, content) in &authority.0 {
         let size = content.len() as u64;
@@ -111,7 +112,7 @@ pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Resu
     }
     archive.file("site.toml", &site.file)?;
     let blobs_dir = absolute(&site.blobs_dir);
-    let own = [store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
+    let own = [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
     archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || own.iter().any(|own| path == own))?;
     let all_blobs = blobs_dir.join(BLOBS);
     let disposable = DISPOSABLE.map(|folder| blobs_dir.join(folder));
@@ -122,7 +123,7 @@ pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Resu
     for (name, path) in &site.secrets {
         archive.file(&format!("secrets/{name}"), path)?;
     }
-    let (meshd, version) = (head.meshd.clone(), store::VERSION.to_owned());
+    let (meshd, version) = (head.meshd.clone(), meshd_store::VERSION.to_owned());
     archive.finish(Manifest {
         site: site.name.clone(),
         made_at,

@@ -29,8 +29,8 @@ pub use create::{AUTHORITY, Held, Source, create};
 pub use restore::{Restored, restore};
 pub use seal::{Head, MIN_KEY};
 
-use crate::id::{Digest, SafePath, Secret, Timestamp};
-use crate::overlay::{Unpacked, unpack};
+use meshd_image::overlay::{Unpacked, unpack};
+use meshd_types::{Digest, SafePath, Secret, Timestamp};
 use seal::Opener;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
@@ -106,7 +106,7 @@ pub enum BackupError {
     Site(String),
     /// The restored store is refused.
     #[error(transparent)]
-    Store(#[from] crate::store::StoreError),
+    Store(#[from] meshd_store::StoreError),
 }
 
 /// Of every member: how long it is and what it is.
@@ -127,7 +127,7 @@ pub struct Manifest {
     pub made_at: Timestamp,
     /// The meshd that made it.
     pub meshd: String,
-    /// [`crate::store::VERSION`].
+    /// [`meshd_store::VERSION`].
     pub store: String,
     /// Whether blobs of images and bundles are in it.
     pub blobs: bool,

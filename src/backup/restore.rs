@@ -1,10 +1,10 @@
 //! Restoring: into a new folder, whole or not at all.
 
 use super::{BackupError, Manifest, failed, read, seal};
-use crate::fleet::{Actor, Event, EventKind};
-use crate::id::{SafePath, Secret, Timestamp};
-use crate::overlay::Unpacked;
-use crate::store::{Store, StoreError};
+use meshd_image::overlay::Unpacked;
+use meshd_model::fleet::{Actor, Event, EventKind};
+use meshd_store::{Store, StoreError};
+use meshd_types::{SafePath, Secret, Timestamp};
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, OpenOptions, Permissions},

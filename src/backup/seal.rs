@@ -4,8 +4,7 @@
 //! one file alone, because its salt is.
 
 use super::{BackupError, FORMAT, failed};
-use crate::fail;
-use crate::id::{Digest, Secret, Timestamp, hex, unhex};
+use meshd_types::{Digest, Secret, Timestamp, fail, hex, unhex};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;

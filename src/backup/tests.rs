@@ -1,11 +1,11 @@
 //! A backup comes back as it was, and what is not a whole backup is refused before anything is written.
 
 use super::*;
-use crate::config::{self, Site};
-use crate::fleet::{Fingerprint, Node};
-use crate::id::{Basis, BootSessionId, MacAddr};
-use crate::store::{EventFilter, Store, StoreError};
-use crate::trust::{ApiToken, Role, TokenRecord};
+use meshd_config::Site;
+use meshd_model::fleet::{Fingerprint, Node};
+use meshd_store::{EventFilter, Store, StoreError};
+use meshd_trust::{ApiToken, Role, TokenRecord};
+use meshd_types::{Basis, BootSessionId, MacAddr};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -40,7 +40,7 @@ fn site(dir: &Path) -> Site {
     symlink("small/1.json", dir.join("var/blobs/images/small.json")).unwrap();
     write(&dir.join("overlays/base/rootfs/etc/run"), "x", 0o755);
     write(&dir.join("images/small/image.toml"), "a recipe", 0o644);
-    config::load(&dir.join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+    meshd_config::load(&dir.join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
 }
 
 async fn store(dir: &Path) -> Store {
@@ -107,7 +107,7 @@ async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds
     assert!(!into.join("state/blobs").exists(), "blobs stand in one place");
     assert_eq!(text("site.toml.original"), fs::read_to_string(made.dir.path().join("site.toml")).unwrap());
 
-    let site = config::load(&restored.site_file).unwrap();
+    let site = meshd_config::load(&restored.site_file).unwrap();
     assert_eq!(site.admin.socket, into.join("admin.sock"), "not that of the old central node, which may still run");
     assert_eq!(site.state_dir, into.join("state"));
     assert_eq!(site.secrets.values().collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
@@ -152,7 +152,7 @@ async fn nothing_of_it_can_be_read_without_the_key() {
     assert_eq!(verify(&made.file(), None).unwrap().head.site, "rack-a");
     assert!(matches!(verify(&made.file(), Some(&key("wrong"))), Err(BackupError::Key { .. })));
     let source = Source {
-        site: &config::load(&made.dir.path().join("site.toml")).unwrap(),
+        site: &meshd_config::load(&made.dir.path().join("site.toml")).unwrap(),
         store: Vec::new(),
         authority: Held::default(),
         made_at: Timestamp::EPOCH,

@@ -1,11 +1,8 @@
 //! The node's side. Parse, run, exit code.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use meshd::{
-    agent::{self, checks, driver, facts, files, job::enter, units, vm::confine::enter as vm_enter},
-    id::{DenyList, Timestamp},
-    wire,
-};
+use meshd_agent::{checks, driver, facts, files, job::enter, system::Tree, units, vm::confine::enter as vm_enter};
+use meshd_types::{DenyList, Timestamp};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +19,7 @@ static BUILD_NOTE: &str = concat!(
 
 /// The agent of a meshd node: enrols with the central node, reports, and does what it is asked.
 #[derive(Parser)]
-#[command(name = "mesh-agent", version = agent::version())]
+#[command(name = "mesh-agent", version = meshd_agent::version())]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -33,16 +30,16 @@ struct Cli {
 #[derive(clap::Args)]
 struct Places {
     /// Public configuration, from the overlay
-    #[arg(long, global = true, default_value = wire::AGENT_CONFIG_FILE, value_name = "FILE")]
+    #[arg(long, global = true, default_value = meshd_proto::AGENT_CONFIG_FILE, value_name = "FILE")]
     config: PathBuf,
     /// The part of this boot, from the overlay
-    #[arg(long, global = true, default_value = wire::BOOT_FILE, value_name = "FILE")]
+    #[arg(long, global = true, default_value = meshd_proto::BOOT_FILE, value_name = "FILE")]
     boot_file: PathBuf,
     /// Key and certificate; keep it in tmpfs
     #[arg(long, global = true, default_value = "/run/meshd", value_name = "FOLDER")]
     state_dir: PathBuf,
     /// Virtual machines and their volumes
-    #[arg(long, global = true, default_value = agent::vm::FOLDER, value_name = "FOLDER")]
+    #[arg(long, global = true, default_value = meshd_agent::vm::FOLDER, value_name = "FOLDER")]
     vm_dir: PathBuf,
     /// Folders of tasks; keep it in tmpfs
     #[arg(long, global = true, hide = true, default_value = "/run/meshd-jobs", value_name = "FOLDER")]
@@ -134,6 +131,7 @@ enum Vfio {
 fn main() -> ExitCode {
     // Otherwise the linker drops what nothing uses.
     std::hint::black_box(BUILD_NOTE);
+    meshd_agent::set_build(env!("MESHD_COMMIT"), env!("MESHD_BUILD_TIME"));
     let Cli { verb, places } = Cli::parse();
     let ended = match verb {
         Verb::Run { token_file } => run(places, token_file),
@@ -181,7 +179,7 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
 }
 
 fn id(places: &Places) -> anyhow::Result<ExitCode> {
-    let hardware = facts::hardware(&facts::Tree::new(&places.root));
+    let hardware = facts::hardware(&Tree::new(&places.root));
     let basis = hardware.basis(&DenyList::new());
     let basis = basis.ok_or_else(|| {
         anyhow::anyhow!("this machine shows neither UUID, serial number nor network card; is /sys mounted?")
@@ -194,7 +192,7 @@ fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
     // A machine without an overlay has facts too.
     let config = files::config(&places.config).ok();
     let boot = config.as_ref().and_then(|config| files::boot(&places.boot_file, config).ok());
-    let facts = facts::collect(&facts::Tree::new(&places.root), &places.vm_dir, config.as_ref(), boot.as_ref());
+    let facts = facts::collect(&Tree::new(&places.root), &places.vm_dir, config.as_ref(), boot.as_ref());
     println!("{}", serde_json::to_string_pretty(&facts)?);
     Ok(ExitCode::SUCCESS)
 }
@@ -204,10 +202,10 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
     let boot = files::boot(&places.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
-    let (tree, clock) = (facts::Tree::new(&places.root), checks::Reference::kept(&places.state_dir));
+    let (tree, clock) = (Tree::new(&places.root), checks::Reference::kept(&places.state_dir));
     let ran = checks::report(&tree, &places.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
-    let report = wire::DoctorReport::new(now, ran.session, ran.checks, &units);
+    let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);
     match output {
         Format::Text => print!("{}", report.text()),
         Format::Lines => print!("{}", report.lines()),
@@ -218,12 +216,14 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
 
 fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     let config = files::config(&places.config)?;
-    let tree = facts::Tree::new(&places.root);
+    let tree = Tree::new(&places.root);
     let bound = units::bind(&tree, &config.vfio, &units::Linux(&tree))?;
     for unit in &bound {
         println!("{unit}");
     }
-    let usable = bound.iter().all(|bound| matches!(bound.unit.state, wire::UnitState::Ready | wire::UnitState::InUse));
+    let usable = bound
+        .iter()
+        .all(|bound| matches!(bound.unit.state, meshd_proto::UnitState::Ready | meshd_proto::UnitState::InUse));
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

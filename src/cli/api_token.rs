@@ -6,11 +6,11 @@ use super::{
     print::{self, Output, ago, confirm, now, table},
     wait,
 };
-use crate::config::reader::parse_duration;
-use crate::id::{ApiTokenName, Timestamp};
 use crate::serve::admin::view::{ApiTokenView, CreateApiToken, CreatedApiToken};
-use crate::trust::Role;
 use clap::Subcommand;
+use meshd_config::reader::parse_duration;
+use meshd_trust::Role;
+use meshd_types::{ApiTokenName, Timestamp};
 use std::time::Duration;
 
 /// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.

@@ -7,9 +7,9 @@ use super::{
     print::{Output, table},
     wait,
 };
-use crate::fleet::Who;
 use crate::serve::admin::view::AuditView;
 use clap::Args;
+use meshd_model::fleet::Who;
 
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
 #[derive(Debug, Args)]

@@ -5,10 +5,12 @@ use super::{
     print::{bytes, now, write},
     shown, wait,
 };
-use crate::backup::{self, BackupError, MIN_KEY, Manifest};
-use crate::id::Secret;
-use crate::serve::admin::MakeBackup;
+use crate::{
+    backup::{self, BackupError, MIN_KEY, Manifest},
+    serve::admin::MakeBackup,
+};
 use clap::{Args, Subcommand};
+use meshd_types::Secret;
 use std::{
     fs::{self, OpenOptions},
     io::{BufWriter, Write as _},

@@ -6,13 +6,13 @@ use super::{
     progress::Drawing,
     versions::Prune,
 };
-use crate::catalog::versions::{CACHE, WORK};
-use crate::config::{Site, suggest};
-use crate::id::{BundleName, ProfileName};
-use crate::image::{
-    BuildError, BundleRequest, ImageState, ListedBundle, Things, build_bundle, list_bundles, recipes_dir,
-};
 use clap::Subcommand;
+use meshd_config::{Site, suggest};
+use meshd_image::{
+    builder::{BuildError, BundleRequest, ImageState, ListedBundle, Things, build_bundle, list_bundles, recipes_dir},
+    catalog::versions::{CACHE, WORK},
+};
+use meshd_types::{BundleName, ProfileName};
 use serde::Serialize;
 
 #[derive(Debug, Subcommand)]

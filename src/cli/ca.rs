@@ -6,9 +6,9 @@ use super::{
     print::{Output, confirm, table},
     wait,
 };
-use crate::config::parse_duration;
 use crate::serve::admin::view::{NodeDetail, RootView, RotateCa};
 use clap::Subcommand;
+use meshd_config::parse_duration;
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]

@@ -5,16 +5,18 @@ use super::{
     print::{Format, Output, write},
     render::sentence,
 };
-use crate::catalog::{
-    ImageError, agent_path,
-    bundle::{BundleError, load_bundle},
-    image, load_agent,
-    overlay::read_all,
-    read_secrets,
-};
-use crate::config::{self, Fault, Faults, Site};
-use crate::image::recipes_dir;
 use clap::Args;
+use meshd_config::{Fault, Faults, Site};
+use meshd_image::{
+    builder::recipes_dir,
+    catalog::{
+        ImageError, agent_path,
+        bundle::{BundleError, load_bundle},
+        image, load_agent,
+        overlay::read_all,
+        read_secrets,
+    },
+};
 use serde::Serialize;
 use std::{collections::BTreeSet, path::Path};
 
@@ -36,7 +38,7 @@ impl Check {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let file = context.site_file()?;
         let mut report = Report::default();
-        let summary = match config::load(&file) {
+        let summary = match meshd_config::load(&file) {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
                 report.warnings.extend(overlay::warnings(&site));
@@ -65,7 +67,7 @@ impl Check {
 
 /// The faults of a site file, and those of its overlays: whoever corrects the first finds no others after them.
 pub(super) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
-    let folder = config::overlays_dir(file).filter(|folder| folder.is_dir());
+    let folder = meshd_config::overlays_dir(file).filter(|folder| folder.is_dir());
     faults.0.extend(folder.into_iter().flat_map(|folder| read_all(&folder).faults));
     faults
 }

@@ -4,11 +4,9 @@ use super::{
     Failure,
     client::{Client, segment},
 };
-use crate::{
-    lab::Raw,
-    wire::vm::{ConsoleNote, MAX_PIECE},
-};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use meshd_lab::Raw;
+use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use std::{
     io::{IsTerminal as _, Read as _, Write as _, stdin, stdout},
     thread,

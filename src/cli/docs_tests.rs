@@ -31,7 +31,7 @@ fn commands(page: &str) -> Vec<String> {
             None => found.extend(line.split('`').skip(1).step_by(2).filter_map(|span| span.strip_prefix("meshd "))),
         }
     }
-    found.into_iter().map(|command| words_only(command)).collect()
+    found.into_iter().map(words_only).collect()
 }
 
 /// What may stand before a command: nothing, `sudo`, variables.

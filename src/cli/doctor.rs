@@ -8,19 +8,21 @@ use super::{
     print::{Output, bytes, now, wrapped},
     wait,
 };
-use crate::backup;
-use crate::catalog::{image, load_agent};
-use crate::config::Site;
-use crate::daemon::REQUIRED_LOADERS;
-use crate::id::{ImageName, Timestamp};
-use crate::serve::{
-    admin::{
-        doctor::{Finding, Status, interfaces},
-        view::StatusView,
+use crate::{
+    backup,
+    daemon::REQUIRED_LOADERS,
+    serve::{
+        admin::{
+            doctor::{Finding, Status, interfaces},
+            view::StatusView,
+        },
+        dhcp,
     },
-    dhcp,
 };
 use clap::Args;
+use meshd_config::Site;
+use meshd_image::catalog::{image, load_agent};
+use meshd_types::{ImageName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},

@@ -6,9 +6,9 @@ use super::{
     print::{Output, clean, wrapped},
     wait,
 };
-use crate::id::Timestamp;
 use crate::serve::admin::view::EventView;
 use clap::Args;
+use meshd_types::Timestamp;
 
 /// JSON is one object a line, with `kind`, `node` and `at`.
 #[derive(Debug, Args)]

@@ -1,9 +1,7 @@
 //! Why a verb did not do what it was asked: what, where, and what to do next.
 
-use crate::{
-    config::Faults,
-    lab::{LabError, demo::DemoError},
-};
+use meshd_config::Faults;
+use meshd_lab::{LabError, demo::DemoError};
 use std::{fmt, io, process::ExitCode};
 
 /// Ends a verb with exit code 1.

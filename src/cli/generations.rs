@@ -6,10 +6,10 @@ use super::{
     node::path,
     print::{Output, ago, fields, now, table},
 };
-use crate::fleet::{Generation, GenerationDiff};
-use crate::id::Timestamp;
 use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use clap::Args;
+use meshd_model::fleet::{Generation, GenerationDiff};
+use meshd_types::Timestamp;
 
 #[derive(Debug, Args)]
 pub(super) struct PinArgs {

@@ -1,8 +1,8 @@
 //! `meshd id`: the node ID of a machine, from what its label, its firmware or an inventory says.
 
 use super::{Context, Failure, print};
-use crate::id::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 use clap::Args;
+use meshd_types::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 
 /// First line the ID alone, second line what it was derived from.
 #[derive(Debug, Args)]

@@ -7,18 +7,20 @@ use super::{
     versions::{self, Prune},
     wait,
 };
-use crate::catalog::{
-    ImageError, ImageManifest,
-    versions::{CACHE, WORK},
-};
-use crate::config::{Site, suggest};
-use crate::id::{ImageName, ProfileName};
-use crate::image::{
-    self, BuildError, BuildRequest, ImportRequest, Things, Version,
-    import::recipe::{is_import, is_url},
-};
 use crate::serve::admin::view::ImageView;
 use clap::Subcommand;
+use meshd_config::{Site, suggest};
+use meshd_image::{
+    builder::{
+        self, BuildError, BuildRequest, ImportRequest, Things, Version,
+        import::recipe::{is_import, is_url},
+    },
+    catalog::{
+        ImageError, ImageManifest,
+        versions::{CACHE, WORK},
+    },
+};
+use meshd_types::{ImageName, ProfileName};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -155,7 +157,7 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     names.sort_unstable();
     names.dedup();
     for name in names {
-        told(image::build(&request(site, name, promote), &Drawing::new()))?;
+        told(builder::build(&request(site, name, promote), &Drawing::new()))?;
     }
     Ok(())
 }
@@ -200,7 +202,7 @@ fn import(
         return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror };
-    told(image::import(&request, &Drawing::new()))
+    told(builder::import(&request, &Drawing::new()))
 }
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {
@@ -210,7 +212,7 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
     };
     let (mut sound, mut bad) = (0, Vec::new());
     for image in names {
-        match image::verify(&site.blobs_dir, &image) {
+        match builder::verify(&site.blobs_dir, &image) {
             Ok(manifest) => {
                 sound += 1;
                 write(&format!("{image}: every blob has its digest ({})\n", bytes(manifest.size())))?;

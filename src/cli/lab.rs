@@ -6,11 +6,11 @@ use super::{
     Context, Failure,
     print::{Output, fields, table},
 };
-use crate::lab::{
-    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines,
-};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use meshd_lab::{
+    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines,
+};
 use std::{
     env, fs,
     io::{self, IsTerminal, Read, Seek, Write},

@@ -6,10 +6,12 @@ use super::{
     node::path,
     print::{confirm, typed},
 };
-use crate::config::{parse_duration, vm::MAX_GRACE_S};
-use crate::serve::admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced};
-use crate::serve::central::Workloads;
+use crate::serve::{
+    admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced},
+    central::Workloads,
+};
 use clap::{Args, ValueEnum};
+use meshd_config::{parse_duration, vm::MAX_GRACE_S};
 use std::time::Duration;
 
 /// A node.

@@ -44,9 +44,9 @@ mod volume;
 
 pub use failure::Failure;
 
-use crate::config::{self, Site};
 use crate::serve::admin::doctor::Finding;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use meshd_config::Site;
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -170,7 +170,7 @@ impl Context {
 
     /// The site file that was named, or that lies where one is looked for. With `--server` a note says that its answers are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
-        let file = config::find(self.site.as_deref())?;
+        let file = meshd_config::find(self.site.as_deref())?;
         if let Some(server) = self.remote.shown().filter(|_| !self.noted.replace(true)) {
             eprintln!("note: local files are read, {} and what it names; {server} is not asked for them", shown(&file));
         }
@@ -179,7 +179,7 @@ impl Context {
 
     /// The valid site.
     fn site(&self) -> Result<Site, Failure> {
-        Ok(config::load(&self.site_file()?)?)
+        Ok(meshd_config::load(&self.site_file()?)?)
     }
 
     /// A client of the server or socket that was named, else of the central node of this site. A running one is reached while its file
@@ -191,7 +191,7 @@ impl Context {
         if let Some(socket) = &self.socket {
             return Ok(client::Client::of_socket(socket.clone(), None, self.reason.clone()));
         }
-        let socket = config::default_admin_socket();
+        let socket = meshd_config::default_admin_socket();
         let file = match self.site_file() {
             Ok(file) => file,
             // From any folder, as long as the site names no other socket.
@@ -200,9 +200,9 @@ impl Context {
             }
             Err(failure) => return Err(failure),
         };
-        let socket = match config::load(&file) {
+        let socket = match meshd_config::load(&file) {
             Ok(site) => site.admin.socket,
-            Err(faults) => config::admin_socket(&file).ok_or_else(|| {
+            Err(faults) => meshd_config::admin_socket(&file).ok_or_else(|| {
                 let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
                 let message = format!("cannot find the admin socket: {}", first.lines().next().unwrap_or_default());
                 Failure::new(message, "correct it, or name the socket of the running meshd with --socket FILE")
@@ -217,8 +217,8 @@ impl Context {
         if self.is_remote() {
             return None;
         }
-        let file = config::find(self.site.as_deref()).ok()?;
-        let faults = config::load(&file).err()?.0;
+        let file = meshd_config::find(self.site.as_deref()).ok()?;
+        let faults = meshd_config::load(&file).err()?.0;
         let first = faults.first().map(ToString::to_string).unwrap_or_default();
         let first = first.lines().next().unwrap_or_default();
         let count = match faults.len() {

@@ -11,11 +11,11 @@ use super::{
     timeline::timeline,
     wait,
 };
-use crate::fleet::Once;
-use crate::id::{BootSessionId, MacAddr, Timestamp};
 use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
-use crate::wire::{Facts, Heartbeat};
 use clap::Subcommand;
+use meshd_model::fleet::Once;
+use meshd_proto::{Facts, Heartbeat};
+use meshd_types::{BootSessionId, MacAddr, Timestamp};
 
 /// A node is named by its ID or its name.
 #[derive(Debug, Subcommand)]
@@ -227,7 +227,7 @@ fn conditions(node: &NodeView) -> String {
 }
 
 fn stage(node: &NodeView) -> String {
-    text(node.boot.as_ref().and_then(|boot| boot.stage).map(crate::fleet::Stage::as_str))
+    text(node.boot.as_ref().and_then(|boot| boot.stage).map(meshd_model::fleet::Stage::as_str))
 }
 
 pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {

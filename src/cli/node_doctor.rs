@@ -7,8 +7,8 @@ use super::{
     print::{ago, now, write},
 };
 use crate::serve::admin::view::{DoctorView, NodeDetail};
-use crate::wire::DoctorReport;
 use clap::{Args, ValueEnum};
+use meshd_proto::DoctorReport;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {

@@ -6,9 +6,9 @@ use super::{
     node::{path, restart},
     profile::vars,
 };
-use crate::id::{VarName, VarValue, Vars};
 use crate::serve::admin::view::{BootOnce, ChangeVars, NodeDetail};
 use clap::Args;
+use meshd_types::{VarName, VarValue, Vars};
 
 /// `slots=8`: true, false, whole numbers and [a,b] are what they look like, everything else is text.
 #[derive(Clone, Debug)]

@@ -20,11 +20,11 @@ use super::{
     render::{Renderer, overlays, write_whole},
     wait,
 };
-use crate::catalog;
-use crate::config::Site;
-use crate::id::{Basis, OverlayName, ProfileName, SystemUuid};
 use crate::serve::admin::view::{GENERATION_HEADER, OverlayView};
 use clap::{Args, Subcommand};
+use meshd_config::Site;
+use meshd_image::catalog;
+use meshd_types::{Basis, OverlayName, ProfileName, SystemUuid};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -117,7 +117,7 @@ impl Render {
 /// An overlay by the name that somebody typed.
 fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<&'o catalog::Overlay, Failure> {
     overlays.named.iter().find(|(known, _)| known.as_str() == name).map(|(_, overlay)| overlay).ok_or_else(|| {
-        let hint = crate::config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
+        let hint = meshd_config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
         Failure::new(format!("there is no overlay `{name}` in {}", site.overlays_dir.display()), hint)
     })
 }

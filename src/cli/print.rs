@@ -1,9 +1,9 @@
 //! The one printer: the same value as a table for people, JSON or YAML for programs.
 
 use super::Failure;
-use crate::id::Timestamp;
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
+use meshd_types::Timestamp;
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _},

@@ -6,12 +6,12 @@ use super::{
     render::{Renderer, overlays},
     wait,
 };
-use crate::config::{self, Setting, Site, suggest};
-use crate::fleet::GenerationDiff;
-use crate::id::Vars;
 use crate::serve::admin::view::ProfileView;
-use crate::wire::CheckPolicy;
 use clap::Subcommand;
+use meshd_config::{Setting, Site, suggest};
+use meshd_model::fleet::GenerationDiff;
+use meshd_proto::CheckPolicy;
+use meshd_types::Vars;
 use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
@@ -106,9 +106,9 @@ impl Profile {
 }
 
 /// A profile by the name that somebody typed.
-pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s crate::config::Profile, Failure> {
+pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s meshd_config::Profile, Failure> {
     site.profiles.values().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
-        let hint = suggest(name, site.profiles.keys().map(crate::id::ProfileName::as_str));
+        let hint = suggest(name, site.profiles.keys().map(meshd_types::ProfileName::as_str));
         Failure::new(format!("there is no profile `{name}` in {}", site.file.display()), hint)
     })
 }
@@ -128,10 +128,10 @@ struct Difference {
     rendered: GenerationDiff,
 }
 
-fn difference(site: &Site, from: &config::Profile, to: &config::Profile) -> Result<Difference, Failure> {
+fn difference(site: &Site, from: &meshd_config::Profile, to: &meshd_config::Profile) -> Result<Difference, Failure> {
     let mut renderer = Renderer::new(site, overlays(site)?);
     let (before, after) = (renderer.kept(from)?, renderer.kept(to)?);
-    let only = |these: &config::Profile, others: &config::Profile| -> Vec<Setting> {
+    let only = |these: &meshd_config::Profile, others: &meshd_config::Profile| -> Vec<Setting> {
         let there = |one: &Setting| others.settings.iter().any(|it| is_same(it, one));
         let counts = these.settings.iter().filter(|one| one.removed_by.is_none());
         counts.filter(|one| !there(one)).cloned().collect()

@@ -1,8 +1,8 @@
 //! How a build shows that it works: a line that moves for each step on a terminal, plain lines in a log.
 
 use super::print::span;
-use crate::image::{Progress, Step};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use meshd_image::builder::{Progress, Step};
 use std::{
     collections::BTreeMap,
     io::IsTerminal as _,

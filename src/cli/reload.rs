@@ -1,9 +1,9 @@
 //! `meshd reload`: the running central node reads site, overlays and images anew, as one or not at all.
 
 use super::{Context, Failure, wait};
-use crate::config::Faults;
 use crate::serve::admin::view::ReloadView;
 use clap::Args;
+use meshd_config::Faults;
 
 #[derive(Debug, Args)]
 pub(super) struct Reload {}

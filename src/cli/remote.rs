@@ -2,10 +2,10 @@
 //! machine reads those of all processes.
 
 use super::{Failure, shown};
-use crate::id::Secret;
-use crate::trust::fingerprint;
 use clap::Args;
 use hyper::Uri;
+use meshd_trust::fingerprint;
+use meshd_types::Secret;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -77,7 +77,7 @@ impl Remote {
             .map_err(|error| Failure::of(&error))?;
         if let Some(text) = &self.server_fingerprint {
             let wanted: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
-            if crate::id::unhex::<32>(&wanted).is_none() {
+            if meshd_types::unhex::<32>(&wanted).is_none() {
                 let message = format!("`{text}` is no SHA-256");
                 return Err(Failure::new(message, "copy the fingerprint that meshd logs when it starts"));
             }

@@ -1,19 +1,21 @@
 //! Renders overlays without a central node: for `overlay render --profile`, `overlay check` and `check`.
 
 use super::Failure;
-use crate::boot;
-use crate::catalog::{
-    Overlays, agent_path,
-    bundle::load_bundle_manifest,
-    image,
-    overlay::{Reading, read_all},
+use meshd_config::{Fault, Faults, Profile, Site, Whom};
+use meshd_image::{
+    catalog::{
+        Overlays, agent_path,
+        bundle::load_bundle_manifest,
+        image,
+        overlay::{Reading, read_all},
+    },
+    overlay::{self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay, RenderInput},
 };
-use crate::config::{Fault, Faults, Profile, Site, Whom};
-use crate::fleet::{KEPT_FORMAT, KeptGeneration};
-use crate::id::{Arch, Digest, NodeId, VarName};
-use crate::overlay::{
-    self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay, RenderInput,
+use meshd_model::{
+    boot,
+    fleet::{KEPT_FORMAT, KeptGeneration},
 };
+use meshd_types::{Arch, Digest, NodeId, VarName};
 use std::{
     collections::BTreeMap,
     net::Ipv4Addr,

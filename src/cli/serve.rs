@@ -1,7 +1,7 @@
 //! `meshd serve`: the central node itself.
 
 use super::{Context, Failure, check::with_overlays};
-use crate::{config, daemon};
+use crate::daemon;
 use clap::Args;
 
 /// Runs until SIGINT or SIGTERM.
@@ -11,7 +11,7 @@ pub(super) struct Serve {}
 impl Serve {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let file = context.site_file()?;
-        let site = config::load(&file).map_err(|faults| with_overlays(&file, faults))?;
+        let site = meshd_config::load(&file).map_err(|faults| with_overlays(&file, faults))?;
         daemon::settle(&site).map_err(|error| Failure::of(&error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime =

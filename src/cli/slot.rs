@@ -6,11 +6,11 @@ use super::{
     print::{self, Output, fields, table},
     wait,
 };
-use crate::id::MacAddr;
 use crate::serve::admin::view::{ApproveSlot, SlotView};
-use crate::wire::vm::DiskIdentity;
-use crate::work::Pick;
 use clap::Subcommand;
+use meshd_model::work::Pick;
+use meshd_proto::vm::DiskIdentity;
+use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
 /// A slot is named by its node and its unit: NODE/0000:41:00.0.

@@ -6,12 +6,12 @@ use super::{
     print::{self, Output, ago, clean, fields, now, table},
     wait,
 };
-use crate::config::reader::parse_duration;
-use crate::id::JobId;
 use crate::serve::admin::view::{RunTask, TaskOutput, TaskView};
-use crate::wire::job::{JobUser, Stream};
-use crate::work::job::{JobCause, JobState, Launcher};
 use clap::{Args, Subcommand, ValueEnum};
+use meshd_config::reader::parse_duration;
+use meshd_model::work::job::{JobCause, JobState, Launcher};
+use meshd_proto::job::{JobUser, Stream};
+use meshd_types::JobId;
 use std::{
     io::Write as _,
     time::{Duration, Instant},
@@ -260,7 +260,7 @@ fn told(task: &TaskView) -> String {
 }
 
 fn show(task: &TaskView) -> String {
-    let time = |at: Option<crate::id::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let time = |at: Option<meshd_types::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let user = match task.user {
         JobUser::Job => "job".to_owned(),
         JobUser::Root => "root".to_owned(),

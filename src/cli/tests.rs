@@ -1,10 +1,10 @@
 //! The command line as operators type it, and the tables that they read.
 
 use super::{node, print, timeline, *};
-use crate::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
-use crate::id::{Basis, BootSessionId, MacAddr, Timestamp};
 use crate::serve::admin::view::{NodeDetail, NodeView, TimelineView};
 use clap::{CommandFactory as _, error::ErrorKind};
+use meshd_model::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
+use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
 
 fn parse(line: &str) -> Result<Cli, ErrorKind> {
     Cli::try_parse_from(line.split(' ')).map_err(|error| error.kind())
@@ -12,7 +12,7 @@ fn parse(line: &str) -> Result<Cli, ErrorKind> {
 
 fn sample() -> Site {
     let text = include_str!("../../site.toml");
-    config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+    meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
 }
 
 fn machine() -> (Node, BootSession) {

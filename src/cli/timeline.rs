@@ -1,9 +1,9 @@
 //! `meshd node timeline` for people: one boot stage by stage, what held it up, and the boots before in a line each.
 
 use super::print::{fields, span, table, wrapped};
-use crate::fleet::Wait;
-use crate::id::Timestamp;
 use crate::serve::admin::view::TimelineView;
+use meshd_model::fleet::Wait;
+use meshd_types::Timestamp;
 use std::time::Duration;
 
 pub(super) fn timeline(boot: &TimelineView) -> String {

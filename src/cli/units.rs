@@ -2,7 +2,7 @@
 
 use super::print::table;
 use crate::serve::admin::view::NodeDetail;
-use crate::wire::{CheckStatus, UnitFacts, units_ready, whole_node};
+use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 
 /// A line for each unit, and `N/M GPU unit(s) ready` last; nothing for a node whose profile gives no devices away.
 pub(super) fn show(detail: &NodeDetail) -> String {
@@ -35,7 +35,7 @@ fn listed(units: &[UnitFacts]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{PciFacts, UnitState};
+    use meshd_proto::{PciFacts, UnitState};
 
     #[test]
     fn units_are_listed_with_their_reason_and_counted_last() {

@@ -5,11 +5,13 @@ use super::{
     overlay::fits_profiles,
     print::{Output, bytes, confirm, table, write},
 };
-use crate::catalog::{ImageManifest, versions::read_list};
-use crate::config::Site;
-use crate::id::ImageName;
-use crate::image::{self, KEEP, Pruned, Things};
 use clap::Args;
+use meshd_config::Site;
+use meshd_image::{
+    builder::{self, KEEP, Pruned, Things},
+    catalog::{ImageManifest, versions::read_list},
+};
+use meshd_types::ImageName;
 use std::{collections::BTreeSet, path::PathBuf};
 
 #[derive(Debug, Args)]
@@ -33,16 +35,16 @@ pub(super) struct Prune {
 }
 
 pub(super) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
-    let next = image::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    let next = builder::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
-    let manifest = image::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    let manifest = builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
     tell(&manifest)
 }
 
 pub(super) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
-    let next = image::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    let next = builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
-    let manifest = image::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    let manifest = builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     tell(&manifest)
 }
 
@@ -64,8 +66,8 @@ impl Prune {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
         }
         let go = |dry_run| {
-            let what = image::Prune { what, name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
-            image::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
+            let what = builder::Prune { what, name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
+            builder::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
         };
         let mut pruned = go(true)?;
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {

@@ -9,11 +9,11 @@ use super::{
     vm_wait::{Until, Wait},
     wait,
 };
-use crate::config::{self, vm::VmAsk};
-use crate::id::SystemUuid;
 use crate::serve::admin::view::{CreateVm, DeleteVm, TemplateView, VmView};
-use crate::wire::vm::{VmFetching, Volume};
 use clap::Subcommand;
+use meshd_config::vm::VmAsk;
+use meshd_proto::vm::{VmFetching, Volume};
+use meshd_types::SystemUuid;
 use std::path::{Path, PathBuf};
 
 /// A virtual machine is named by its name or its UUID.
@@ -148,13 +148,13 @@ impl Vm {
 
 /// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
 async fn ask(client: &Client, file: &Path) -> Result<VmAsk, Failure> {
-    let (text, fresh) = (config::vm::read_file(file)?, fresh()?);
+    let (text, fresh) = (meshd_config::vm::read_file(file)?, fresh()?);
     let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
     let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
     match known {
-        Ok(templates) => Ok(config::vm::parse_with(&text, file, fresh, Some(&templates))?),
+        Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, fresh, Some(&templates))?),
         Err(unreachable) => {
-            config::vm::parse_with(&text, file, fresh, None)?;
+            meshd_config::vm::parse_with(&text, file, fresh, None)?;
             Err(unreachable)
         }
     }

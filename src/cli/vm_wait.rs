@@ -6,12 +6,12 @@ use super::{
     node::word,
     print::{bytes, span},
 };
-use crate::config::parse_duration;
-use crate::id::SystemUuid;
 use crate::serve::admin::view::VmView;
-use crate::wire::vm::VmFetching;
-use crate::work::VmLife;
 use clap::Args;
+use meshd_config::parse_duration;
+use meshd_model::work::VmLife;
+use meshd_proto::vm::VmFetching;
+use meshd_types::SystemUuid;
 use std::time::{Duration, Instant};
 
 /// Between two looks.

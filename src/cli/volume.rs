@@ -6,10 +6,10 @@ use super::{
     print::{Output, bytes, confirm, now, table},
     wait,
 };
-use crate::id::VolumeFileName;
-use crate::image::Volumes;
 use crate::serve::admin::view::VolumeView;
 use clap::Subcommand;
+use meshd_image::builder::Volumes;
+use meshd_types::VolumeFileName;
 use std::{
     io::{IsTerminal as _, Write as _},
     path::PathBuf,
@@ -93,7 +93,7 @@ fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, 
 
 fn list(all: &[VolumeView]) -> String {
     let rows = all.iter().map(|volume| {
-        let vms: Vec<&str> = volume.vms.iter().map(crate::id::VmName::as_str).collect();
+        let vms: Vec<&str> = volume.vms.iter().map(meshd_types::VmName::as_str).collect();
         let (kind, size, seen) = (volume.kind.as_str().to_owned(), bytes(volume.size), bytes(volume.virtual_size));
         [
             volume.name.to_string(),

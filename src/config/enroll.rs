@@ -7,7 +7,7 @@ use super::{
     reader::{At, Document, Table},
     segment::Segments,
 };
-use crate::id::{DenyList, NodeId, ProfileName, RuleName, SystemUuid, is_filler};
+use meshd_types::{DenyList, NodeId, ProfileName, RuleName, SystemUuid, is_filler};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,

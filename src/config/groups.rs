@@ -6,7 +6,7 @@ use super::{
     reader::{At, Document, Entry, Table},
     vars,
 };
-use crate::id::{GroupName, NodeId, OverlayName};
+use meshd_types::{GroupName, NodeId, OverlayName};
 use std::collections::BTreeMap;
 
 /// Most groups of a site.

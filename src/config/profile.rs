@@ -1,8 +1,8 @@
 //! What nodes shall be: profiles with everything inherited already in them, and groups.
 
 use super::VfioSelector;
-use crate::id::{BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars};
-use crate::wire::{CheckPolicy, vm::DiskIdentity};
+use meshd_proto::{CheckPolicy, vm::DiskIdentity};
+use meshd_types::{BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

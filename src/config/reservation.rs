@@ -5,7 +5,7 @@ use super::{
     reader::{At, Document, Table},
     segment::Segments,
 };
-use crate::id::{MacAddr, NodeId};
+use meshd_types::{MacAddr, NodeId};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Most reservations of a site.

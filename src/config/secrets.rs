@@ -4,7 +4,7 @@ use super::{
     check,
     reader::{Document, Table},
 };
-use crate::id::VarName;
+use meshd_types::VarName;
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Most secrets of a site.

@@ -6,7 +6,7 @@ use super::{
     parse::checked,
     reader::{At, Document, Table},
 };
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
 /// Most segments of a site. Each interface among them has its own sockets.

@@ -1,7 +1,7 @@
 //! A valid site: what every other module may rely on. Only [`super::load`] makes one.
 
 use super::{Group, Profile, Vms};
-use crate::id::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};
+use meshd_types::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,

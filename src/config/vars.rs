@@ -4,7 +4,7 @@ use super::{
     check,
     reader::{At, Document, Table},
 };
-use crate::id::{VarName, VarValue};
+use meshd_types::{VarName, VarValue};
 
 /// Most variables of a profile, of a group or of a node.
 pub const MAX_VARS: usize = 256;

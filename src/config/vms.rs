@@ -11,8 +11,8 @@ use super::{
     reader::{At, Document, Table},
     segment::Segments,
 };
-use crate::id::MacAddr;
-use crate::wire::vm::{InterfaceName, PRIVATE_BRIDGE};
+use meshd_proto::vm::{InterfaceName, PRIVATE_BRIDGE};
+use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
 /// Most pools of a site.

@@ -1,13 +1,13 @@
 //! Binding: all sockets of all segments, before anything serves. A fault is one sentence that says what to do.
 
 use super::{files::Connections, tasks::Tasks};
-use crate::boot::Endpoint;
 use crate::serve::{
     admin, agent,
     bind::{self, Service},
     central::{Central, Shared},
     dhcp, http, metrics, tftp,
 };
+use meshd_model::boot::Endpoint;
 use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 #[expect(missing_docs, reason = "each variant is its sentence")]
 pub enum DaemonError {
     #[error("cannot read overlays, or their secrets; `meshd check` shows the same faults")]
-    Overlays(#[source] crate::config::Faults),
+    Overlays(#[source] meshd_config::Faults),
     #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
     Loaders { dir: PathBuf, missing: String },
     #[error(transparent)]
-    Agent(#[from] crate::catalog::AgentError),
+    Agent(#[from] meshd_image::catalog::AgentError),
     #[error(transparent)]
-    Store(#[from] crate::store::StoreError),
+    Store(#[from] meshd_store::StoreError),
     #[error(transparent)]
-    Trust(#[from] crate::trust::TrustError),
+    Trust(#[from] meshd_trust::TrustError),
     #[error(transparent)]
     Bind(#[from] bind::BindError),
     #[error(transparent)]

@@ -1,17 +1,19 @@
 //! Building: everything that can be read before a socket is opened.
 
 use super::DaemonError;
-use crate::backup::AUTHORITY;
-use crate::catalog::load_agent;
-use crate::config::Site;
-use crate::serve::{
-    central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
-    dhcp,
-    lan::SystemLan,
+use crate::{
+    backup::AUTHORITY,
+    serve::{
+        central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
+        dhcp,
+        lan::SystemLan,
+    },
 };
-use crate::store::Store;
-use crate::trust::CertificateAuthority;
 use bytes::Bytes;
+use meshd_config::Site;
+use meshd_image::catalog::load_agent;
+use meshd_store::Store;
+use meshd_trust::CertificateAuthority;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

@@ -1,8 +1,8 @@
 //! The limit of open files: each connection is one, and Linux gives a program 1024 unless it asks. Each API has a part of them that
 //! no other API can take.
 
-use crate::fail;
 use crate::serve::{admin, agent, http};
+use meshd_types::fail;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What is wanted: all connections of the boot plane of several segments, every agent's link, every TFTP transfer.

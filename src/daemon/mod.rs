@@ -14,12 +14,12 @@ pub use bind::DaemonError;
 pub use build::{REQUIRED_LOADERS, build, build_with};
 pub use privileges::{PrivilegeError, settle};
 
-use crate::config::{DhcpMode, Site};
 use crate::serve::{
     central::{Shared, WATCH_INTERVAL},
     metrics::{self, Metrics},
 };
 use bind::Bound;
+use meshd_config::{DhcpMode, Site};
 use tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@
 //! is safer than opening ports first and dropping afterwards, and what is opened later, at a restart of a service or on a new
 //! interface, works as at the start.
 
-use crate::config::Site;
+use meshd_config::Site;
 use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
 use rustix::{
     fs::Mode,

@@ -1,13 +1,13 @@
 //! Reload: a site file, overlay or secret that was edited and an image that was built while meshd runs are noticed here.
 
 use super::DaemonError;
-use crate::catalog::{
+use crate::serve::central::Shared;
+use meshd_image::catalog::{
     agent_path,
     versions::{BUNDLES, IMAGES},
 };
-use crate::fleet::Verb;
-use crate::id::Digest;
-use crate::serve::central::Shared;
+use meshd_model::fleet::Verb;
+use meshd_types::Digest;
 use std::{
     fs::Metadata,
     path::{Path, PathBuf},

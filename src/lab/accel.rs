@@ -1,7 +1,7 @@
 //! KVM or emulation? Decided by a probe boot: a `/dev/kvm` may exist and hang, abort, or be slower than emulation.
 
 use super::{LabError, wait::Interrupt};
-use crate::lab::wait::{self, Wait};
+use crate::wait::{self, Wait};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,

@@ -4,7 +4,7 @@ use super::{
     LabError, ProcessId, Rack, Wait, command, serial,
     wait::{until, until_soon},
 };
-use crate::config::{Profile, Site};
+use meshd_config::{Profile, Site};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -155,7 +155,7 @@ mod tests {
     fn rack_of_one_profile_builds_nothing_that_only_others_need() {
         let text = include_str!("../../site.toml").to_owned()
             + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
-        let site = crate::config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         assert_eq!(needed(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);
         assert!(needed(&site, None).len() > 2);
     }

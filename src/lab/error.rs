@@ -20,7 +20,7 @@ pub enum LabError {
     },
     /// Nodes cannot run the site's agent.
     #[error(transparent)]
-    Agent(#[from] crate::catalog::AgentError),
+    Agent(#[from] meshd_image::catalog::AgentError),
     /// A rack runs in this folder.
     #[error("a rack is up in {}: `meshd lab status` shows it, `meshd lab down` ends it", dir.display())]
     AlreadyUp {

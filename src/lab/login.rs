@@ -2,7 +2,7 @@
 //! overlay that only the lab knows. Alpine starts a login at the serial port by itself.
 
 use super::{Identity, LabError, Options};
-use crate::config::load;
+use meshd_config::load;
 use std::{fs, path::Path};
 
 /// The overlay, and the group of one node that has it.

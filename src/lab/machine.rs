@@ -1,7 +1,7 @@
 //! A node of the rack: hardware derived from its place, the same at every start.
 
 use super::LabError;
-use crate::id::{Basis, MacAddr, NodeId, SystemUuid};
+use meshd_types::{Basis, MacAddr, NodeId, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 

@@ -25,7 +25,7 @@ pub struct Namespace {
 impl Namespace {
     /// The namespace of the rack in this (absolute) folder; it need not exist.
     pub fn of(ip: &Path, dir: &Path) -> Self {
-        let hash = crate::id::Digest::of(dir.as_os_str().as_encoded_bytes()).to_string();
+        let hash = meshd_types::Digest::of(dir.as_os_str().as_encoded_bytes()).to_string();
         Namespace { ip: ip.to_owned(), name: format!("{PREFIX}{}", &hash[..8]) }
     }
 

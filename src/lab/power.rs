@@ -9,7 +9,7 @@ use super::{
     record::NodeRecord,
     serial,
 };
-use crate::id::{MacAddr, NodeId};
+use meshd_types::{MacAddr, NodeId};
 use serde::Serialize;
 use serde_json::Value;
 use std::{fs, os::unix::net::UnixStream, path::PathBuf, process::Command, str::FromStr, time::Duration};

@@ -7,7 +7,7 @@ use super::{
     site::{self, Layout, Setting},
     tools::{self, Tools},
 };
-use crate::config::Site;
+use meshd_config::Site;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -98,7 +98,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
-        crate::catalog::load_agent(&site)?;
+        meshd_image::catalog::load_agent(&site)?;
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
@@ -128,7 +128,7 @@ impl Rack {
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings)?;
-        crate::catalog::load_agent(&site)?;
+        meshd_image::catalog::load_agent(&site)?;
         central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
     }
 
@@ -138,7 +138,7 @@ impl Rack {
         let dir = fs::canonicalize(dir).map_err(|_| not_up())?;
         let record = Record::load(&dir)?.ok_or_else(not_up)?;
         let layout = Layout::of(&dir, None);
-        let site = crate::config::load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))?;
+        let site = meshd_config::load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))?;
         let layout = Layout::of(&dir, Some(&site.blobs_dir));
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);

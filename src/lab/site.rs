@@ -2,7 +2,7 @@
 //! the lab is so what the rack will see.
 
 use super::{LabError, bridge::BRIDGE};
-use crate::config::{Site, load};
+use meshd_config::{Site, load};
 use std::{
     fs,
     net::Ipv4Addr,
@@ -102,7 +102,7 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
     Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", theirs.file.display()))
 }
 
-fn pool(site: &Site) -> Option<&crate::config::Pool> {
+fn pool(site: &Site) -> Option<&meshd_config::Pool> {
     site.segments.first().and_then(|segment| segment.pool.as_ref())
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Each API has places of its own, as many as the limit of open files allows, so no API can take descriptors from another.
 
-use crate::fail;
+use meshd_types::fail;
 use std::{
     collections::BTreeMap,
     net::IpAddr,

@@ -1,8 +1,8 @@
 //! Which orders with a key are remembered, and of which the answer is kept.
 
 use super::{ASKED_LIFE, MAX_ANSWERS, MAX_ASKED, Model};
-use crate::fleet::Asked;
-use crate::id::{Digest, Timestamp};
+use meshd_model::fleet::Asked;
+use meshd_types::{Digest, Timestamp};
 
 impl Model {
     /// Orders with a key that have to go when one more comes.

@@ -1,8 +1,8 @@
 //! The audit log: appended in the transaction of the change that it speaks of, never edited, bounded.
 
 use super::{Store, StoreError, journal::AUDIT};
-use crate::fleet::{Audit, AuditSeq, Who};
-use crate::id::{CorrelationId, NodeId};
+use meshd_model::fleet::{Audit, AuditSeq, Who};
+use meshd_types::{CorrelationId, NodeId};
 
 /// Which lines to read.
 #[derive(Clone, Debug, Default)]

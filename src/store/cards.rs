@@ -5,9 +5,11 @@ use super::{
     runs::Runs,
     tx::{Change, Tx},
 };
-use crate::fleet::Lease;
-use crate::id::{MacAddr, SystemUuid};
-use crate::work::{Card, CardNews, Vm, site_address};
+use meshd_model::{
+    fleet::Lease,
+    work::{Card, CardNews, Vm, site_address},
+};
+use meshd_types::{MacAddr, SystemUuid};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     net::Ipv4Addr,

@@ -1,11 +1,11 @@
 //! Cards are found whatever was recorded, and who looks now and then misses nothing.
 
 use super::*;
-use crate::config::vm::VmAsk;
-use crate::id::Timestamp;
-use crate::store::{Store, StoreError};
-use crate::wire::vm::{Nic, VmSpec};
-use crate::work::VmWish;
+use crate::{Store, StoreError};
+use meshd_config::vm::VmAsk;
+use meshd_model::work::VmWish;
+use meshd_proto::vm::{Nic, VmSpec};
+use meshd_types::Timestamp;
 
 fn uuid(number: u16) -> SystemUuid {
     let [high, low] = number.to_be_bytes();

@@ -2,10 +2,12 @@
 //! machines or its slots change: most nodes stay as they are from one placement to the next.
 
 use super::Model;
-use crate::fleet::Node;
-use crate::id::NodeId;
-use crate::wire::{UnitFacts, UnitKind, UnitState};
-use crate::work::{Held, SlotId, barred};
+use meshd_model::{
+    fleet::Node,
+    work::{Held, SlotId, barred},
+};
+use meshd_proto::{UnitFacts, UnitKind, UnitState};
+use meshd_types::NodeId;
 use std::{collections::BTreeMap, sync::OnceLock};
 
 /// By node; where units have to be approved, and where they have not.

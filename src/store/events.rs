@@ -1,8 +1,8 @@
 //! The record of events: appended in every transaction, read from the disk, bounded.
 
 use super::{Store, StoreError, journal::EVENTS};
-use crate::fleet::{Event, EventSeq};
-use crate::id::NodeId;
+use meshd_model::fleet::{Event, EventSeq};
+use meshd_types::NodeId;
 
 /// Which events to read.
 #[derive(Clone, Debug, Default)]
@@ -11,7 +11,7 @@ pub struct EventFilter {
     pub after: Option<EventSeq>,
     /// Only those of this node.
     pub node: Option<NodeId>,
-    /// Only those of these kinds, by [`crate::fleet::EventKind::word`]; of all where none is named.
+    /// Only those of these kinds, by [`meshd_model::fleet::EventKind::word`]; of all where none is named.
     pub kinds: Vec<String>,
     /// At most so many, the newest.
     pub limit: usize,

@@ -1,8 +1,8 @@
 //! Jobs in memory: which there are, which wait for something, and which node is whose.
 
 use super::{MAX_JOBS, Model, tx::Change};
-use crate::id::{JobId, NodeId};
-use crate::work::job::Job;
+use meshd_model::work::job::Job;
+use meshd_types::{JobId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All jobs on record, and what is derived of them.

@@ -6,9 +6,9 @@
 //! A file is written beside its place and renamed, contents first, so what is named is there. Whatever is read is compared with its
 //! digest. Nothing here is secret: files with secrets are not kept.
 
-use crate::fleet::{Generation, KeptGeneration};
-use crate::id::Digest;
 use bytes::Bytes;
+use meshd_model::fleet::{Generation, KeptGeneration};
+use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -217,8 +217,8 @@ pub(super) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{KEPT_FORMAT, KeptFile, KeptKind};
-    use crate::id::SafePath;
+    use meshd_model::fleet::{KEPT_FORMAT, KeptFile, KeptKind};
+    use meshd_types::SafePath;
 
     fn generation(number: u8) -> Generation {
         Generation(Digest([number; 32]))

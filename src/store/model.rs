@@ -8,18 +8,18 @@ use super::{
     tx::{Change, Staged},
     work::Work,
 };
-use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
-use crate::id::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
-use crate::trust::{ApiToken, TokenRecord};
+use meshd_model::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
+use meshd_trust::{ApiToken, TokenRecord};
+use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
 };
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 thread_local! {
     /// Nodes that somebody on this thread looked at.
-    pub(crate) static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    pub static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Everything but events and audit log.
@@ -65,14 +65,14 @@ impl Model {
     /// All nodes, by ID.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         let nodes = self.nodes.values();
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         let nodes = nodes.inspect(|_| LOOKED_AT.with(|count| count.set(count.get() + 1)));
         nodes
     }
 
     /// One node.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         LOOKED_AT.with(|count| count.set(count.get() + 1));
         self.nodes.get(&id)
     }

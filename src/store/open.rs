@@ -5,7 +5,7 @@ use super::{
     journal::{AUDIT, EVENTS, Journal, Log, Records},
     retain::{Record, Retained},
 };
-use crate::fail;
+use meshd_types::fail;
 use serde::de::DeserializeOwned;
 use std::{
     fs,
@@ -107,7 +107,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 model.revisions.insert(name, decode(&key, value)?);
             }
             "api-token" => {
-                let token: crate::trust::ApiToken = decode(&key, value)?;
+                let token: meshd_trust::ApiToken = decode(&key, value)?;
                 model.api_tokens.insert(token.hash, token);
             }
             "asked" => {

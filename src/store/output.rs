@@ -6,8 +6,8 @@
 //! in order and may come twice: each is kept once. Nothing is synced to the disk for them; what a power cut takes is missing, and the
 //! places of the pieces say so.
 
-use crate::id::{JobId, NodeId, Timestamp};
-use crate::wire::job::{Output, Piece, Stream};
+use meshd_proto::job::{Output, Piece, Stream};
+use meshd_types::{JobId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,8 +6,8 @@
 //! Each is made beside its place and renamed. Whoever reads an overlay back compares it with the digest.
 
 use super::KeptError;
-use crate::fleet::Generation;
-use crate::id::{Digest, OverlayName};
+use meshd_model::fleet::Generation;
+use meshd_types::{Digest, OverlayName};
 use std::{
     collections::BTreeSet,
     fs, io,

@@ -1,9 +1,8 @@
 //! Which boot sessions go when one more is kept: those of invented machines before those of nodes.
 
 use super::{MAX_IDLE_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_STRANGER_SESSIONS, Model};
-use crate::fail;
-use crate::fleet::{BootSession, Node, Phase, Stage, StageMark};
-use crate::id::{BootSessionId, Timestamp};
+use meshd_model::fleet::{BootSession, Node, Phase, Stage, StageMark};
+use meshd_types::{BootSessionId, Timestamp, fail};
 
 /// Which session came first: in the order in which they were stored, whatever the clock said then. Those of an older meshd, which wrote
 /// no order down, go by their time and before all others.

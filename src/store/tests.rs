@@ -1,11 +1,11 @@
 //! The promises of the store: all or nothing, what was acknowledged is there, bounded.
 
 use super::*;
-use crate::fleet::{
+use meshd_model::fleet::{
     Actor, Answered, Asked, AuditSeq, BootSession, By, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage, Verb,
     Who,
 };
-use crate::id::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
+use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
 fn mac(n: u16) -> MacAddr {
     let [high, low] = n.to_be_bytes();

@@ -5,10 +5,12 @@ use super::{
     journal::{AUDIT, Batch, EVENTS, Log},
     retain::Taken,
 };
-use crate::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
-use crate::id::{BootSessionId, Digest, JobId, NodeId, ProfileName, SystemUuid};
-use crate::trust::{ApiToken, TokenRecord};
-use crate::work::{Approved, SlotId, Vm, job::Job};
+use meshd_model::{
+    fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions},
+    work::{Approved, SlotId, Vm, job::Job},
+};
+use meshd_trust::{ApiToken, TokenRecord};
+use meshd_types::{BootSessionId, Digest, JobId, NodeId, ProfileName, SystemUuid};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 

@@ -6,9 +6,11 @@ use super::{
     closed::Closed,
     tx::{Change, Tx},
 };
-use crate::fleet::Node;
-use crate::id::{MacAddr, NodeId, SystemUuid, VmName};
-use crate::work::{Approved, Held, SlotId, Vm, VmWish};
+use meshd_model::{
+    fleet::Node,
+    work::{Approved, Held, SlotId, Vm, VmWish},
+};
+use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,

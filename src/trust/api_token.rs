@@ -1,6 +1,6 @@
 //! Tokens of the admin plane: for people and programs that do not sit at its socket. Shown once; only the hash is kept.
 
-use crate::id::{ApiTokenName, Digest, Secret, Timestamp, hex};
+use meshd_types::{ApiTokenName, Digest, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use subtle::ConstantTimeEq as _;

@@ -9,7 +9,7 @@
 //! A capability that is over stays known for [`MEMORY`], so that its use can be told from a guess: a spent one that is
 //! tried again is an alarm. Only hashes are kept. One node has at most one that opens anything.
 
-use crate::id::{BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
+use meshd_types::{BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::Ipv4Addr,

@@ -1,7 +1,7 @@
 //! Files of keys and certificates: private ones 0600, each written whole or not at all.
 
 use super::TrustError;
-use crate::fail;
+use meshd_types::fail;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},

@@ -2,7 +2,7 @@
 //! which are stored and shown; the key with which it is made stays in `state_dir` and is made once.
 
 use super::{TrustError, files};
-use crate::id::{Digest, Secret, hex, unhex};
+use meshd_types::{Digest, Secret, hex, unhex};
 use std::path::Path;
 
 /// The key's file in `state_dir`: 64 hexadecimal characters, 0600.

@@ -1,7 +1,7 @@
 //! Who is at the other end: a verified client certificate becomes a node.
 
 use super::TrustError;
-use crate::id::{Digest, NodeId, Timestamp, hex};
+use meshd_types::{Digest, NodeId, Timestamp, hex};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 /// Scheme of the subject alternative name that carries the node ID.

@@ -3,7 +3,7 @@
 //!
 //! Only the hash is stored. Whoever reads the store cannot enrol with what they find.
 
-use crate::id::{Basis, BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
+use meshd_types::{Basis, BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use subtle::ConstantTimeEq as _;

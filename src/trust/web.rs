@@ -2,7 +2,7 @@
 //! fingerprint.
 
 use super::{TrustError, files};
-use crate::id::{Timestamp, hex};
+use meshd_types::{Timestamp, hex};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType};
 use rustls::{
     ServerConfig,

@@ -1,13 +1,13 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::{World, dhcp::As, eventually, node::PxeNode};
-use meshd::{
-    fleet::{Exchange, Fingerprint, Node, Phase, Stage, Verb},
-    id::{Basis, MacAddr},
-    serve::central::{DhcpSeen, DhcpStep},
-    store::{AuditFilter, StoreError},
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::{World, dhcp::As, eventually, node::PxeNode},
 };
+use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_model::fleet::{Exchange, Fingerprint, Node, Phase, Stage, Verb};
+use meshd_store::{AuditFilter, StoreError};
+use meshd_types::{Basis, MacAddr};
 use std::time::Duration;
 
 /// The stranger's address; the machine's own is leased.

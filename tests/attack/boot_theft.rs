@@ -3,19 +3,19 @@
 
 use super::boot_lan::{STRANGER_MAC, stranger};
 use super::client::Identity;
-use crate::boots::rig::{Machine, Rig};
-use crate::world::{
-    World,
-    dhcp::{self, As},
-    eventually,
-    node::{PxeNode, Script},
+use crate::{
+    boots::rig::{Machine, Rig},
+    world::{
+        World,
+        dhcp::{self, As},
+        eventually,
+        node::{PxeNode, Script},
+    },
 };
-use meshd::{
-    fleet::{ConditionKind, Exchange, Phase, Stage},
-    id::{MacAddr, SystemUuid},
-    serve::central::{DhcpSeen, DhcpStep},
-    store::StoreError,
-};
+use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_model::fleet::{ConditionKind, Exchange, Phase, Stage};
+use meshd_store::StoreError;
+use meshd_types::{MacAddr, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// An address of the pool that nobody has.
@@ -204,10 +204,10 @@ fn token_from_another_machine_is_refused_and_stays_its_owners() {
     let attacker = super::client::Attacker::new(&world);
     let identity = Identity::new();
     let request = serde_json::json!({
-        "version": meshd::wire::VERSION, "node": boot["node"], "session": boot["session"], "token": boot["token"],
+        "version": meshd_proto::VERSION, "node": boot["node"], "session": boot["session"], "token": boot["token"],
         "csr_pem": identity.csr(),
     });
-    let answer = attacker.run(attacker.post(&identity, meshd::wire::ENROL_PATH, &request));
+    let answer = attacker.run(attacker.post(&identity, meshd_proto::ENROL_PATH, &request));
     let (status, body) = answer.expect("an answer");
     assert_eq!(status, 401, "{body}");
     assert!(world.events("boot_impersonated").len() == 1, "{:?}", world.events("boot_impersonated"));
@@ -263,7 +263,7 @@ async fn alarm_survives_boots_and_only_an_operator_clears_it() {
     rig.pass(Duration::from_secs(120)).await;
     victim.boot(Stage::Online).await;
     assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(), "a boot does not clear it");
-    rig.central.approve(victim.id(), &crate::boots::rig::ordered(meshd::fleet::Verb::Approve)).await.unwrap();
+    rig.central.approve(victim.id(), &crate::boots::rig::ordered(meshd_model::fleet::Verb::Approve)).await.unwrap();
     assert_eq!(rig.condition(victim.id(), ConditionKind::BootImpersonated), None);
 }
 

@@ -2,11 +2,9 @@
 
 use super::client::{Attacker, Identity, ticket};
 use crate::world::{World, node::PxeNode};
-use meshd::{
-    id::Timestamp,
-    trust::CertificateAuthority,
-    wire::{Facts, FromCentral, MAX_DEVICES, PciFacts, RENEW_PATH, VERSION},
-};
+use meshd_proto::{Facts, FromCentral, MAX_DEVICES, PciFacts, RENEW_PATH, VERSION};
+use meshd_trust::CertificateAuthority;
+use meshd_types::Timestamp;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, SerialNumber};
 use serde_json::json;
 use std::{fs, path::Path};

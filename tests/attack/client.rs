@@ -2,12 +2,10 @@
 
 use crate::world::{CENTRAL, DEADLINE, World};
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd::{
-    id::{BootSessionId, NodeId},
-    wire::{
-        self, EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION,
-    },
+use meshd_proto::{
+    EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION,
 };
+use meshd_types::{BootSessionId, NodeId};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -140,7 +138,7 @@ impl<'a> Attacker<'a> {
     /// Enrols with a ticket as its rightful owner would.
     pub fn enrol(&self, ticket: &Ticket) -> Identity {
         let mut identity = Identity::new();
-        let answer = self.run(self.post(&identity, wire::ENROL_PATH, &enrolment(ticket, &identity.csr())));
+        let answer = self.run(self.post(&identity, meshd_proto::ENROL_PATH, &enrolment(ticket, &identity.csr())));
         let (status, body) = answer.expect("an answer");
         assert_eq!(status, 200, "{body}");
         let response: EnrolResponse = serde_json::from_str(&body).unwrap();

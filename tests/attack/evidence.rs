@@ -1,13 +1,13 @@
 //! What happened stays on record, whoever floods the boot network or asks for more.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::World;
-use meshd::{
-    fleet::{Exchange, Stage, Verb},
-    id::MacAddr,
-    serve::central::{DhcpSeen, DhcpStep},
-    store::{AuditFilter, EventFilter},
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::World,
 };
+use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_model::fleet::{Exchange, Stage, Verb};
+use meshd_store::{AuditFilter, EventFilter};
+use meshd_types::MacAddr;
 use std::{fs, net::Ipv4Addr, path::Path};
 
 /// Exchanges that are forged; `MESHD_FLOOD` says how many where somebody measures.
@@ -57,7 +57,7 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
         "mac={}&uuid={}&serial={}&manufacturer=QEMU&product=world&arch=x86_64",
         machine.mac, machine.uuid, machine.serial
     );
-    let request = meshd::boot::ScriptRequest::parse(&query);
+    let request = meshd_model::boot::ScriptRequest::parse(&query);
     rig.central.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boots::rig::ENDPOINT).await;
     rig.central.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
     let audit = || rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();

@@ -1,9 +1,11 @@
 //! Each API answers its own routes on its own network, and nothing of the others: boot, agent, admin socket, admin HTTPS, metrics.
 
 use super::client::{Attacker, Identity};
-use crate::admin::https::{ADMIN, Office, PORT};
-use crate::world::{CENTRAL, http};
-use meshd::{lab::Namespace, wire};
+use crate::{
+    admin::https::{ADMIN, Office, PORT},
+    world::{CENTRAL, http},
+};
+use meshd_lab::Namespace;
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -21,10 +23,10 @@ const BOOT: [&str; 5] = [
     "/healthz",
 ];
 const AGENT: [&str; 6] = [
-    wire::ENROL_PATH,
-    wire::PENDING_PATH,
-    wire::RENEW_PATH,
-    wire::LINK_PATH,
+    meshd_proto::ENROL_PATH,
+    meshd_proto::PENDING_PATH,
+    meshd_proto::RENEW_PATH,
+    meshd_proto::LINK_PATH,
     "/v1/console/1",
     "/v1/volumes/0000000000000000000000000000000000000000000000000000000000000000",
 ];

@@ -1,8 +1,10 @@
 //! One host opens more connections than there are files, or than an API has places. Every API goes on answering.
 
 use super::client::{Attacker, Identity};
-use crate::admin::https::{ADMIN, Office, PORT};
-use crate::world::{CENTRAL, World, tftp};
+use crate::{
+    admin::https::{ADMIN, Office, PORT},
+    world::{CENTRAL, World, tftp},
+};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},

@@ -2,7 +2,7 @@
 
 use super::client::{Attacker, Identity, STRANGER, enrolment, no_session, ticket};
 use crate::world::{World, node::PxeNode};
-use meshd::wire::{self, BootPart, Ticket};
+use meshd_proto::{BootPart, Ticket};
 use serde_json::json;
 
 /// The overlay's token, as somebody reads it who sees the wire.
@@ -20,12 +20,12 @@ fn a_token_that_its_node_has_used_is_refused_and_both_sides_are_shown() {
     let _agent = machine.start_agent(&overlay);
     let node = world.wait_for_phase("online");
     let (attacker, thief) = (Attacker::new(&world), Identity::new());
-    let used = attacker.run(attacker.post(&thief, wire::ENROL_PATH, &enrolment(&stolen, &thief.csr())));
+    let used = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &enrolment(&stolen, &thief.csr())));
     let (status, body) = used.expect("an answer");
     assert_eq!(status, 401, "{body}");
     let mut invented = enrolment(&stolen, &thief.csr());
     invented["token"] = json!("0".repeat(64));
-    let guessed = attacker.run(attacker.post(&thief, wire::ENROL_PATH, &invented)).expect("an answer");
+    let guessed = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &invented)).expect("an answer");
     assert_eq!(guessed, (401, body), "a guess and a used one look the same");
 
     let shown = world.events("capability_replayed");
@@ -46,7 +46,7 @@ fn a_token_in_another_nodes_name_is_refused_shown_and_not_used_up() {
     let mut foreign = enrolment(&ours, &thief.csr());
     foreign["node"] = json!(other.boot.node);
     foreign["session"] = json!(other.boot.session);
-    let refused = attacker.run(attacker.post(&thief, wire::ENROL_PATH, &foreign)).expect("an answer");
+    let refused = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &foreign)).expect("an answer");
     assert_eq!(refused.0, 401, "{refused:?}");
     let shown = world.events("capability_replayed");
     let detail = shown[0]["detail"].as_str().unwrap();
@@ -61,7 +61,7 @@ fn of_64_that_use_one_token_at_once_exactly_one_gets_a_certificate() {
     let identities: Vec<Identity> = (0..64).map(|_| Identity::new()).collect();
     let requests = identities.iter().map(|one| (one, enrolment(&ticket, &one.csr()))).collect::<Vec<_>>();
     let answers = attacker.run(async {
-        let all = requests.iter().map(|(one, request)| attacker.post(one, wire::ENROL_PATH, request));
+        let all = requests.iter().map(|(one, request)| attacker.post(one, meshd_proto::ENROL_PATH, request));
         futures_util::future::join_all(all).await
     });
     let statuses: Vec<u16> = answers.into_iter().map(|answer| answer.expect("an answer").0).collect();
@@ -82,7 +82,7 @@ fn a_token_opens_nothing_but_enrolment() {
     }
     let mut other_boot = enrolment(&ticket, &nobody.csr());
     other_boot["session"] = json!(no_session());
-    let refused = attacker.run(attacker.post(&nobody, wire::ENROL_PATH, &other_boot)).expect("an answer");
+    let refused = attacker.run(attacker.post(&nobody, meshd_proto::ENROL_PATH, &other_boot)).expect("an answer");
     assert_eq!(refused.0, 401, "a token is of one boot");
 }
 
@@ -99,7 +99,7 @@ fn an_operators_token_is_shown_once_kept_as_a_hash_and_worth_nothing_once_taken_
     let hash = list[0]["hash"].as_str().unwrap();
     assert!(world.meshd(&["token", "revoke", &hash[..12]]).status.success());
     let late = Identity::new();
-    let refused = attacker.run(attacker.post(&late, wire::ENROL_PATH, &enrolment(&ticket, &late.csr())));
+    let refused = attacker.run(attacker.post(&late, meshd_proto::ENROL_PATH, &enrolment(&ticket, &late.csr())));
     assert_eq!(refused.expect("an answer").0, 401);
     assert_eq!(world.json(&["node", "list", "-o", "json"]), json!([]), "nobody was let in");
 }
@@ -113,7 +113,7 @@ fn an_operators_token_does_not_take_the_place_of_a_node_whose_link_answers() {
     let made = world.json(&["token", "create", node["id"].as_str().unwrap()]);
     let ticket: Ticket = serde_json::from_value(made).unwrap();
     let (attacker, thief) = (Attacker::new(&world), Identity::new());
-    let refused = attacker.run(attacker.post(&thief, wire::ENROL_PATH, &enrolment(&ticket, &thief.csr())));
+    let refused = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &enrolment(&ticket, &thief.csr())));
     assert_eq!(refused.expect("an answer").0, 401);
     assert_eq!(world.node()["phase"], "online");
 }

@@ -5,7 +5,7 @@ use crate::{
     overlays::copy,
     racks::{agent, blobs, one_at_a_time, repository},
 };
-use meshd::lab::{Identity, plain};
+use meshd_lab::{Identity, plain};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -93,7 +93,7 @@ fn tried(site: &Path) -> String {
     command.arg("--site").arg(site).args(["lab", "try", "--profile", "trial", "--until", "online", "--blobs"]);
     let output = command.arg(blobs()).stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("it runs");
     let console = plain(&output.stdout);
-    assert!(output.status.success(), "{}", meshd::lab::last_lines(&console, 80));
+    assert!(output.status.success(), "{}", meshd_lab::last_lines(&console, 80));
     console
 }
 
@@ -127,7 +127,7 @@ fn a_profile_is_tried_with_its_bundles_and_overlays_and_nothing_is_left_behind()
     assert_eq!(said("TRIAL-KVM"), "opens 700 0");
     let own = Identity::at(1).node_id();
     assert_eq!(said("TRIAL-HOSTS"), format!("node-{own} slots=2 node-zzzzzzzz slots=2"));
-    assert_eq!(said("TRIAL-KEY"), format!("600 {}", meshd::id::Digest::of(format!("{KEY}\n").as_bytes())));
+    assert_eq!(said("TRIAL-KEY"), format!("600 {}", meshd_types::Digest::of(format!("{KEY}\n").as_bytes())));
     assert_eq!(said("TRIAL-MEMBERS"), "1");
     assert_eq!(said("TRIAL-LOGIN"), "1", "root logs in without a password");
     assert!(said("TRIAL-STARTED").ends_with(" 0"), "a service has crashed");

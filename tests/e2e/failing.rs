@@ -4,7 +4,7 @@ use crate::{
     overlays,
     racks::{BOOT, OrEnd, until_phase, up},
 };
-use meshd::lab::{Extra, Wait};
+use meshd_lab::{Extra, Wait};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! No overlay: a node that lost its overlay panics and tries again, and never runs half.
 
 use crate::racks::{BOOT, OrEnd, STAGE, count, kernel_starts, stages, until_phase, until_stage, until_written, up};
-use meshd::lab::Power;
+use meshd_lab::Power;
 
 const NODE: u8 = 1;
 

@@ -9,7 +9,7 @@ use crate::{
     },
     stranger::{self, asks_in_vain, guesses_in_vain},
 };
-use meshd::lab::{Firmware, Mix, Power, Rack};
+use meshd_lab::{Firmware, Mix, Power, Rack};
 use serde_json::Value;
 
 const BIOS: u8 = 1;
@@ -119,7 +119,7 @@ fn becomes_compute(rack: &Rack, place: u8, other: u8) {
     let serial = rack.wait(STAGE, "the second look from inside", |rack| {
         let serial = rack.serial(place);
         let twice = serial.matches(PEEK_END).count() >= 2;
-        Ok(meshd::lab::Wait::some(twice.then_some(serial), "one look"))
+        Ok(meshd_lab::Wait::some(twice.then_some(serial), "one look"))
     });
     let now = peeked(&serial.or_end(), "PEEK-MOTD");
     assert!(now != motd && now.contains("compute"), "`{motd}` became `{now}`");

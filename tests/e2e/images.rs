@@ -1,6 +1,6 @@
 //! Images as the builder never makes them.
 
-use meshd::id::Digest;
+use meshd_types::Digest;
 use serde_json::{Value, json};
 use std::{
     fs,

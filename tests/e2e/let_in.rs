@@ -3,10 +3,8 @@
 //! writes to the disk (BC-9).
 
 use crate::racks::{BOOT, OrEnd, SOON, count, events, kernel_starts, stages, until_phase, until_stage, up};
-use meshd::{
-    id::Digest,
-    lab::{Extra, Power, Rack, Wait},
-};
+use meshd_lab::{Extra, Power, Rack, Wait};
+use meshd_types::Digest;
 use std::{fs, path::Path, process::Command};
 
 const NODE: u8 = 1;

@@ -1,10 +1,8 @@
 //! A machine and its twin, a power cycle, another network card, the end of a node and its return: two machines, four boots.
 
 use crate::racks::{BOOT, OrEnd, SOON, STAGE, TestRack, events, kernel_starts, until_phase, up};
-use meshd::{
-    id::MacAddr,
-    lab::{Identity, Power, Rack, Wait},
-};
+use meshd_lab::{Identity, Power, Rack, Wait};
+use meshd_types::MacAddr;
 use serde_json::Value;
 
 const NODE: u8 = 1;

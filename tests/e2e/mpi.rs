@@ -5,7 +5,7 @@ use crate::{
     overlays::copy,
     racks::{BOOT, OrEnd, SOON, repository, until_phase, up},
 };
-use meshd::lab::{Identity, LabError, Power, Rack, Wait};
+use meshd_lab::{Identity, LabError, Power, Rack, Wait};
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 

@@ -1,7 +1,7 @@
 //! What a rack that was there before meshd has: a DHCP server of the site's own, a router with a relay and a network behind it.
 
 use crate::racks::OrEnd;
-use meshd::lab::{Neighbour, Rack};
+use meshd_lab::{Neighbour, Rack};
 use std::{fs, net::Ipv4Addr, path::PathBuf, process::Command};
 
 /// The site's DHCP server: on the segment, outside of the range that it leases.

@@ -4,7 +4,7 @@ use crate::{
     neighbours::{RELAY, SiteDhcp, relay},
     racks::{BOOT, OrEnd, kernel_starts, stages, until_phase, up},
 };
-use meshd::lab::{Firmware, Mix, Power, Rack};
+use meshd_lab::{Firmware, Mix, Power, Rack};
 use serde_json::Value;
 use std::net::Ipv4Addr;
 

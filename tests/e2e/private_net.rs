@@ -1,7 +1,7 @@
 //! What the private network of a node's machines is tried with: a guest that has a network stack, a server beyond the node, and a
 //! program that takes the masquerade rule away as somebody does who clears all rules.
 
-use meshd::id::Digest;
+use meshd_types::Digest;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},

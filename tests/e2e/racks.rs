@@ -1,6 +1,6 @@
 //! Racks for tests: one at a time, each in a folder of its own, with the programs of this build.
 
-use meshd::lab::{LabError, Options, Rack, Wait};
+use meshd_lab::{LabError, Options, Rack, Wait};
 use serde_json::Value;
 use std::{
     env,

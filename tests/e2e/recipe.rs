@@ -1,9 +1,9 @@
 //! The real image, built anew from the committed recipe and the downloads that `make image` left.
 
 use crate::racks::from_env;
-use meshd::{
+use meshd_image::{
+    builder::{BuildError, BuildRequest, ImageState, Progress, Step, build, list, verify},
     catalog::image::blob_path,
-    image::{BuildError, BuildRequest, ImageState, Progress, Step, build, list, verify},
 };
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! Somebody on the boot network who knows everything about a node but is not it.
 
 use crate::racks::{OrEnd, count, has_secret};
-use meshd::lab::{Neighbour, Rack};
+use meshd_lab::{Neighbour, Rack};
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},

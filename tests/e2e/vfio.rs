@@ -4,7 +4,7 @@ use crate::{
     overlays::{self, PEEK_END, peeked},
     racks::{BOOT, OrEnd, SOON, command_lines, count, until_phase, until_written, up},
 };
-use meshd::lab::{Extra, Power, Rack};
+use meshd_lab::{Extra, Power, Rack};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

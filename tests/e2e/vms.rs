@@ -7,7 +7,7 @@ use crate::{
     private_net::{self, ADDRESS, ANSWERED, MAC, Server},
     racks::{BOOT, OrEnd, SOON, until_phase, until_written, up},
 };
-use meshd::lab::{Extra, LabError, Rack, Wait};
+use meshd_lab::{Extra, LabError, Rack, Wait};
 use serde_json::Value;
 use std::{
     fs,

@@ -1,13 +1,11 @@
 //! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
 //! that the same input gives the same bytes wherever it is rendered.
 
-use meshd::{
-    catalog::{
-        agent::sample_agent,
-        image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
-    },
-    id::{Arch, Digest, ImageName, Timestamp},
+use meshd_image::catalog::{
+    agent::sample_agent,
+    image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
 };
+use meshd_types::{Arch, Digest, ImageName, Timestamp};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},

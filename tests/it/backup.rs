@@ -4,7 +4,7 @@ use crate::world::{
     World, eventually,
     node::{Overlay, PxeNode},
 };
-use meshd::wire::BootPart;
+use meshd_proto::BootPart;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
 
 fn said(output: &Output) -> String {

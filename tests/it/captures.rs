@@ -4,14 +4,12 @@
 //! After a change that is meant: `MESHD_UPDATE_GOLDEN=1 cargo test captures`, then read the difference.
 
 use crate::world::dhcp::parse;
-use meshd::{
-    config::{DhcpMode, Link, Pool, Segment},
-    id::{MacAddr, Timestamp},
-    serve::{
-        central::{DhcpSeen, DhcpStep},
-        dhcp::{Destination, Effect, Engine, Interface, NoMachines, Origin, Reply, Setup, Sources},
-    },
+use meshd::serve::{
+    central::{DhcpSeen, DhcpStep},
+    dhcp::{Destination, Effect, Engine, Interface, NoMachines, Origin, Reply, Setup, Sources},
 };
+use meshd_config::{DhcpMode, Link, Pool, Segment};
+use meshd_types::{MacAddr, Timestamp};
 use std::{
     fmt::Write as _,
     fs,

@@ -209,7 +209,8 @@ fn a_damaged_blob_is_never_served() {
 
 #[test]
 fn agent_file_that_changes_is_reloaded_and_an_unusable_one_is_refused() {
-    use meshd::{catalog::agent::sample_agent, id::Arch};
+    use meshd_image::catalog::agent::sample_agent;
+    use meshd_types::Arch;
     let mut world = World::prepared("auto");
     world.start();
     std::fs::write(world.path("agent"), "#!/bin/sh\n").unwrap();

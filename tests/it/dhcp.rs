@@ -1,19 +1,19 @@
 //! DHCP with real clients, a real relay, and real servers that should not be there.
 
-use crate::boots::rig::Rig;
-use crate::workloads::{ask, create, host};
-use crate::world::{
-    World,
-    dhcp::{As, obtain},
-    eventually,
-    program::Program,
+use crate::{
+    boots::rig::Rig,
+    workloads::{ask, create, host},
+    world::{
+        World,
+        dhcp::{As, obtain},
+        eventually,
+        program::Program,
+    },
 };
-use meshd::{
-    fleet::Lease,
-    id::{MacAddr, SystemUuid},
-    lab::Namespace,
-    store::StoreError,
-};
+use meshd_lab::Namespace;
+use meshd_model::fleet::Lease;
+use meshd_store::StoreError;
+use meshd_types::{MacAddr, SystemUuid};
 use std::fs;
 
 /// BusyBox's client, as Alpine has it. It hears unicasts before it has an address, unless it is told to ask for broadcasts.

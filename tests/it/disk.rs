@@ -1,12 +1,12 @@
 //! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was acknowledged is lost.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::{DEADLINE, World, eventually, node::PxeNode};
-use meshd::{
-    fleet::{Phase, Stage, Verb},
-    serve::central::OperateError,
-    wire::{FromAgent, PciFacts, TaskId, TaskOutcome},
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::{DEADLINE, World, eventually, node::PxeNode},
 };
+use meshd::serve::central::OperateError;
+use meshd_model::fleet::{Phase, Stage, Verb};
+use meshd_proto::{FromAgent, PciFacts, TaskId, TaskOutcome};
 use std::{
     fs,
     io::Write as _,

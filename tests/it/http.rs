@@ -1,12 +1,14 @@
 //! The boot plane to real clients: a cache in front of it, curl that goes on where it broke off, and many machines at once.
 
-use crate::contract::ask::{self, Client, Firmware};
-use crate::world::{
-    World, eventually,
-    http::Answer,
-    node::{PxeNode, Script},
+use crate::{
+    contract::ask::{self, Client, Firmware},
+    world::{
+        World, eventually,
+        http::Answer,
+        node::{PxeNode, Script},
+    },
 };
-use meshd::id::MacAddr;
+use meshd_types::MacAddr;
 use std::{
     collections::BTreeSet,
     fs,

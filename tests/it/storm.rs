@@ -1,14 +1,16 @@
 //! More machines than can be served at once: they wait in line, in iPXE, and what is made for them is made once.
 
-use crate::contract::ask::{self, Client, Firmware};
-use crate::world::{World, http, node::Script};
-use futures_util::{FutureExt as _, future::join_all};
-use meshd::{
-    boot::Endpoint,
-    config, daemon,
-    fleet::{Fingerprint, Node},
-    id::{Basis, MacAddr, Timestamp},
+use crate::{
+    contract::ask::{self, Client, Firmware},
+    world::{World, http, node::Script},
 };
+use futures_util::{FutureExt as _, future::join_all};
+use meshd::daemon;
+use meshd_model::{
+    boot::Endpoint,
+    fleet::{Fingerprint, Node},
+};
+use meshd_types::{Basis, MacAddr, Timestamp};
 use std::{fs, net::Ipv4Addr};
 
 const URL: &str = "http://10.77.0.1:8080";
@@ -25,7 +27,7 @@ fn node(number: u8) -> Node {
 #[test]
 fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_whose_is_made() {
     let world = World::prepared("auto");
-    let central = daemon::build(config::load(&world.path("site.toml")).unwrap()).unwrap();
+    let central = daemon::build(meshd_config::load(&world.path("site.toml")).unwrap()).unwrap();
     let endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
     // One thread for requests and one for renders: a render done on the first would be seen below, and the second is ours to hold.
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -1,6 +1,6 @@
 //! What VFIO needs of the overlay that ships, and what the agent's program says on a machine that has it.
 
-use meshd::wire::{CHECKS, Check, DoctorReport};
+use meshd_proto::{CHECKS, Check, DoctorReport};
 use std::{
     fs,
     os::unix::fs::symlink,

@@ -1,11 +1,11 @@
 //! What must hold for any bytes from the network: one function for each parser, used by the fuzz targets (tests/fuzz) and by
 //! `make test` (tests/it/parsers.rs), so that both ask the same question. A probe panics when a promise is broken.
 
-use meshd::{
+use meshd_model::{
     boot::{Endpoint, Refusal, ScriptRequest, refusal_script},
     fleet::Sighting,
-    id::DenyList,
 };
+use meshd_types::DenyList;
 use std::net::Ipv4Addr;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };

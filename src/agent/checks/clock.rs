@@ -2,13 +2,11 @@
 
 use super::{Context, unproven, verdict};
 use crate::{
-    agent::{
-        facts::Tree,
-        files::{self, FileError},
-    },
-    id::Timestamp,
-    wire::{Check, CheckStatus},
+    files::{self, FileError},
+    system::Tree,
 };
+use meshd_proto::{Check, CheckStatus};
+use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{path::Path, time::Duration};
 

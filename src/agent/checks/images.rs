@@ -1,11 +1,9 @@
 //! Are the files that virtual machines stand on whole (IM-6)?
 
 use super::{Context, runs_machines, unproven, verdict};
-use crate::{
-    agent::vm,
-    id::Digest,
-    wire::{Check, CheckStatus},
-};
+use crate::vm;
+use meshd_proto::{Check, CheckStatus};
+use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
     fs::{self, File},

@@ -1,6 +1,6 @@
 //! What the kernel wrote to its log since it started.
 
-use super::super::facts::Tree;
+use super::super::system::Tree;
 use rustix::fs::OFlags;
 use std::{fs::OpenOptions, io::Read as _, os::unix::fs::OpenOptionsExt as _};
 

@@ -19,11 +19,10 @@ pub use self::{
     report::report,
 };
 
-use super::facts::{self, Tree};
-use crate::{
-    id::{DenyList, Timestamp},
-    wire::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts},
-};
+use super::facts;
+use super::system::{self, Tree};
+use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts};
+use meshd_types::{DenyList, Timestamp};
 use std::{fmt, path::Path};
 
 /// Below this much available memory a node is called tight, in KiB.
@@ -131,7 +130,7 @@ fn identity(context: &Context<'_>) -> Check {
 /// The node runs from memory: when that is used up, it stops.
 fn memory(context: &Context<'_>) -> Check {
     const NAME: &str = "memory";
-    let memory = facts::memory(context.tree);
+    let memory = system::memory(context.tree);
     if memory.total_kib == 0 {
         return verdict(NAME, CheckStatus::Warn, "/proc/meminfo is not readable", "is /proc mounted?");
     }

@@ -2,10 +2,8 @@
 //! beyond the node to what comes from it (DR-11)?
 
 use super::{Context, unproven, verdict};
-use crate::{
-    agent::nat::{BRIDGE, settings},
-    wire::{Check, CheckStatus},
-};
+use crate::nat::{BRIDGE, settings};
+use meshd_proto::{Check, CheckStatus};
 use std::net::SocketAddrV4;
 
 /// All of it is there and works.

@@ -1,7 +1,7 @@
 //! Does the network do what it is there for? Routes are tried, not read only.
 
 use super::{Context, unproven, verdict};
-use crate::wire::{Check, CheckStatus};
+use meshd_proto::{Check, CheckStatus};
 use std::net::Ipv4Addr;
 
 /// A default route: the gateway, and the interface it is behind.

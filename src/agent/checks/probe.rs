@@ -1,8 +1,8 @@
 //! What no file tells: it has to be tried on the running system.
 
 use super::super::{
-    facts::Tree,
     nat::{self, Settings},
+    system::Tree,
     vm::{self, Space},
 };
 use std::{

@@ -3,13 +3,12 @@
 
 use super::{ALL, CheckFn, Context, Linux, Reference, counted, verdict};
 use crate::{
-    agent::{
-        facts::{self, Tree, source},
-        vm,
-    },
-    id::Timestamp,
-    wire::{AgentConfig, BootPart, CHECKS, Check, CheckReport, CheckStatus, UnitFacts},
+    facts,
+    system::{self, Tree, source},
+    vm,
 };
+use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckReport, CheckStatus, UnitFacts};
+use meshd_types::Timestamp;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -56,7 +55,7 @@ pub fn report(
     CheckReport {
         checks,
         session: Some(boot.session),
-        kernel_boot_id: facts::kernel_boot_id(tree),
+        kernel_boot_id: system::kernel_boot_id(tree),
         asked: None,
         resources: Some(resources),
     }

@@ -2,11 +2,9 @@
 //! it knows of a daemon lies beside that, in `/run/openrc/daemons/NAME/NUMBER`.
 
 use super::{Context, verdict};
-use crate::{
-    agent::facts::Tree,
-    fail,
-    wire::{Check, CheckStatus},
-};
+use crate::system::Tree;
+use meshd_proto::{Check, CheckStatus};
+use meshd_types::fail;
 
 const STARTED: &str = "/run/openrc/started";
 const DAEMONS: &str = "/run/openrc/daemons";
@@ -77,7 +75,7 @@ fn value<'a>(daemon: &'a str, key: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::fake::Fake;
+    use crate::fake::Fake;
 
     #[test]
     fn started_service_whose_daemon_is_dead_has_crashed() {

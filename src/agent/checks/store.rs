@@ -1,10 +1,8 @@
 //! Is there room for what virtual machines write?
 
 use super::{Context, runs_machines, unproven, verdict};
-use crate::{
-    agent::vm::Space,
-    wire::{Check, CheckStatus, StoreKind},
-};
+use crate::vm::Space;
+use meshd_proto::{Check, CheckStatus, StoreKind};
 
 /// Bytes of a GB, as disks are sold.
 const GB: u64 = 1_000_000_000;

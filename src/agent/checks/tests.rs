@@ -4,11 +4,9 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{
-    agent::{nat::Settings, vm::Space},
-    id::BootSessionId,
-    wire::StoreKind,
-};
+use crate::{nat::Settings, vm::Space};
+use meshd_proto::StoreKind;
+use meshd_types::BootSessionId;
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddrV4},
@@ -101,7 +99,7 @@ fn another_identity_is_a_warning_and_an_early_clock_a_failure() {
     let (verdict, detail) = status("identity", &tree, &config(&[]), 1);
     assert!(verdict == CheckStatus::Warn && detail.contains(uuid), "{detail}");
     let ours = AgentConfig {
-        node: format!("uuid:{uuid}").parse::<crate::id::Basis>().expect("basis").node_id(),
+        node: format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id(),
         ..config(&[])
     };
     assert_eq!(status("identity", &tree, &ours, 1).0, CheckStatus::Pass);
@@ -126,7 +124,7 @@ fn a_profile_may_name_every_check_and_no_other() {
     let dir = tempfile::tempdir().expect("a folder");
     let (config, tree) = (config(&[]), Tree::new(dir.path()));
     let names: Vec<String> = run(&context(&tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
-    assert_eq!(names, crate::wire::CHECKS);
+    assert_eq!(names, meshd_proto::CHECKS);
 }
 
 #[test]
@@ -151,7 +149,7 @@ fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_m
 
 #[test]
 fn memory_that_its_own_work_takes_is_not_missing() {
-    let fake = crate::agent::fake::Fake::new("", &[]);
+    let fake = crate::fake::Fake::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
     let (boot, mut config) = (boot(), config(&[]));
     config.checks.thresholds.memory_mib = Some(2048);

@@ -1,12 +1,12 @@
 //! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
 
 use super::{
-    super::{facts, vm},
+    super::{system, vm},
     Context,
     kernel::log_line,
     runs_machines, verdict,
 };
-use crate::wire::{Check, CheckStatus, UnitState, units_ready};
+use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
 
 /// Modules without which nothing can be given, as `/sys/module` names them.
@@ -41,7 +41,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
     };
     // A profile that only keeps devices ready may leave KVM to another overlay.
     let status = if is_host { CheckStatus::Fail } else { CheckStatus::Warn };
-    let cpu = facts::cpu(tree);
+    let cpu = system::cpu(tree);
     if let Some(line) = log_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
     {
         let remedy = "switch on Intel VT-x or AMD SVM in the firmware's set-up";
@@ -80,7 +80,7 @@ pub fn iommu(context: &Context<'_>) -> Check {
     // Tables come before arguments: without them no argument helps. A firmware without ACPI has neither, and shows no folder.
     let folder = "/sys/firmware/acpi/tables";
     let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
-    let needs_argument = table.is_none_or(|table| *table == "DMAR") && facts::cpu(tree).vendor == "GenuineIntel";
+    let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
     if needs_argument && !has(&&"intel_iommu=on") {
         let remedy = "reboot the node: the boot script of a profile with vfio.devices has it";
         return fail("the kernel argument intel_iommu=on is missing".to_owned(), remedy);

@@ -1,7 +1,7 @@
 //! What the node's own work takes of its memory: a node that is filled as intended has not too little.
 
 use super::Context;
-use crate::agent::vm;
+use crate::vm;
 
 /// Bytes that virtual machines, their files in memory and tasks take now.
 pub fn memory(context: &Context<'_>) -> u64 {

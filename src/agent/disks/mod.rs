@@ -2,7 +2,6 @@
 //! its kernel name is another one after the next boot.
 //!
 //! ```text
-//! usage    mounts, swap, holders, open handles, of a disk and of everything on it
 //! content  what a disk or partition holds, by libblkid and by the bytes at its ends
 //! ```
 //! What the node stands on, what is in use, what cannot be read and what the profile marks as data is never given away; anything else is a
@@ -10,19 +9,14 @@
 //! hangs is blocked, and the others are judged as ever.
 
 mod content;
-mod usage;
 
-pub use content::is_probe;
-pub use usage::in_use;
-
-use super::{
-    facts::{Tree, source},
-    units::{function_of, functions_of_disk, held},
+use crate::system::{
+    Tree,
+    disk_use::{self, in_use},
+    functions_of_disk, holders, source,
 };
-use crate::{
-    fail,
-    wire::{DiskFacts, MAX_DEVICES},
-};
+use meshd_proto::{DiskFacts, MAX_DEVICES};
+use meshd_types::fail;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
@@ -44,8 +38,10 @@ pub fn is_still(tree: &Tree, seen: &DiskFacts) -> bool {
 /// Who uses a disk, or a part of it: mounts, swap, what it is part of, processes. `None` for an idle one.
 pub fn busy(tree: &Tree, name: &str) -> Option<String> {
     let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, why)| why);
-    let nodes: BTreeSet<String> = usage::nodes(tree, name).collect();
-    used.or_else(|| held(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}")))
+    let nodes: BTreeSet<String> = disk_use::nodes(tree, name).collect();
+    used.or_else(|| {
+        holders::of(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}"))
+    })
 }
 
 /// Whole disks, sorted by kernel name, each with what stands against giving it away. `data` are identities that the profile marks.
@@ -59,11 +55,11 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
         disks.push(found);
     }
     let used: BTreeMap<String, String> = in_use(tree).into_iter().collect();
-    let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| usage::nodes(tree, &disk.name)).collect();
-    let open = held(tree, &nodes);
+    let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| disk_use::nodes(tree, &disk.name)).collect();
+    let open = holders::of(tree, &nodes);
     let twins = twins(&disks);
     for disk in &mut disks {
-        let open = usage::nodes(tree, &disk.name).find_map(|node| {
+        let open = disk_use::nodes(tree, &disk.name).find_map(|node| {
             let holder = open.get(&node)?;
             Some(format!("{node} is open in {holder}"))
         });
@@ -101,7 +97,7 @@ fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Res
 /// What is on a disk and on its partitions.
 fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
-    for node in usage::nodes(tree, name) {
+    for node in disk_use::nodes(tree, name) {
         let of = node.trim_start_matches("/dev/");
         let held = if of == name { content::of_disk(tree, &node)? } else { content::of_partition(tree, &node) };
         found.extend(held.into_iter().map(|what| format!("{what} on {of}")));
@@ -169,17 +165,6 @@ fn disk(tree: &Tree, name: String) -> DiskFacts {
         blocked: None,
         name,
     }
-}
-
-/// The PCI functions that a device of sysfs hangs below, the outermost first.
-pub(super) fn way(tree: &Tree, path: &str) -> Vec<String> {
-    let real = tree.real(path).unwrap_or_default();
-    real.split('/').filter(|part| part.contains(':')).map(str::to_owned).collect()
-}
-
-/// The function of a network or fabric device.
-pub(super) fn function(tree: &Tree, path: &str) -> Option<String> {
-    function_of(tree, path)
 }
 
 #[cfg(test)]

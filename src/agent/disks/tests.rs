@@ -1,7 +1,7 @@
 //! Which disks may be given away, on made-up machines and on real loop devices' kin.
 
 use super::*;
-use crate::agent::fake::{Fake, Loop};
+use crate::fake::{Fake, Loop};
 
 /// A disk behind an NVMe controller on NUMA node 1, with a partition.
 fn machine() -> Fake {
@@ -125,11 +125,11 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
     assert_eq!(used(), None);
     assert_eq!(content::of_disk(&tree, &real.device), Ok(vec!["ext4 file system".to_owned()]));
     let open = std::fs::File::open(&real.device).expect("opened");
-    assert!(held(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
+    assert!(holders::of(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
     drop(open);
     // A child of another test may have it for the moment before it becomes a program of its own.
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while held(&tree, &nodes).contains_key(&real.device) {
+    while holders::of(&tree, &nodes).contains_key(&real.device) {
         assert!(std::time::Instant::now() < patience, "still open");
         std::thread::yield_now();
     }
@@ -159,7 +159,7 @@ fn disk_that_hangs_is_blocked_and_the_others_are_judged() {
     let fake = machine();
     fake.file("sys/block/sdb/size", "2048");
     fake.file("sys/block/sdb/wwid", "naa.1");
-    crate::agent::fake::run("mkfifo", &[fake.tree.path("/dev/sdb").to_str().expect("a plain path")]);
+    crate::fake::run("mkfifo", &[fake.tree.path("/dev/sdb").to_str().expect("a plain path")]);
     let (sender, found) = std::sync::mpsc::channel();
     let tree = fake.tree.clone();
     std::thread::spawn(move || sender.send(survey(&tree, &[])));

@@ -1,16 +1,15 @@
 //! Calls to the central node, one at a time: what they bring comes back as an event.
 
-use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT};
+use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, edge::source};
 use crate::{
-    agent::{
-        call::{self, CallError},
-        facts,
-        keys::KeyError,
-        machine::Event,
-    },
-    wire::{self, EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest},
+    call::{self, CallError},
+    facts, files,
+    keys::KeyError,
+    machine::Event,
 };
 use futures_util::SinkExt as _;
+use meshd_proto::{EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest};
+use meshd_types::Secret;
 use serde::Serialize;
 use std::future::Future;
 use tokio::{
@@ -24,14 +23,30 @@ impl Driver {
         let Some(token) = self.boot.token.clone() else {
             return self.events.push_back(Event::Refused("there is no token".into()));
         };
-        let (version, node, session) = (wire::VERSION, self.config.node, self.boot.session);
+        let (version, node, session) = (meshd_proto::VERSION, self.config.node, self.boot.session);
         let request = self.keys.request().map(|csr_pem| EnrolRequest { version, node, session, token, csr_pem });
-        self.certify(wire::ENROL_PATH, request);
+        self.certify(meshd_proto::ENROL_PATH, request);
+    }
+
+    /// Keeps the token of this boot, also for an agent that starts anew.
+    pub(super) fn keep_token(&mut self, token: Secret<String>) {
+        self.boot.token = Some(token);
+        if let Err(error) = files::keep_boot(&self.options.boot_file, &self.boot) {
+            tracing::error!(%error, cause = source(&error), "a restart of the agent will not know the new token");
+        }
+    }
+
+    /// Removes the token that was used.
+    pub(super) fn forget_token(&mut self) {
+        if let Err(error) = files::forget_token(&self.options.boot_file, &self.boot) {
+            tracing::error!(%error, cause = source(&error), "the used token stays in its file");
+        }
+        self.boot.token = None;
     }
 
     pub(super) fn renew(&mut self) {
-        let request = self.keys.request().map(|csr_pem| RenewRequest { version: wire::VERSION, csr_pem });
-        self.certify(wire::RENEW_PATH, request);
+        let request = self.keys.request().map(|csr_pem| RenewRequest { version: meshd_proto::VERSION, csr_pem });
+        self.certify(meshd_proto::RENEW_PATH, request);
     }
 
     fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
@@ -48,7 +63,7 @@ impl Driver {
         let (config, tls) = (self.config.clone(), self.keys.tls());
         self.call(async move {
             let tls = tls.map_err(|error| CallError::Refused(error.to_string()))?;
-            Ok(Done::Open(Box::new(call::open(&config, tls, wire::LINK_PATH).await?), Kind::Link))
+            Ok(Done::Open(Box::new(call::open(&config, tls, meshd_proto::LINK_PATH).await?), Kind::Link))
         });
     }
 
@@ -62,10 +77,10 @@ impl Driver {
             let (own, part) = (config.clone(), boot.clone());
             let facts =
                 spawn_blocking(move || facts::collect(&tree, &vms, Some(&own), Some(&part))).await.unwrap_or_default();
-            let (version, node, session) = (wire::VERSION, config.node, boot.session);
+            let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
             let hello = PendingHello { version, node, session, csr_pem, facts };
             let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;
-            let mut socket = call::open(&config, tls, wire::PENDING_PATH).await?;
+            let mut socket = call::open(&config, tls, meshd_proto::PENDING_PATH).await?;
             let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
             match sent {
                 Ok(Ok(())) => Ok(Done::Open(Box::new(socket), Kind::Pending)),
@@ -97,7 +112,7 @@ impl Driver {
     pub(super) async fn hello(&mut self, facts: Facts) {
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);
-        let hello = Hello { version: wire::VERSION, node, session, facts };
+        let hello = Hello { version: meshd_proto::VERSION, node, session, facts };
         self.say(&FromAgent::Hello(Box::new(hello))).await;
         self.lead_the_way();
     }

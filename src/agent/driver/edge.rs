@@ -2,14 +2,12 @@
 
 use super::Options;
 use crate::{
-    agent::{
-        files::{self, FileError},
-        machine::Event,
-        tasks::MAX_REMEMBERED,
-    },
-    id::Timestamp,
-    wire::{CheckStatus, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome},
+    files::{self, FileError},
+    machine::Event,
+    tasks::MAX_REMEMBERED,
 };
+use meshd_proto::{CheckStatus, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome};
+use meshd_types::Timestamp;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     collections::BTreeMap,

@@ -9,17 +9,17 @@ use self::apart::Apart;
 use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
 use super::{
     call::{self, Read, Socket},
-    checks,
-    facts::{self, Tree},
+    checks, facts,
     files::{self, FileError},
     job::Jobs,
     keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     nat,
+    system::Tree,
     vm::{self, Desk, Doctor, Places, Way},
 };
-use crate::wire::{self, AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
 use futures_util::{SinkExt as _, StreamExt as _};
+use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
 use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
 use tokio::{
     task::JoinSet,
@@ -36,9 +36,9 @@ const FACTS_PATIENCE: Duration = Duration::from_secs(8);
 /// Where the agent finds its things.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Public configuration, normally [`wire::AGENT_CONFIG_FILE`].
+    /// Public configuration, normally [`meshd_proto::AGENT_CONFIG_FILE`].
     pub config: PathBuf,
-    /// Part of this boot, normally [`wire::BOOT_FILE`].
+    /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
     pub boot_file: PathBuf,
     /// A ticket for a machine that is not netbooted. What it says is taken into the state folder, in place of `config` and
     /// `boot_file`; once it is there the ticket is not needed any more.
@@ -269,12 +269,7 @@ impl Driver {
                 self.call = JoinSet::new();
                 self.hang_up().await;
             }
-            Action::ForgetToken => {
-                if let Err(error) = files::forget_token(&self.options.boot_file, &self.boot) {
-                    tracing::error!(%error, cause = source(&error), "the used token stays in its file");
-                }
-                self.boot.token = None;
-            }
+            Action::ForgetToken => self.forget_token(),
             Action::Keep(response) => {
                 let life = Life::of(&response, wall());
                 let kept = self.keys.keep(&response, life);
@@ -284,12 +279,7 @@ impl Driver {
                 let kept = self.keys.trust(&roots_pem);
                 self.kept(kept, "the new roots are not kept");
             }
-            Action::KeepToken(token) => {
-                self.boot.token = Some(token);
-                if let Err(error) = files::keep_boot(&self.options.boot_file, &self.boot) {
-                    tracing::error!(%error, cause = source(&error), "a restart of the agent will not know the new token");
-                }
-            }
+            Action::KeepToken(token) => self.keep_token(token),
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => self.greet(),
             Action::Heartbeat => {
@@ -302,7 +292,7 @@ impl Driver {
                 self.outcomes.write_down(&message);
                 self.say(&message).await;
                 if let FromAgent::Checks(report) = &message {
-                    let (failures, warnings) = wire::tally(&report.checks);
+                    let (failures, warnings) = meshd_proto::tally(&report.checks);
                     tracing::info!(failures, warnings, "the checks are told");
                 }
             }
@@ -341,7 +331,7 @@ impl Driver {
 
     /// The central node says what time it is whenever a link begins.
     fn set_clock(&mut self, event: &Event) {
-        let Event::Heard(FromCentral::Welcome(wire::Welcome { now: Some(central), .. })) = event else { return };
+        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else { return };
         let clock = checks::Reference::new(&self.tree, *central);
         self.clock = Some(clock);
         if let Err(error) = clock.keep(&self.options.state_dir) {

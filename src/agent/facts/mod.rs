@@ -1,23 +1,13 @@
 //! What this machine is, read from sysfs and procfs below a root. No external program, no root rights but for the serials,
 //! and total: a machine that shows nothing gives empty facts.
 
-mod addresses;
-mod devices;
-mod machine;
-pub mod source;
-mod tree;
-
-pub use tree::Tree;
-
-pub(super) use addresses::{by_interface, local_addresses};
-pub(super) use devices::{all_pci, nics};
-pub(super) use machine::{cpu, kernel_boot_id, memory, memory_field};
-
-use super::{disks, slots, units, version, vm};
-use crate::{
-    id::Hardware,
-    wire::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions},
+use super::{
+    disks, slots,
+    system::{self, Tree, source},
+    units, version, vm,
 };
+use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions};
+use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
 
 /// Everything that a node reports at connection; `vms` is the folder of virtual machines. Each source has a deadline: one that does not
@@ -35,8 +25,11 @@ pub fn collect_again(
     last: &Facts,
 ) -> Facts {
     let deadline = Instant::now() + source::DEADLINE;
-    let base = source::read(tree, "machine", |tree| (machine::system(tree), machine::cpu(tree), machine::memory(tree)));
-    let (pci, nics) = (source::read(tree, "pci", devices::pci), source::read(tree, "nics", devices::nics));
+    let base = source::read(tree, "machine", |tree| {
+        (system::machine::system(tree), system::machine::cpu(tree), system::machine::memory(tree))
+    });
+    let (pci, nics) =
+        (source::read(tree, "pci", system::devices::pci), source::read(tree, "nics", system::devices::nics));
     let before = Resources {
         units: last.units.clone(),
         store: last.store,
@@ -46,10 +39,9 @@ pub fn collect_again(
     let Resources { units, disks, slots, store, hosting } = config
         .map(|config| resources_again(tree, vms, config, before))
         .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
-    let (system, cpu, memory) =
-        told(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
+    let (own, cpu, memory) = told(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
     Facts {
-        system,
+        system: own,
         cpu,
         memory,
         pci: told(pci.by(deadline), || last.pci.clone()),
@@ -62,7 +54,7 @@ pub fn collect_again(
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
-            os: machine::os(tree),
+            os: system::machine::os(tree),
             session: boot.map(|boot| boot.session),
             generation: boot.map(|boot| boot.generation.clone()).unwrap_or_default(),
             profile: config.map(|config| config.profile.clone()).unwrap_or_default(),
@@ -101,13 +93,13 @@ fn told<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
 
 /// What the node ID is derived from, as this machine sees itself.
 pub fn hardware(tree: &Tree) -> Hardware {
-    let system = machine::system(tree);
+    let own = system::machine::system(tree);
     Hardware {
-        uuid: system.uuid,
-        manufacturer: system.manufacturer,
-        product: system.product,
-        serial: system.serial,
-        macs: devices::nics(tree).into_iter().filter_map(|nic| nic.mac).collect(),
+        uuid: own.uuid,
+        manufacturer: own.manufacturer,
+        product: own.product,
+        serial: own.serial,
+        macs: system::devices::nics(tree).into_iter().filter_map(|nic| nic.mac).collect(),
     }
 }
 
@@ -115,8 +107,8 @@ pub fn hardware(tree: &Tree) -> Hardware {
 pub fn heartbeat(tree: &Tree) -> Heartbeat {
     let storage = rustix::fs::statvfs(tree.path("/")).ok();
     Heartbeat {
-        uptime_s: machine::uptime(tree),
-        memory_available_kib: machine::memory(tree).available_kib,
+        uptime_s: system::machine::uptime(tree),
+        memory_available_kib: system::machine::memory(tree).available_kib,
         storage_free_bytes: storage.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
         workloads: 0,
     }

@@ -1,7 +1,7 @@
 //! Facts out of made-up trees: what is found, what is left out, and that nothing makes it fail.
 
 use super::*;
-use crate::wire::MAX_DEVICES;
+use meshd_proto::MAX_DEVICES;
 use proptest::prelude::*;
 use std::{fs, net::IpAddr, os::unix::fs::symlink, path::Path};
 
@@ -152,7 +152,7 @@ fn a_tree_of_thousands_is_bounded_and_an_empty_one_gives_empty_facts() {
 fn this_very_machine_can_be_read() {
     let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None);
     assert!(facts.cpu.threads > 0 && facts.memory.total_kib > 0);
-    assert!(serde_json::to_string(&facts).expect("plain").len() < crate::wire::MAX_MESSAGE);
+    assert!(serde_json::to_string(&facts).expect("plain").len() < meshd_proto::MAX_MESSAGE);
 }
 
 proptest! {

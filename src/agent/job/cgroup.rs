@@ -3,11 +3,8 @@
 //! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
 //! promise that a job is gone, so it runs none.
 
-use crate::{
-    agent::facts::{self, Tree},
-    fail,
-    id::{JobId, NodeId},
-};
+use crate::system::{self, Tree};
+use meshd_types::{JobId, NodeId, fail};
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
@@ -109,7 +106,7 @@ fn put(file: &Path, value: &str) -> Result<(), String> {
 
 /// Memory of this machine, in bytes.
 fn memory_bytes() -> u64 {
-    facts::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024)
+    system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024)
 }
 
 /// The group of one job.

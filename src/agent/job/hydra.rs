@@ -7,7 +7,7 @@
 //! ```
 //! (seen with MPICH 4.0.2; there is a blank at the end of each line)
 
-use crate::wire::job::{HydraLaunch, HydraLaunchError};
+use meshd_proto::job::{HydraLaunch, HydraLaunchError};
 use std::collections::BTreeMap;
 
 /// The last line of it.

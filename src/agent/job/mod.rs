@@ -22,10 +22,10 @@ mod view;
 mod work;
 
 use self::{cgroup::Cgroups, pump::Kept, work::Work};
-use crate::id::{JobId, NodeId};
-use crate::wire::job::{
+use meshd_proto::job::{
     JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
 };
+use meshd_types::{JobId, NodeId};
 use std::{
     collections::{BTreeMap, VecDeque},
     fs,
@@ -48,7 +48,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a job's task says.
 #[derive(Debug)]
-pub(in crate::agent) enum Word {
+pub(crate) enum Word {
     State(JobId, JobNodeState),
     Output(Output),
     Released(JobId),

@@ -2,8 +2,8 @@
 //! waits; nothing is thrown away here, and nothing grows.
 
 use super::Word;
-use crate::id::JobId;
-use crate::wire::job::{MAX_PIECE, Output, Piece, Stream};
+use meshd_proto::job::{MAX_PIECE, Output, Piece, Stream};
+use meshd_types::JobId;
 use std::{collections::BTreeMap, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},

@@ -9,10 +9,8 @@
 //!     tmp, var-tmp  /tmp, /var/tmp
 //! ```
 
-use crate::{
-    agent::facts::{self, Tree},
-    fail,
-};
+use crate::system::{self, Tree};
+use meshd_types::fail;
 use rustix::{
     fs::{Gid, Uid},
     io::Errno,
@@ -66,7 +64,7 @@ impl Storage {
     pub fn make(&self, uid: u32) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
         if fail::defends("task-storage") {
-            let bytes = facts::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
+            let bytes = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
             let options = format!("mode=0755,size={}", if bytes == 0 { UNKNOWN } else { bytes });
             let options = CString::new(options).map_err(io::Error::other)?;
             mount(
@@ -128,7 +126,7 @@ mod tests {
         let device = |path: &Path| fs::metadata(path).expect("there").dev();
         assert_ne!(device(&storage.work()), device(dir.path()), "it shares no file system with its surroundings");
         let space = rustix::fs::statvfs(storage.work()).expect("told");
-        let memory = facts::memory(&Tree::new(Path::new("/"))).total_kib * 1024;
+        let memory = system::memory(&Tree::new(Path::new("/"))).total_kib * 1024;
         assert!(space.f_blocks * space.f_frsize <= memory / SHARE);
         fs::write(storage.work().join("left"), "x").expect("written");
         storage.remove().expect("removed");

@@ -9,8 +9,8 @@ use super::{
     storage::Storage,
     view,
 };
-use crate::id::JobId;
-use crate::wire::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv};
+use meshd_proto::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv};
+use meshd_types::JobId;
 use std::{
     io::{self, PipeReader, PipeWriter},
     net::{Ipv4Addr, SocketAddrV4},

@@ -1,10 +1,8 @@
 //! The standing link, as the machine sees it: what is due next.
 
 use super::{Action, Life, Now, runs::Runs};
-use crate::{
-    id::Timestamp,
-    wire::{CheckStatus, Resources},
-};
+use meshd_proto::{CheckStatus, Resources};
+use meshd_types::Timestamp;
 use std::time::Duration;
 
 /// How long a renewal over the link may take before it is asked for again.

@@ -29,13 +29,10 @@ pub use words::{Action, Event, Life, Now};
 
 use self::{linked::Linked, runs::Runs};
 use super::tasks::Tasks;
-use crate::{
-    id::NodeId,
-    wire::{
-        self, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome,
-        Welcome,
-    },
+use meshd_proto::{
+    CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
 };
+use meshd_types::NodeId;
 use std::time::Duration;
 
 /// First pause before another try.
@@ -339,7 +336,7 @@ impl Machine {
     }
 
     fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
-        if !wire::speaks(welcome.version) {
+        if !meshd_proto::speaks(welcome.version) {
             return self.wait(now, random, Some(REJECTED_RETRY));
         }
         self.attempts = 0;

@@ -1,11 +1,9 @@
 //! The machine: the order of the start, the pauses, the heartbeats, the tasks; and no sequence of events breaks a promise.
 
 use super::*;
-use crate::{
-    agent::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE},
-    id::{Secret, Timestamp},
-    wire::{Check, Task, TaskAction, TaskId, TaskOutcome},
-};
+use crate::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE};
+use meshd_proto::{Check, Task, TaskAction, TaskId, TaskOutcome};
+use meshd_types::{Secret, Timestamp};
 use proptest::prelude::*;
 
 const HEARTBEAT_S: u32 = 30;
@@ -28,7 +26,7 @@ fn life(seconds: u64) -> Life {
 }
 
 fn welcome() -> Event {
-    Event::Heard(FromCentral::Welcome(Welcome { version: wire::VERSION, heartbeat_s: HEARTBEAT_S, now: None }))
+    Event::Heard(FromCentral::Welcome(Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now: None }))
 }
 
 fn task(id: u64, node: NodeId, expires: u64) -> Task {
@@ -272,7 +270,7 @@ fn a_task_is_judged_by_the_central_nodes_clock() {
     machine.on(at(0), 0, Event::Timer);
     machine.on(at(0), 0, Event::Connected);
     let now = Some(Timestamp::from_millis(0));
-    let welcome = Welcome { version: wire::VERSION, heartbeat_s: HEARTBEAT_S, now };
+    let welcome = Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now };
     machine.on(at(0), 0, Event::Heard(FromCentral::Welcome(welcome)));
     let expires_at = Timestamp::from_millis(10_000);
     let early = Task { expires_at, ..task(1, node(), 0) };

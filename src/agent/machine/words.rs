@@ -1,13 +1,11 @@
 //! The machine's words: what can happen, and what it can ask for.
 
-use crate::{
-    id::{Secret, Timestamp},
-    wire::{
-        CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
-        job::{JobNews, JobOrder, OutputKept},
-        vm::{ConsoleOrder, VmNews, VmOrder},
-    },
+use meshd_proto::{
+    CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
+    job::{JobNews, JobOrder, OutputKept},
+    vm::{ConsoleOrder, VmNews, VmOrder},
 };
+use meshd_types::{Secret, Timestamp};
 use std::time::Duration;
 
 /// The two clocks of one moment.

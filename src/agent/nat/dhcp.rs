@@ -1,7 +1,7 @@
 //! The DHCP that virtual machines of the private network are answered by (RFC 2131): each MAC address has one address, and who has none is
 //! not answered. Pure: a packet in, a packet out.
 
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},

@@ -1,7 +1,7 @@
 //! What of the private network is there, and what is missing.
 
 use super::{BRIDGE, Subnet, filter, subnet::routes};
-use crate::agent::facts::{self, Tree};
+use crate::system::{self, Tree};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -63,7 +63,7 @@ pub fn choose(tree: &Tree, settings: &Settings) -> Option<Subnet> {
 }
 
 fn own(tree: &Tree) -> Option<Ipv4Addr> {
-    let addresses = facts::by_interface(tree).remove(BRIDGE)?;
+    let addresses = system::by_interface(tree).remove(BRIDGE)?;
     addresses.into_iter().find_map(|address| match address {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
@@ -114,7 +114,7 @@ impl Missing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::fake::Fake;
+    use crate::fake::Fake;
 
     fn settings_of(enabled: bool) -> Fake {
         let fake = Fake::new("", &[]);

@@ -14,11 +14,8 @@ use super::{
         text,
     },
 };
-use crate::{
-    agent::facts::{self, Tree},
-    fail,
-    id::{Digest, MacAddr},
-};
+use crate::system::{self, Tree};
+use meshd_types::{Digest, MacAddr, fail};
 use std::{io, net::Ipv4Addr};
 
 /// Name of both tables.
@@ -276,7 +273,7 @@ pub fn surroundings(tree: &Tree, users: (u32, u32)) -> Surroundings {
     let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
     let dns: Vec<Ipv4Addr> = super::keeper::name_servers(&resolver);
     let gateway = super::settings(tree).and_then(|settings| super::choose(tree, &settings)).map(Subnet::gateway);
-    let mut hosts: Vec<Ipv4Addr> = facts::local_addresses(tree);
+    let mut hosts: Vec<Ipv4Addr> = system::local_addresses(tree);
     hosts.extend(central(tree));
     hosts.sort_unstable();
     hosts.dedup();

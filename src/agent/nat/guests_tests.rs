@@ -1,7 +1,7 @@
 //! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach on a real kernel.
 
 use super::*;
-use crate::agent::fake::Fake;
+use crate::fake::Fake;
 use std::{
     process::{Child, Command},
     time::{Duration, Instant},
@@ -49,7 +49,7 @@ fn inside(test: &str) -> bool {
         return true;
     }
     let own = std::env::current_exe().expect("this program");
-    let name = format!("agent::nat::guests::tests::{test}");
+    let name = format!("nat::guests::tests::{test}");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--"]).arg(own).args([&name, "--exact", "--nocapture", "--test-threads=1"]);
     let ran = command.env(INSIDE, "1").output().expect("unshare runs");

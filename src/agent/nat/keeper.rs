@@ -7,7 +7,9 @@ use super::{
     drift::{self, Seen},
     filter, settings,
 };
-use crate::{agent::facts::Tree, id::MacAddr, wire::vm::Nic};
+use crate::system::Tree;
+use meshd_proto::vm::Nic;
+use meshd_types::MacAddr;
 use std::{collections::BTreeMap, io, net::Ipv4Addr, path::PathBuf, process::Stdio, time::Duration};
 use tokio::{
     net::UdpSocket,

@@ -26,8 +26,8 @@ pub use keeper::Keeper;
 pub use subnet::Subnet;
 
 use self::drift::Seen;
-use super::facts::Tree;
-use crate::id::MacAddr;
+use super::system::Tree;
+use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Whom the doctor asks DHCP as: a MAC address of no machine (locally administered), which gets the node's own address.
@@ -35,7 +35,7 @@ pub const PROBE: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x01]);
 /// The bridge's own, fixed: without, it would be that of a port, and change with the machines that come and go.
 const BRIDGE_MAC: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x02]);
 /// Name of the bridge, which a specification writes as `bridge`.
-pub const BRIDGE: &str = crate::wire::vm::PRIVATE_BRIDGE;
+pub const BRIDGE: &str = meshd_proto::vm::PRIVATE_BRIDGE;
 
 /// Tries the private network: looks at all of it, asks its DHCP, and calls `central` with an address that it must not show beyond the
 /// node. Gives the node's address in it.

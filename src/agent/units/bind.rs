@@ -1,11 +1,9 @@
 //! Gives units to vfio-pci through `driver_override`: a function is named, never an ID that another card may share.
 
 use super::{RECORD, System, judge::DRIVER, survey, take::FOLDER};
-use crate::{
-    agent::facts::Tree,
-    id::VfioSelector,
-    wire::{PciFacts, UnitFacts, UnitState},
-};
+use crate::system::Tree;
+use meshd_proto::{PciFacts, UnitFacts, UnitState};
+use meshd_types::VfioSelector;
 use std::{fmt, fs, io};
 
 /// One unit after `vfio bind`.

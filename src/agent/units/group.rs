@@ -1,9 +1,7 @@
 //! Which functions belong together: an IOMMU group without its bridges. Pure.
 
-use crate::{
-    id::{PciName, VfioSelector},
-    wire::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind, UnitState},
-};
+use meshd_proto::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind, UnitState};
+use meshd_types::{PciName, VfioSelector};
 use std::collections::BTreeMap;
 
 /// Classes of bridges: to the host, ISA, PCI, and PCI half-transparent. Their drivers do no DMA for anyone, so the kernel

@@ -1,10 +1,7 @@
 //! What the node itself stands on: taking such a function away would take the node away.
 
-use super::super::{
-    disks,
-    facts::{self, Tree},
-};
-use crate::id::MacAddr;
+use crate::system::{Tree, by_interface, disk_use, function_of, functions_of_disk, nics};
+use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -24,7 +21,7 @@ pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
     for (interface, why) in interfaces(tree) {
         add(function_of(tree, &format!("/sys/class/net/{interface}/device")), why);
     }
-    for (disk, why) in disks::in_use(tree) {
+    for (disk, why) in disk_use::in_use(tree) {
         for function in functions_of_disk(tree, &disk) {
             add(Some(function), why.clone());
         }
@@ -36,20 +33,6 @@ pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
     found
 }
 
-/// The function that a device of sysfs belongs to: the last PCI address on its real path; those before it are bridges.
-pub fn function_of(tree: &Tree, path: &str) -> Option<String> {
-    let real = tree.real(path)?;
-    real.rsplit('/').find(|part| is_address(part)).map(str::to_owned)
-}
-
-/// `0000:01:00.0`; the domain has more digits behind some bridges.
-fn is_address(part: &str) -> bool {
-    let fields: Vec<&str> = part.split([':', '.']).collect();
-    let hex = |field: &str, digits: usize| field.len() == digits && field.bytes().all(|c| c.is_ascii_hexdigit());
-    matches!(fields.as_slice(), [domain, bus, device, function]
-        if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
-}
-
 fn plain(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && !name.starts_with('.')
 }
@@ -58,14 +41,14 @@ fn plain(name: &str) -> bool {
 fn interfaces(tree: &Tree) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Some(mac) = boot_mac(tree) {
-        let boot = facts::nics(tree).into_iter().filter(|nic| nic.mac == Some(mac));
+        let boot = nics(tree).into_iter().filter(|nic| nic.mac == Some(mac));
         found.extend(boot.map(|nic| (nic.name, "is the NIC that the node booted from".to_owned())));
     }
     let mut top: Vec<(String, String)> = Vec::new();
     for interface in default_routes(tree) {
         top.push((interface.clone(), format!("carries the default route ({interface})")));
     }
-    for (interface, addresses) in facts::by_interface(tree) {
+    for (interface, addresses) in by_interface(tree) {
         if let Some(address) = addresses.iter().find(|address| is_given(address)) {
             top.push((interface.clone(), format!("has the address {address} ({interface})")));
         }
@@ -118,19 +101,4 @@ fn default_routes(tree: &Tree) -> BTreeSet<String> {
         fields.next_back().filter(|interface| default && *interface != "lo").map(str::to_owned)
     });
     v4.chain(v6).filter(|name| plain(name)).collect()
-}
-
-/// One, or several where an NVMe disk has more than one path: the disk itself is no device of a controller then.
-pub fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
-    let path = format!("/sys/block/{disk}");
-    if let Some(function) = function_of(tree, &path) {
-        return vec![function];
-    }
-    let Some((subsystem, _)) =
-        tree.real(&path).and_then(|real| real.rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())))
-    else {
-        return Vec::new();
-    };
-    let controllers = tree.list(&subsystem).into_iter().filter(|name| name.starts_with("nvme"));
-    controllers.filter_map(|name| function_of(tree, &format!("{subsystem}/{name}"))).collect()
 }

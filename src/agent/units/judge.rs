@@ -2,11 +2,11 @@
 //! in conflict, unbound; and ready only if a container takes the group.
 
 use super::{
-    super::facts::Tree,
-    holders, host,
+    host,
     take::{Refusal, System},
 };
-use crate::wire::{PciFacts, UnitFacts, UnitState};
+use crate::system::{Tree, holders};
+use meshd_proto::{PciFacts, UnitFacts, UnitState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The driver that a unit belongs to.

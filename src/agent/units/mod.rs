@@ -12,22 +12,18 @@
 
 mod bind;
 mod group;
-mod holders;
 mod host;
 mod judge;
 mod take;
 
 pub use bind::{Bound, bind};
-pub(super) use holders::of as held;
-pub(super) use host::{function_of, functions_of_disk, needs as needed_functions};
+pub(super) use host::needs as needed_functions;
 pub(super) use take::hold;
 pub use take::{Linux, Refusal, System};
 
-use super::facts::{self, Tree};
-use crate::{
-    id::VfioSelector,
-    wire::{MAX_UNITS, PciFacts, UnitFacts, UnitState},
-};
+use crate::system::{Tree, all_pci};
+use meshd_proto::{MAX_UNITS, PciFacts, UnitFacts, UnitState};
+use meshd_types::VfioSelector;
 use std::collections::BTreeSet;
 
 /// The units of this boot as `vfio bind` found them: what is not there any more has fallen off the bus.
@@ -38,7 +34,7 @@ pub fn survey(tree: &Tree, selectors: &[VfioSelector], system: &dyn System) -> V
     if selectors.is_empty() {
         return Vec::new();
     }
-    let functions = facts::all_pci(tree);
+    let functions = all_pci(tree);
     let mut units = group::units(&functions, selectors);
     lost(&mut units, &functions, &recorded(tree));
     named(&mut units, &functions, selectors);

@@ -1,6 +1,6 @@
 //! The two things that no file tells: what the kernel answers when a group is taken, and what it does when sysfs is written to.
 
-use super::super::facts::Tree;
+use super::super::system::Tree;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,

@@ -13,10 +13,8 @@ use super::{
     plan::{Accel, Plan, PlannedVolume},
     qmp::VOLUME_NODE,
 };
-use crate::{
-    fail,
-    wire::vm::{CpuModel, MachineType, Nic, VmSpec},
-};
+use meshd_proto::vm::{CpuModel, MachineType, Nic, VmSpec};
+use meshd_types::fail;
 use std::path::Path;
 
 /// First slot of root ports; those before it are for devices that QEMU places itself.
@@ -33,7 +31,7 @@ fn escaped(path: &Path) -> String {
 
 /// The name of a card's port on its bridge: of this machine alone, and within 15 bytes.
 pub fn tap(spec: &VmSpec, index: usize) -> String {
-    let uuid = crate::id::Digest::of(&spec.uuid.0).to_string();
+    let uuid = meshd_types::Digest::of(&spec.uuid.0).to_string();
     format!("vm{}n{index}", &uuid[..10])
 }
 

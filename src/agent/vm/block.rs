@@ -1,10 +1,8 @@
 //! A disk that is held alone: no mount, no part of anything else, nobody else who wants it alone (open(2), O_EXCL on a block device). What is
 //! held is the disk that was meant, whatever it is called by now.
 
-use crate::{
-    agent::{disks, facts::Tree},
-    wire::DiskFacts,
-};
+use crate::{disks, system::Tree};
+use meshd_proto::DiskFacts;
 use rustix::{
     fs::{Advice, FallocateFlags, FileType, OFlags, fadvise, fallocate, fstat, major, minor},
     io::Errno,

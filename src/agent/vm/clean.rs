@@ -1,10 +1,8 @@
 //! Is what a machine had free again? Asked before it is called released: what is not would be given to the next. Pure.
 
 use super::host::Host;
-use crate::{
-    id::PciAddress,
-    wire::{UnitFacts, UnitState, vm::VmSpec},
-};
+use meshd_proto::{UnitFacts, UnitState, vm::VmSpec};
+use meshd_types::PciAddress;
 
 /// What of the machine's units and disks cannot be given away, and why; `None` where all of it can.
 pub fn unclean(spec: &VmSpec, host: &Host) -> Option<String> {
@@ -28,7 +26,8 @@ pub fn unclean(spec: &VmSpec, host: &Host) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{agent::vm::host::HostDisk, wire::PciFacts};
+    use crate::vm::host::HostDisk;
+    use meshd_proto::PciFacts;
 
     #[test]
     fn a_unit_that_is_not_ready_or_gone_and_a_disk_that_is_open_are_told() {

@@ -13,16 +13,14 @@ use super::{
     volumes::Volumes,
     waiting::{Run, Waiting},
 };
-use crate::{
-    id::{Digest, SystemUuid},
-    wire::{
-        AgentConfig,
-        vm::{
-            ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmNews, VmOrder, VmRefusal, VmReport, VmSpec,
-            VmState, VmWant,
-        },
+use meshd_proto::{
+    AgentConfig,
+    vm::{
+        ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmNews, VmOrder, VmRefusal, VmReport, VmSpec, VmState,
+        VmWant,
     },
 };
+use meshd_types::{Digest, SystemUuid};
 use rustls::ClientConfig;
 use std::{
     collections::{BTreeMap, BTreeSet},

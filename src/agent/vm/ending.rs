@@ -4,7 +4,7 @@ use super::{
     machine::{Event, Leaving},
     qmp::{DiskError, Pause},
 };
-use crate::wire::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};
 
 /// From what QEMU said, if it did, and how its process ended.
 pub fn crash(leaving: Option<Leaving>, how: &str, log: Vec<String>) -> VmFailure {

@@ -1,6 +1,6 @@
 //! What happens to a virtual machine, what is to be done, and what of it is remembered: the words of [`super::machine`].
 
-use crate::wire::vm::VmFailure;
+use meshd_proto::vm::VmFailure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

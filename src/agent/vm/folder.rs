@@ -9,7 +9,8 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use super::confine::users::USERS;
-use crate::{id::SystemUuid, wire::vm::MAX_FAILURE_LINES};
+use meshd_proto::vm::MAX_FAILURE_LINES;
+use meshd_types::SystemUuid;
 
 /// Longest path of a Unix socket (unix(7)), in bytes.
 const MAX_SOCKET_PATH: usize = 107;

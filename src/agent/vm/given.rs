@@ -1,9 +1,7 @@
 //! Addresses that the private network of this node gave to cards: which are a machine's, and which it cannot have. Pure.
 
-use crate::{
-    id::MacAddr,
-    wire::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec},
-};
+use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec};
+use meshd_types::MacAddr;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// By card.

@@ -4,8 +4,8 @@
 use super::{
     super::{
         disks,
-        facts::{self, Tree},
         nat::{self, Subnet},
+        system::{self, Tree},
         units,
     },
     argv::VHOST,
@@ -14,13 +14,11 @@ use super::{
     models::Models,
     room,
 };
-use crate::{
-    id::{Digest, VfioSelector},
-    wire::{
-        Check, StoreKind, UnitFacts,
-        vm::{SlotDisk, VmSpec, qcow2},
-    },
+use meshd_proto::{
+    Check, StoreKind, UnitFacts,
+    vm::{SlotDisk, VmSpec, qcow2},
 };
+use meshd_types::{Digest, VfioSelector};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -214,7 +212,7 @@ pub fn survey(places: &Places, spec: &VmSpec) -> Host {
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
         unconfined: programs.qemu.as_ref().and_then(|qemu| confine::sandboxes(qemu).err()),
         vhost: tree.has(VHOST),
-        threads: facts::cpu(&tree).threads,
+        threads: system::cpu(&tree).threads,
         programs,
         memory: memory::read(&tree, &places.machines),
         layers_in_memory: room::space(&places.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
@@ -293,7 +291,7 @@ pub(super) fn cpu_list(text: &str) -> Vec<u32> {
 }
 
 fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
-    let disk = |disk: crate::wire::DiskFacts| HostDisk {
+    let disk = |disk: meshd_proto::DiskFacts| HostDisk {
         device: tree.path(&format!("/dev/{}", disk.name)),
         name: disk.name,
         wwid: disk.wwid,

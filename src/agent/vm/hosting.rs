@@ -2,11 +2,11 @@
 //! go: what is free of it, the central node reckons itself.
 
 use super::{
-    super::facts::Tree,
+    super::system::Tree,
     host::{self, Doctor, Places},
     models::Models,
 };
-use crate::wire::{Hosting, HugepageFacts, NumaFacts};
+use meshd_proto::{Hosting, HugepageFacts, NumaFacts};
 use std::sync::LazyLock;
 
 /// What each QEMU said of the processors that it knows.

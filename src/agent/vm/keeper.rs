@@ -15,10 +15,8 @@ use super::{
     promised::Promised,
     session::{Session, Terms, Told},
 };
-use crate::{
-    agent::facts::{self, Tree},
-    wire::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState},
-};
+use crate::system::{self, Tree};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState};
 use rustix::process::Signal;
 use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::{
@@ -80,7 +78,7 @@ impl Keeper {
         let first = report(&spec, start, &machine);
         Keeper {
             start,
-            boot: (boot, facts::kernel_boot_id(&tree)),
+            boot: (boot, system::kernel_boot_id(&tree)),
             ran,
             files,
             places,

@@ -4,10 +4,8 @@ use super::{
     folder::Files,
     machine::{Kept, Machine},
 };
-use crate::{
-    agent::files,
-    wire::vm::{VmFailure, VmReport, VmSpec},
-};
+use crate::files;
+use meshd_proto::vm::{VmFailure, VmReport, VmSpec};
 use serde::{Deserialize, Serialize};
 use std::{io, time::Duration};
 use tokio::sync::oneshot;

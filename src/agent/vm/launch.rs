@@ -13,10 +13,8 @@ use super::{
     promised::Promised,
     seed,
 };
-use crate::{
-    agent::{facts::Tree, units},
-    wire::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2},
-};
+use crate::{system::Tree, units};
+use meshd_proto::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2};
 use rustix::{
     fs::{CWD, FileType, Mode, mknodat},
     process::Signal,

@@ -7,14 +7,12 @@ use super::{
     promised::Promised,
     write::{blocking, doctor_blocks},
 };
-use crate::{
-    agent::{disks, facts::Tree},
-    id::SystemUuid,
-    wire::{
-        DiskFacts,
-        vm::{DiskIdentity, LeftDisk, VmSpec},
-    },
+use crate::{disks, system::Tree};
+use meshd_proto::{
+    DiskFacts,
+    vm::{DiskIdentity, LeftDisk, VmSpec},
 };
+use meshd_types::SystemUuid;
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,

@@ -13,7 +13,7 @@
 pub use super::event::{Action, Event, Kept, Leaving};
 
 use super::ending::{crash, cut};
-use crate::wire::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
 use std::time::Duration;
 
 /// How long QEMU may take until the guest runs, and how much longer for each GiB of memory: devices and huge pages need it all

@@ -2,12 +2,11 @@
 //! the agent is, and what the machine never had is not wiped when it goes.
 
 use super::{folder::Files, host::HostDisk};
-use crate::{
-    agent::files,
-    fail,
-    id::Digest,
-    wire::vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
+use crate::files;
+use meshd_proto::vm::{
+    DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource,
 };
+use meshd_types::{Digest, fail};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 

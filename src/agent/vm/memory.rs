@@ -5,14 +5,12 @@ use super::{
     folder::{self, Files},
     room,
 };
-use crate::{
-    agent::facts::{self, Tree},
-    id::SystemUuid,
-    wire::{
-        StoreKind,
-        vm::{NODE_RESERVE, VmSpec, layer_growth, qcow2},
-    },
+use crate::system::{self, Tree};
+use meshd_proto::{
+    StoreKind,
+    vm::{NODE_RESERVE, VmSpec, layer_growth, qcow2},
 };
+use meshd_types::SystemUuid;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -67,7 +65,7 @@ pub fn taken(tree: &Tree, machines: &Path) -> u64 {
 
 /// Reads it; `machines` is the folder of all machines.
 pub fn read(tree: &Tree, machines: &Path) -> Memory {
-    let field = |name| facts::memory_field(tree, name).saturating_mul(1024);
+    let field = |name| system::memory_field(tree, name).saturating_mul(1024);
     let mut memory = Memory {
         total: field("MemTotal"),
         available: field("MemAvailable"),

@@ -67,11 +67,9 @@ use self::{
     kept::{Order, Stored},
     promised::Promised,
 };
-use super::{facts::Tree, files};
-use crate::{
-    id::SystemUuid,
-    wire::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec},
-};
+use super::{files, system::Tree};
+use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
+use meshd_types::SystemUuid;
 use rustix::process::Signal;
 use std::{
     collections::BTreeMap,

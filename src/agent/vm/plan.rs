@@ -6,13 +6,11 @@ use super::{
     given,
     host::{Host, Uefi},
 };
-use crate::{
-    id::PciAddress,
-    wire::{
-        UnitFacts, UnitState,
-        vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, layer_growth, qcow2},
-    },
+use meshd_proto::{
+    UnitFacts, UnitState,
+    vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, layer_growth, qcow2},
 };
+use meshd_types::PciAddress;
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Functions that find room behind root ports.
@@ -298,7 +296,7 @@ impl Judge<'_> {
                 let (first, last) = subnet.machines();
                 let detail = format!(
                     "nic[{index}].address: {address} is not among {first} to {last}, which {} on this node has; leave it out",
-                    crate::wire::vm::PRIVATE_BRIDGE
+                    meshd_proto::vm::PRIVATE_BRIDGE
                 );
                 self.refuse(VmRefusalReason::AddressUnfit, detail);
             }
@@ -322,7 +320,7 @@ impl Judge<'_> {
         let mut planned = Vec::new();
         for volume in &spec.volumes {
             let image = |digest| host.images.get(digest);
-            let missing = |digest: &crate::id::Digest| {
+            let missing = |digest: &meshd_types::Digest| {
                 format!("volume {}: the file of digest {} is not on the node", volume.name, digest.short())
             };
             match &volume.source {

@@ -15,15 +15,13 @@ use super::{
     promised::Promised,
 };
 use crate::{
-    agent::{
-        facts::Tree,
-        nat::{
-            BRIDGE,
-            guests::{self, Port},
-        },
+    nat::{
+        BRIDGE,
+        guests::{self, Port},
     },
-    wire::vm::VmSpec,
+    system::Tree,
 };
+use meshd_proto::vm::VmSpec;
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,13 +1,11 @@
 //! What of a node is promised to its machines.
 
 use super::{given::Given as Addresses, host, memory::Memory, plan};
-use crate::{
-    id::SystemUuid,
-    wire::{
-        DiskFacts,
-        vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
-    },
+use meshd_proto::{
+    DiskFacts,
+    vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
 };
+use meshd_types::SystemUuid;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},

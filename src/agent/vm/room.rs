@@ -1,10 +1,8 @@
 //! How much more fits into a folder. On a diskless node files lie in memory, and what is left there bounds them, whatever the file
 //! system says of itself.
 
-use crate::{
-    agent::facts::Tree,
-    wire::{STORE_STEP, StoreFacts, StoreKind},
-};
+use crate::system::Tree;
+use meshd_proto::{STORE_STEP, StoreFacts, StoreKind};
 use rustix::{
     fs::{StatFs, statfs},
     mount::{MountFlags, mount_remount},

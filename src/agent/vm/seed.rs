@@ -2,7 +2,7 @@
 //!
 //! ECMA-119 in its simplest form, which Linux shows in lower case: no extension, one folder, times all zero.
 
-use crate::wire::vm::VmSpec;
+use meshd_proto::vm::VmSpec;
 
 /// Bytes of a sector.
 const SECTOR: usize = 2048;

@@ -8,7 +8,7 @@ use super::{
     ports, process,
     qmp::{self, DiskError, Line, Pause},
 };
-use crate::fail;
+use meshd_types::fail;
 use serde_json::Value;
 use std::{
     io,

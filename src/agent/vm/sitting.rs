@@ -4,14 +4,12 @@ use super::{
     console::{Console, Heard, Listening, Live, Typist},
     desk::Way,
 };
-use crate::{
-    agent::call::{self, Socket},
-    wire::{
-        CONSOLE_PATH,
-        vm::{ConsoleNote, ConsoleOrder, MAX_PIECE},
-    },
-};
+use crate::call::{self, Socket};
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use meshd_proto::{
+    CONSOLE_PATH,
+    vm::{ConsoleNote, ConsoleOrder, MAX_PIECE},
+};
 use std::{pin::pin, time::Duration};
 use tokio::{
     sync::watch,

@@ -4,16 +4,14 @@
 
 use super::{desk::Way, host::Places, memory, promised::Promised, room::room};
 use crate::{
-    agent::{
-        call::{self, Piece},
-        facts::Tree,
-    },
-    id::Digest,
-    wire::{
-        VOLUMES_PATH,
-        vm::{VmFetching, VmRefusal, VmRefusalReason},
-    },
+    call::{self, Piece},
+    system::Tree,
 };
+use meshd_proto::{
+    VOLUMES_PATH,
+    vm::{VmFetching, VmRefusal, VmRefusalReason},
+};
+use meshd_types::Digest;
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::{BTreeMap, BTreeSet},

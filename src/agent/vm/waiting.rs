@@ -3,13 +3,11 @@
 
 use super::host::Places;
 use crate::{
-    agent::{
-        facts::{self, Tree},
-        files,
-    },
-    id::SystemUuid,
-    wire::vm::VmSpec,
+    files,
+    system::{self, Tree},
 };
+use meshd_proto::vm::VmSpec;
+use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -55,7 +53,7 @@ struct Stored {
 impl Waiting {
     /// Those that an earlier agent of this boot left; of an earlier boot none.
     pub fn open(places: &Places) -> Self {
-        let (file, boot) = (places.machines.join(FILE), facts::kernel_boot_id(&Tree::new(&places.root)));
+        let (file, boot) = (places.machines.join(FILE), system::kernel_boot_id(&Tree::new(&places.root)));
         let stored = files::read(&file).ok().and_then(|text| serde_json::from_str::<Stored>(&text).ok());
         let runs = stored.filter(|stored| stored.boot == boot).map(|stored| stored.runs).unwrap_or_default();
         Waiting { runs: runs.into_iter().map(|run| (run.spec.uuid, run)).collect(), file, boot }
@@ -126,8 +124,8 @@ mod tests {
         };
         boot("one");
         let (images, vfio, data_disks) = (machines.join("volumes"), Vec::new(), Vec::new());
-        let models = crate::agent::vm::Models::default();
-        let doctor = crate::agent::vm::Doctor::new(Vec::new);
+        let models = crate::vm::Models::default();
+        let doctor = crate::vm::Doctor::new(Vec::new);
         let places =
             Places { root: root.clone(), machines: machines.clone(), images, vfio, data_disks, models, doctor };
         let spec = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G"}"#;

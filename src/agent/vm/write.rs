@@ -12,12 +12,10 @@ use super::{
     host::{self, Places},
     marks,
 };
-use crate::{
-    agent::{disks, facts::Tree},
-    wire::{
-        Check, CheckStatus, DiskFacts,
-        vm::{DiskUse, RawDisk, VmRefusal, VmRefusalReason as Reason, Volume, VolumeSource, qcow2},
-    },
+use crate::{disks, system::Tree};
+use meshd_proto::{
+    Check, CheckStatus, DiskFacts,
+    vm::{DiskUse, RawDisk, VmRefusal, VmRefusalReason as Reason, Volume, VolumeSource, qcow2},
 };
 use std::{
     fs::File,

@@ -2,9 +2,9 @@
 
 use super::Hardware;
 use crate::cli::{Context, Failure};
-use crate::lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_login};
 use anyhow::Context as _;
 use clap::Args;
+use meshd_lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_login};
 use std::{
     env, fs,
     io::{self, IsTerminal},

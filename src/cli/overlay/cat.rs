@@ -2,9 +2,9 @@
 
 use super::side::{Side, content};
 use crate::cli::{Context, Failure};
-use crate::config::suggest;
-use crate::overlay::{Kind, RenderedFile};
 use clap::Args;
+use meshd_config::suggest;
+use meshd_image::overlay::{Kind, RenderedFile};
 use std::io::Write as _;
 
 #[derive(Debug, Args)]

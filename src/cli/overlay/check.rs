@@ -2,18 +2,18 @@
 //! for them. An overlay that no profile uses is checked by itself.
 
 use super::super::render::{Renderer, reading};
-use crate::catalog::{
-    Overlay, Overlays,
-    image::{Contents, ImageManifest, load_manifest},
-    overlay::{Layer, Reading},
-};
 use crate::cli::{
     Context, Failure,
     print::{Output, table},
 };
-use crate::config::{Fault, Faults, Group, Profile, Site};
-use crate::id::{ImageName, NodeId, OverlayName, SafePath};
 use clap::Args;
+use meshd_config::{Fault, Faults, Group, Profile, Site};
+use meshd_image::catalog::{
+    Overlay, Overlays,
+    image::{Contents, ImageManifest, load_manifest},
+    overlay::{Layer, Reading},
+};
+use meshd_types::{ImageName, NodeId, OverlayName, SafePath};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,7 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
     for profile in site.profiles.values() {
         for name in &profile.overlays {
             if !overlays.named.contains_key(name) && !broken.contains(&Layer::Named(name.clone())) {
-                let hint = crate::config::suggest(name.as_str(), overlays.named.keys().map(|name| name.as_str()));
+                let hint = meshd_config::suggest(name.as_str(), overlays.named.keys().map(|name| name.as_str()));
                 let what = format!("profile {}: there is no overlay `{name}`", profile.name);
                 faults.push(Fault::of_file(&site.file, what, hint));
             }

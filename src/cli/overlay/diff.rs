@@ -2,8 +2,8 @@
 
 use super::side::{Side, content};
 use crate::cli::{Context, Failure, print::Output};
-use crate::overlay::{Kind, RenderedFile};
 use clap::Args;
+use meshd_image::overlay::{Kind, RenderedFile};
 use serde::Serialize;
 use similar::TextDiff;
 use std::{collections::BTreeSet, path::PathBuf};
@@ -111,7 +111,7 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
 
 fn same(old: &RenderedFile, new: &RenderedFile) -> bool {
     let bytes = |file: &RenderedFile| match (content(file), &file.kind) {
-        (Some(bytes), _) => Some(crate::id::Digest::of(&bytes)),
+        (Some(bytes), _) => Some(meshd_types::Digest::of(&bytes)),
         (None, Kind::Agent) => Some(file.digest),
         (None, _) => None,
     };

@@ -1,11 +1,10 @@
 //! `meshd overlay golden`: `golden/` of overlays, compared with what they render to on a made-up node, or written anew.
 
 use super::find;
-use crate::catalog::Overlay;
 use crate::cli::{Context, Failure, print::write, render::overlays};
-use crate::config::{Fault, Faults};
-use crate::overlay::sample::golden;
 use clap::Args;
+use meshd_config::{Fault, Faults};
+use meshd_image::{catalog::Overlay, overlay::sample::golden};
 use similar::TextDiff;
 use std::{
     collections::BTreeMap,

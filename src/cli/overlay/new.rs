@@ -1,11 +1,13 @@
 //! `meshd overlay new`: the beginning of an overlay. It renders and has golden files, so an author changes what works.
 
 use super::golden::update;
-use crate::catalog::overlay::{Layer, NODES, read_all};
 use crate::cli::{Context, Failure, print::write};
-use crate::id::OverlayName;
-use crate::overlay::sample::golden;
 use clap::Args;
+use meshd_image::{
+    catalog::overlay::{Layer, NODES, read_all},
+    overlay::sample::golden,
+};
+use meshd_types::OverlayName;
 use std::{fs, io, path::Path};
 
 #[derive(Debug, Args)]

@@ -5,18 +5,18 @@ use super::{
     check::{built_images, carriers, lacking},
     find,
 };
-use crate::catalog::{
-    self,
-    overlay::{Entry, Source, Variable},
-};
 use crate::cli::{
     Context, Failure,
     print::{Output, fields, table},
     render::overlays,
 };
-use crate::config::Site;
-use crate::id::{ImageName, VarName, VarValue};
 use clap::Args;
+use meshd_config::Site;
+use meshd_image::catalog::{
+    self,
+    overlay::{Entry, Source, Variable},
+};
+use meshd_types::{ImageName, VarName, VarValue};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -134,7 +134,7 @@ impl VariableView {
 fn text(view: &View) -> String {
     let services = view.overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
     let sysctl = view.sysctl.iter().map(|(name, value)| format!("{name}={value}"));
-    let profiles: Vec<&str> = view.overlay.profiles.iter().map(crate::id::ProfileName::as_str).collect();
+    let profiles: Vec<&str> = view.overlay.profiles.iter().map(meshd_types::ProfileName::as_str).collect();
     let mut text = fields([
         ("name", view.overlay.name.clone()),
         ("description", view.overlay.description.clone()),

@@ -2,11 +2,13 @@
 //! other overlays.
 
 use super::{super::render::Renderer, of_node};
-use crate::catalog::overlay::read_overlays;
 use crate::cli::{Context, Failure, profile, render::overlays};
-use crate::id::{Digest, SafePath};
-use crate::overlay::{Kind, RenderedFile, read_targz};
 use bytes::Bytes;
+use meshd_image::{
+    catalog::overlay::read_overlays,
+    overlay::{Kind, RenderedFile, read_targz},
+};
+use meshd_types::{Digest, SafePath};
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path};
 
 /// The files of one rendering, in the order of paths.

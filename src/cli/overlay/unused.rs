@@ -2,9 +2,9 @@
 //! forgotten.
 
 use super::super::render::reading;
-use crate::catalog::{Overlay, Overlays, overlay::Reading};
-use crate::config::{Fault, Profile, Site, suggest};
-use crate::id::{OverlayName, ProfileName, VarName};
+use meshd_config::{Fault, Profile, Site, suggest};
+use meshd_image::catalog::{Overlay, Overlays, overlay::Reading};
+use meshd_types::{OverlayName, ProfileName, VarName};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The overlay that gives devices away.
@@ -64,11 +64,11 @@ fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
 /// A node of a group may have any profile, so every overlay of the site may declare what a group sets.
 fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let known: BTreeSet<&VarName> = overlays.all().flat_map(|overlay| overlay.variables.keys()).collect();
-    let unheard = |group: &crate::config::Group| {
+    let unheard = |group: &meshd_config::Group| {
         let names = group.vars.keys().filter(|name| !known.contains(name)).cloned().collect::<Vec<_>>();
         names.into_iter().map(|name| (group.name.clone(), name)).collect::<Vec<_>>()
     };
-    let warning = |(group, name): (crate::id::GroupName, VarName)| Fault {
+    let warning = |(group, name): (meshd_types::GroupName, VarName)| Fault {
         key: format!("groups.{group}.vars.{name}"),
         ..Fault::of_file(&site.file, "no overlay declares this variable", hint(name.as_str(), &known, overlays))
     };
@@ -77,7 +77,7 @@ fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
 
 /// The name that was meant, or the overlay that would hear it.
 fn hint(name: &str, known: &BTreeSet<&VarName>, overlays: &Overlays) -> String {
-    if let Some(meant) = crate::config::nearest(name, known.iter().map(|known| known.as_str())) {
+    if let Some(meant) = meshd_config::nearest(name, known.iter().map(|known| known.as_str())) {
         return format!("did you mean `{meant}`?");
     }
     let declares = |overlay: &&Overlay| overlay.variables.keys().any(|known| known.as_str() == name);

@@ -8,14 +8,14 @@ use super::{
     place,
     written::{THRESHOLDS, Threshold, Written},
 };
-use crate::config::{
+use crate::{
     Profile, Setting,
     edit::{Edit, arg_key, removes_arg, replaces_arg},
     fault::suggest,
     reader::{At, Document},
 };
-use crate::id::{ProfileName, VarValue, Vars};
-use crate::wire::{CheckPolicy, CheckRule, Thresholds};
+use meshd_proto::{CheckPolicy, CheckRule, Thresholds};
+use meshd_types::{ProfileName, VarValue, Vars};
 use std::fmt::Display;
 
 /// Most overlays, bundles and PCI selectors of a profile with all that it inherits.
@@ -220,7 +220,7 @@ fn bounds(document: &Document, own: &Written, profile: &Profile) {
         (profile.packages.len(), MAX_PACKAGES, "packages"),
         (profile.vfio.len(), MAX_OVERLAYS, "vfio.devices"),
         (profile.data_disks.len(), MAX_OVERLAYS, "storage.data"),
-        (profile.vars.len(), crate::config::MAX_VARS, "vars"),
+        (profile.vars.len(), crate::MAX_VARS, "vars"),
         (args, MAX_ARGS, "bytes of kernel arguments"),
     ];
     for (found, most, what) in bounds.into_iter().filter(|(found, most, _)| found > most) {

@@ -8,7 +8,7 @@ use super::{
     fault::suggest,
     reader::{At, Document, Table},
 };
-use crate::id::ProfileName;
+use meshd_types::ProfileName;
 use std::collections::{BTreeMap, BTreeSet};
 use written::Written;
 

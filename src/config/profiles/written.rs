@@ -1,13 +1,13 @@
 //! One profile as it stands in the file.
 
-use crate::config::{
+use crate::{
     Hugepages, PageSize, VfioSelector, check,
     edit::Edit,
     reader::{At, Document, Table},
     vars,
 };
-use crate::id::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
-use crate::wire::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
+use meshd_proto::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
+use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
 use std::str::FromStr;
 
 /// Most pages of `hugepages`: 64 TiB in the smaller size.

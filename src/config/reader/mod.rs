@@ -17,7 +17,7 @@ mod duration;
 mod table;
 
 pub use duration::{parse_duration, write_duration};
-pub(crate) use table::brief;
+pub use table::brief;
 pub use table::{Entry, Table};
 
 use super::{Fault, Faults};

@@ -1,8 +1,8 @@
 //! One table of a file: typed getters that record faults, and leftovers that are faults.
 
 use super::{At, Document, parse_duration, write_duration};
-use crate::config::fault::suggest;
-use crate::id::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
+use crate::fault::suggest;
+use meshd_types::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
 use std::{
     cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive, path::PathBuf,
     str::FromStr, time::Duration,
@@ -339,7 +339,7 @@ impl<'d> Table<'d> {
 }
 
 /// What a fault quotes of a text that people wrote.
-pub(crate) fn brief(text: &str) -> String {
+pub fn brief(text: &str) -> String {
     const MAX_QUOTE: usize = 60;
     let short: String = text.chars().take(MAX_QUOTE).map(|c| if c.is_control() { '?' } else { c }).collect();
     if text.chars().count() > MAX_QUOTE { format!("{short}...") } else { short }

@@ -1,7 +1,7 @@
 //! What the reader promises to every file that is read by it.
 
 use super::*;
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use proptest::prelude::*;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! What `[vms]` says of all machines, and machines that stand on its templates.
 
 use super::*;
-use crate::config::vm::parse_with;
-use crate::id::SystemUuid;
-use crate::wire::vm::{Firmware, RestartWhen};
+use crate::vm::parse_with;
+use meshd_proto::vm::{Firmware, RestartWhen};
+use meshd_types::SystemUuid;
 
 const UUID: SystemUuid = SystemUuid([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8]);
 
@@ -59,7 +59,7 @@ fn what_a_vm_toml_does_not_say_its_template_says() {
     assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "what it says itself counts");
     let uefi = read("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\ngrace = \"7s\"");
     assert_eq!((uefi.spec.firmware, uefi.spec.restart.when, uefi.grace_s), (Firmware::Uefi, RestartWhen::Always, 7));
-    assert_eq!(uefi.on_node_loss, crate::config::vm::OnNodeLoss::Restart);
+    assert_eq!(uefi.on_node_loss, crate::vm::OnNodeLoss::Restart);
 
     let told = |text: &str| ask(text).expect_err("it has faults").to_string();
     let unknown = told("name = \"a\"\ntemplate = \"uefy\"");

@@ -1,10 +1,8 @@
 //! Addresses that are set aside for virtual machines: what holds, and what is refused.
 
 use super::*;
-use crate::{
-    config::vm::derived_mac,
-    id::{MacAddr, SystemUuid},
-};
+use crate::vm::derived_mac;
+use meshd_types::{MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
 
 /// Behind `LEAST`, whose last line is 11.

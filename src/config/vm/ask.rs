@@ -1,9 +1,7 @@
 //! What is asked of a virtual machine beside its specification: what only the central node decides by.
 
-use crate::{
-    id::{PciAddress, VfioSelector, serde_as_text},
-    wire::vm::{RawDisk, SpecFault, VmSpec},
-};
+use meshd_proto::vm::{RawDisk, SpecFault, VmSpec};
+use meshd_types::{PciAddress, VfioSelector, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 

@@ -1,7 +1,7 @@
 //! MAC addresses of cards whose file names none.
 
-use crate::config::MacPrefix;
-use crate::id::{Digest, MacAddr, SystemUuid};
+use crate::MacPrefix;
+use meshd_types::{Digest, MacAddr, SystemUuid};
 
 /// The same machine has the same cards wherever it runs: the address follows from UUID and place of the card. `attempt` counts those
 /// before it that others had.

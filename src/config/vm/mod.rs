@@ -38,13 +38,11 @@ use super::{
     reader::{self, Document, Table, write_duration},
     suggest,
 };
-use crate::{
-    id::{Digest, Secret, SystemUuid, TemplateName, VmName},
-    wire::vm::{
-        ByteSize, CloudInit, InterfaceName, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec,
-        Volume, VolumeSource,
-    },
+use meshd_proto::vm::{
+    ByteSize, CloudInit, InterfaceName, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec,
+    Volume, VolumeSource,
 };
+use meshd_types::{Digest, Secret, SystemUuid, TemplateName, VmName};
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 /// Durations that can be written at all; the wire's own bounds are narrower.

@@ -5,9 +5,9 @@ use super::{
     ask::{MAX_GRACE_S, OnNodeLoss},
     restart_policy,
 };
-use crate::config::reader::Table;
-use crate::id::{SystemUuid, TemplateName, VmName};
-use crate::wire::vm::{ByteSize, CpuModel, Firmware, MachineType, RestartPolicy, SpecFault, VmSpec};
+use crate::reader::Table;
+use meshd_proto::vm::{ByteSize, CpuModel, Firmware, MachineType, RestartPolicy, SpecFault, VmSpec};
+use meshd_types::{SystemUuid, TemplateName, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -122,7 +122,7 @@ impl VmTemplate {
 }
 
 /// Reads one template of a site; what holds between its keys, it has to hold by itself.
-pub(in crate::config) fn template(table: &Table<'_>) -> VmTemplate {
+pub(crate) fn template(table: &Table<'_>) -> VmTemplate {
     let mut template = VmTemplate::read(table);
     let restart = table.table("restart");
     template.restart = restart.as_ref().map(restart_policy);

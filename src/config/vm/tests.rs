@@ -1,7 +1,7 @@
 //! A vm.toml with many faults, one that says everything, one that says the least, and any text at all.
 
 use super::*;
-use crate::wire::vm::VmState;
+use meshd_proto::vm::VmState;
 use proptest::prelude::*;
 
 const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";

@@ -1,14 +1,12 @@
 //! What `[vms]` says of all virtual machines of a site.
 
 use crate::{
-    config::{
-        EnrollPolicy, Site, check,
-        parse::or,
-        reader::{Document, Table},
-        vm::{VmTemplates, template},
-    },
-    id::TemplateName,
+    EnrollPolicy, Site, check,
+    parse::or,
+    reader::{Document, Table},
+    vm::{VmTemplates, template},
 };
+use meshd_types::TemplateName;
 use std::ops::RangeInclusive;
 
 /// Virtual processors to a thread where the site does not say: enough that small machines, which idle most of the time, do not leave a

@@ -1,6 +1,6 @@
 //! How far a node is, read from `meshd node list -o json`.
 
-use crate::id::Timestamp;
+use meshd_types::Timestamp;
 use serde_json::Value;
 
 /// One node at one moment.

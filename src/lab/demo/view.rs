@@ -1,7 +1,7 @@
 //! The live view: on a terminal one line for each node, drawn again in place; elsewhere one line for each new stage.
 
 use super::progress::Progress;
-use crate::lab::NodeStatus;
+use crate::NodeStatus;
 use std::{
     collections::BTreeSet,
     io::{self, Write},
@@ -101,7 +101,7 @@ fn trail(progress: &Progress, room: usize) -> String {
     for (stage, at) in &progress.stages {
         let span = at
             .zip(before)
-            .map(|(at, before)| format!(" +{:.1}", crate::id::Timestamp::since(at, before).as_secs_f64()));
+            .map(|(at, before)| format!(" +{:.1}", meshd_types::Timestamp::since(at, before).as_secs_f64()));
         before = at.or(before);
         parts.push(format!("{stage}{}", span.unwrap_or_default()));
     }
@@ -118,10 +118,8 @@ fn trail(progress: &Progress, room: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        id::Timestamp,
-        lab::{Firmware, Identity},
-    };
+    use crate::{Firmware, Identity};
+    use meshd_types::Timestamp;
 
     fn node() -> NodeStatus {
         let identity = Identity::at(1);
@@ -164,7 +162,7 @@ mod tests {
         let at = |count: usize| {
             let stages: Vec<_> = chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
             let drawn = shown(&mut View::new(true), &stages);
-            crate::lab::plain(drawn.as_bytes()).lines().nth(1).expect("a line for the node").to_owned()
+            crate::plain(drawn.as_bytes()).lines().nth(1).expect("a line for the node").to_owned()
         };
         for count in 1..=chain.len() {
             let line = at(count);

@@ -2,9 +2,6 @@
 //! done, so that a program that ends in between leaves a question, never a second deed.
 
 use super::{Plane, auth::Caller, error::Refused};
-use crate::fleet::{Answered, Asked, By};
-use crate::id::{CorrelationId, Digest};
-use crate::store::{ASKED_LIFE, StoreError};
 use axum::{
     body::{Body, to_bytes},
     extract::Request,
@@ -16,6 +13,9 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use meshd_model::fleet::{Answered, Asked, By};
+use meshd_store::{ASKED_LIFE, StoreError};
+use meshd_types::{CorrelationId, Digest};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},

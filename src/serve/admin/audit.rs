@@ -1,12 +1,12 @@
 //! `/v1/audit`: who ordered what, and what came of it.
 
 use super::{Plane, error::Refused, routes::Answer, view::AuditView};
-use crate::fleet::{AuditSeq, Who};
-use crate::store::AuditFilter;
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
 };
+use meshd_model::fleet::{AuditSeq, Who};
+use meshd_store::AuditFilter;
 use serde::Deserialize;
 
 /// Lines that are answered when nobody says how many.

@@ -2,16 +2,16 @@
 //! that is revoked is worth nothing from then on.
 
 use super::{Plane, connection::Conversation, error::Refused};
-use crate::fleet::Who;
-use crate::id::Digest;
 use crate::serve::central::Shared;
-use crate::trust::{ApiToken, Role};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, header::AUTHORIZATION},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use meshd_model::fleet::Who;
+use meshd_trust::{ApiToken, Role};
+use meshd_types::Digest;
 use std::{
     collections::BTreeMap,
     net::IpAddr,

@@ -2,8 +2,6 @@
 
 use super::{Plane, error::Refused, orders};
 use crate::backup::{BackupError, MIN_KEY};
-use crate::fleet::By;
-use crate::id::Secret;
 use axum::{
     body::Body,
     extract::State,
@@ -11,6 +9,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_model::fleet::By;
+use meshd_types::Secret;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use tokio::sync::mpsc;

@@ -1,11 +1,11 @@
 //! What an operator says of what nodes boot, and what is answered to it.
 
-use crate::config::Fault;
-use crate::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
-use crate::id::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
 use crate::serve::central::Workloads;
-use crate::trust::{ApiToken, Role};
-use crate::wire::DoctorReport;
+use meshd_config::Fault;
+use meshd_model::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
+use meshd_proto::DoctorReport;
+use meshd_trust::{ApiToken, Role};
+use meshd_types::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

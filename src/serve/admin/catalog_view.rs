@@ -7,10 +7,6 @@ use super::{
     routes::{Answer, gone},
     view::{GENERATION_HEADER, PROFILE_HEADER},
 };
-use crate::catalog::{ImageManifest, Overlay, Overlays};
-use crate::config::{Profile, Site};
-use crate::id::{Digest, ImageName, ProfileName};
-use crate::image::{self, ImageState, Listed, Version};
 use crate::serve::central::Rendered;
 use axum::{
     Json,
@@ -18,6 +14,12 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
+use meshd_config::{Profile, Site};
+use meshd_image::{
+    builder::{self, ImageState, Listed, Version},
+    catalog::{ImageManifest, Overlay, Overlays},
+};
+use meshd_types::{Digest, ImageName, ProfileName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 use utoipa::ToSchema;
@@ -40,7 +42,7 @@ impl ImageView {
     /// # Errors
     /// A folder cannot be read.
     pub fn all(site: &Site) -> io::Result<Vec<Self>> {
-        let mut all = image::list(&site.blobs_dir, &site.images_dir)?;
+        let mut all = builder::list(&site.blobs_dir, &site.images_dir)?;
         for name in site.profiles.values().map(|profile| &profile.image) {
             if all.iter().all(|listed| listed.name != *name) {
                 all.push(Listed::unknown(name.clone()));
@@ -159,7 +161,7 @@ pub(super) async fn overlay(
         let named = orders::profile(&text)?;
         let site = central.site();
         if !site.profiles.contains_key(&named) {
-            let hint = crate::config::suggest(&text, site.profiles.keys().map(ProfileName::as_str));
+            let hint = meshd_config::suggest(&text, site.profiles.keys().map(ProfileName::as_str));
             return Err(Refused::not_found(format!("there is no profile `{named}`; {hint}")));
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);

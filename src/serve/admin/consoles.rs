@@ -7,11 +7,7 @@ use super::{
     error::Refused,
     table::{Nothing, Routes, Sealed},
 };
-use crate::fleet::{By, Verb};
-use crate::id::CorrelationId;
 use crate::serve::central::{ConsoleError, ConsoleFrame, Shared, Sitting};
-use crate::trust::Role;
-use crate::wire::vm::{ConsoleNote, MAX_PIECE};
 use axum::{
     Extension,
     body::Body,
@@ -28,6 +24,10 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
+use meshd_model::fleet::{By, Verb};
+use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
 use tokio::{

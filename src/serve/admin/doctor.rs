@@ -2,14 +2,14 @@
 //!
 //! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
 
-use crate::config::{DhcpMode, Segment, Site};
-use crate::fleet::{BootSession, ConditionKind, Node, Phase, Standing};
-use crate::id::Timestamp;
 use crate::serve::{
     bind::{self, BindError},
     central::{Central, OtherServer, Reload, SegmentHealth},
 };
-use crate::store::{MAX_UNKNOWN_NODES, Model};
+use meshd_config::{DhcpMode, Segment, Site};
+use meshd_model::fleet::{BootSession, ConditionKind, Node, Phase, Standing};
+use meshd_store::{MAX_UNKNOWN_NODES, Model};
+use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{net::UdpSocket, time::Duration};
 use utoipa::ToSchema;
@@ -288,9 +288,9 @@ mod tests {
 
     #[tokio::test]
     async fn degraded_nodes_are_named_with_what_fails() {
-        use crate::fleet::Fingerprint;
-        use crate::id::{Basis, MacAddr};
-        use crate::store::{Store, StoreError};
+        use meshd_model::fleet::Fingerprint;
+        use meshd_store::{Store, StoreError};
+        use meshd_types::{Basis, MacAddr};
         let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
         let store = Store::open(dir.path()).expect("a store");
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);

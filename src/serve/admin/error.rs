@@ -1,16 +1,16 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
 use super::view::ErrorView;
-use crate::fleet::AuditOutcome;
-use crate::id::CorrelationId;
 use crate::serve::central::{ApiTokenError, JobError, OperateError, OrderError, RenderError, SlotError, VmError};
-use crate::store::StoreError;
-use crate::trust::Role;
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
     response::{IntoResponse, Response},
 };
+use meshd_model::fleet::AuditOutcome;
+use meshd_store::StoreError;
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
 use std::{sync::Arc, time::Duration};
 
 /// Why a request is not done.

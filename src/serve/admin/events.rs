@@ -1,10 +1,7 @@
 //! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
 
 use super::{Plane, auth::Caller, error::Refused, view::EventView};
-use crate::config::suggest;
-use crate::fleet::{Event, EventKind, EventSeq};
 use crate::serve::central::Shared;
-use crate::store::EventFilter;
 use axum::{
     Extension,
     body::Body,
@@ -13,6 +10,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use meshd_config::suggest;
+use meshd_model::fleet::{Event, EventKind, EventSeq};
+use meshd_store::EventFilter;
 use serde::Deserialize;
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -68,7 +68,7 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
     match words.iter().find(|word| !EventKind::words().any(|known| known == *word)) {
         None => Ok(words),
         Some(word) => {
-            let shown = crate::config::reader::brief(word);
+            let shown = meshd_config::reader::brief(word);
             Err(Refused::bad_request(format!("`{shown}` is no kind of event; {}", suggest(word, EventKind::words()))))
         }
     }

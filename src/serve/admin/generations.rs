@@ -6,22 +6,22 @@ use super::{
     routes::{Answer, detail},
     view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
 };
-use crate::fleet::By;
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_model::fleet::By;
 
 pub(super) async fn history(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
 ) -> Answer<Vec<GenerationView>> {
     let id = central.resolve(&node)?;
-    let marks = |model: &crate::store::Model| {
+    let marks = |model: &meshd_store::Model| {
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
     let (booted, next, pinned) = central.store().read(marks);
-    let view = |(given, kept): (crate::fleet::Given, bool)| {
+    let view = |(given, kept): (meshd_model::fleet::Given, bool)| {
         let is = |other| other == Some(given.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
         GenerationView { given, runs, next, pinned, kept }
@@ -61,7 +61,7 @@ pub(super) async fn revisions(
     let revisions = central.revisions(&profile(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
-    let view = |revised: crate::fleet::Revised| {
+    let view = |revised: meshd_model::fleet::Revised| {
         let held = revisions.held == Some(revised.generation);
         let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
         RevisionView { revised, boots, filed, held }

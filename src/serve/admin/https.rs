@@ -6,13 +6,13 @@ use super::{
     auth::From,
     connection::{Conversation, converse},
 };
-use crate::config::{AdminHttps, Site};
 use crate::serve::{
     bind::{self, BindError, Service},
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
 };
-use crate::trust::{TrustError, WebIdentity};
 use axum::http::Extensions;
+use meshd_config::{AdminHttps, Site};
+use meshd_trust::{TrustError, WebIdentity};
 use std::{
     net::{SocketAddr, SocketAddrV4},
     path::PathBuf,
@@ -66,7 +66,7 @@ pub struct Https {
 ///
 /// # Errors
 /// When it would be on a boot network by mistake, the port is taken, or certificate and key are not usable.
-pub fn bind(site: &Site, now: crate::id::Timestamp) -> Result<Option<Https>, HttpsError> {
+pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, HttpsError> {
     let Some(wanted) = &site.admin.https else { return Ok(None) };
     let AdminHttps { address, port, boot_network, .. } = *wanted;
     let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };

@@ -8,14 +8,14 @@ use super::{
     table::{Nothing, One, Routes},
     view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
 };
-use crate::config::{Whom, vm::MAX_GRACE_S};
-use crate::fail;
-use crate::fleet::{By, Verb};
 use crate::serve::central::{Shared, Workloads};
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_config::{Whom, vm::MAX_GRACE_S};
+use meshd_model::fleet::{By, Verb};
+use meshd_types::fail;
 
 pub(super) fn routes(routes: Routes) -> Routes {
     routes
@@ -166,7 +166,7 @@ async fn replace(
 }
 
 /// What the site file says of the old hardware that nothing takes over: addresses by its network cards.
-fn left_behind(central: &Shared, old: crate::id::NodeId) -> Result<Vec<String>, Refused> {
+fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>, Refused> {
     let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
     let macs = macs.unwrap_or_default();
     let site = central.site();

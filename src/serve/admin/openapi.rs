@@ -6,7 +6,7 @@ use super::{
     table::{Listed, Schemas},
     view::ErrorView,
 };
-use crate::fleet::MAX_REASON;
+use meshd_model::fleet::MAX_REASON;
 use serde_json::{Map, Value, json};
 
 /// Version of the document's own format.

@@ -2,10 +2,6 @@
 //! may, once for each key, to its end, and leaves a line in the audit log whatever becomes of it.
 
 use super::{Plane, asked, auth::Caller, error::Refused};
-use crate::fleet::{Audit, AuditSeq, By, MAX_REASON, Verb};
-use crate::id::CorrelationId;
-use crate::store::{AuditFilter, StoreError};
-use crate::trust::Role;
 use axum::{
     body::{Body, to_bytes},
     extract::{FromRequestParts, RawPathParams, Request, State},
@@ -15,6 +11,10 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
+use meshd_model::fleet::{Audit, AuditSeq, By, MAX_REASON, Verb};
+use meshd_store::{AuditFilter, StoreError};
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
 use tracing::Instrument as _;
 
 /// Header of a request: why it is made, in UTF-8.

@@ -7,12 +7,12 @@ use super::{
     routes::{Answer, detail, shown},
     view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
 };
-use crate::fleet::By;
-use crate::id::ProfileName;
 use axum::{
     Extension, Json,
     extract::{Path, State, rejection::JsonRejection},
 };
+use meshd_model::fleet::By;
+use meshd_types::ProfileName;
 
 pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
 

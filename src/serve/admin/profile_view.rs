@@ -1,8 +1,8 @@
 //! A profile as the admin plane shows it.
 
-use crate::config::{Profile, Site};
-use crate::id::{BundleName, ImageName, OverlayName, ProfileName, Vars};
-use crate::wire::CheckPolicy;
+use meshd_config::{Profile, Site};
+use meshd_proto::CheckPolicy;
+use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

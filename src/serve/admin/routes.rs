@@ -19,14 +19,10 @@ use super::{
     },
     vms, volumes,
 };
-use crate::fleet::{By, Phase, Verb};
-use crate::id::{BootSessionId, NodeId};
 use crate::serve::{
     central::{Shared, work_on},
     metrics,
 };
-use crate::trust::Role;
-use crate::wire::UnitState;
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, MatchedPath, Path, Query, Request, State, rejection::QueryRejection},
@@ -34,6 +30,10 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
+use meshd_model::fleet::{By, Phase, Verb};
+use meshd_proto::UnitState;
+use meshd_trust::Role;
+use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 

@@ -7,16 +7,18 @@ use super::{
     routes::Answer,
     table::{Many, Nothing, One, Routes},
 };
-use crate::fleet::{By, Verb};
-use crate::id::MacAddr;
 use crate::serve::central::{Shared, SlotParts};
-use crate::trust::Role;
-use crate::wire::vm::DiskIdentity;
-use crate::work::{Near, Pick, Slot, SlotCard, SlotId, SlotState};
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_model::{
+    fleet::{By, Verb},
+    work::{Near, Pick, Slot, SlotCard, SlotId, SlotState},
+};
+use meshd_proto::vm::DiskIdentity;
+use meshd_trust::Role;
+use meshd_types::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 use utoipa::ToSchema;

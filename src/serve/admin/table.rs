@@ -5,10 +5,10 @@ use super::{
     Plane,
     order::{needed, order, see},
 };
-use crate::fleet::Verb;
-use crate::trust::Role;
 use axum::{Router, handler::Handler, http::header::CONTENT_TYPE, routing::get};
 use bytes::Bytes;
+use meshd_model::fleet::Verb;
+use meshd_trust::Role;
 use serde_json::Value;
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{PartialSchema, ToSchema};

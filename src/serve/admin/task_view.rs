@@ -1,9 +1,9 @@
 //! What is asked and answered of tasks: programs on the metal of nodes.
 
-use crate::id::{JobId, NodeId, Timestamp};
-use crate::store::OutputLine;
-use crate::wire::job::JobUser;
-use crate::work::job::{Job, JobState, Launcher};
+use meshd_model::work::job::{Job, JobState, Launcher};
+use meshd_proto::job::JobUser;
+use meshd_store::OutputLine;
+use meshd_types::{JobId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
@@ -127,7 +127,7 @@ pub enum TaskOutput {
 impl TaskView {
     /// Of a record.
     pub fn new(job: &Job) -> Self {
-        let node = |member: &crate::work::job::Member| TaskNode {
+        let node = |member: &meshd_model::work::job::Member| TaskNode {
             node: member.node,
             address: member.address,
             state: member.state.as_str().to_owned(),

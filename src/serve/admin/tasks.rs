@@ -9,12 +9,7 @@ use super::{
     table::{Lines, Many, Nothing, One, Routes},
     view::{RunTask, TaskOutput, TaskView},
 };
-use crate::fail;
-use crate::fleet::{By, Verb};
-use crate::id::JobId;
 use crate::serve::central::{RunJob, Shared};
-use crate::trust::Role;
-use crate::wire::job::JobUser;
 use axum::{
     Extension, Json,
     body::Body as Stream,
@@ -23,6 +18,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_model::fleet::{By, Verb};
+use meshd_proto::job::JobUser;
+use meshd_trust::Role;
+use meshd_types::{JobId, fail};
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
 use tokio::sync::watch;

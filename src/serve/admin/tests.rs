@@ -10,20 +10,19 @@ use super::{
     run,
     view::{ErrorView, EventView, NodeView, TimelineView},
 };
-use crate::catalog::{Catalog, read_overlays};
-use crate::config;
-use crate::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
-use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use crate::serve::{
     central::{Central, Parts, Shared, SystemClock, SystemEntropy},
     metrics::Metrics,
 };
-use crate::store::{Store, StoreError};
-use crate::trust::CertificateAuthority;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
+use meshd_image::catalog::{Catalog, read_overlays};
+use meshd_model::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
+use meshd_store::{Store, StoreError};
+use meshd_trust::CertificateAuthority;
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
@@ -52,7 +51,7 @@ impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let text = include_str!("../../../site.toml");
-        let site = config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let site = meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let authority =
             CertificateAuthority::load_or_create(&folder.path().join("ca"), "rack-a", at(1_700_000_000_000));

@@ -1,7 +1,7 @@
 //! A node's boots as the admin plane shows them: one stage by stage, the others in a line each.
 
-use crate::fleet::{BootSession, Node, Stage, Stall, Standing, Wait};
-use crate::id::{BootSessionId, MacAddr, NodeId, Timestamp};
+use meshd_model::fleet::{BootSession, Node, Stage, Stall, Standing, Wait};
+use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
@@ -137,7 +137,8 @@ impl BootSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fleet::Fingerprint, id::Basis};
+    use meshd_model::fleet::Fingerprint;
+    use meshd_types::Basis;
 
     #[test]
     fn a_timeline_adds_up_and_survives_a_clock_that_went_back() {

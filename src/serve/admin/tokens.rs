@@ -7,14 +7,14 @@ use super::{
     routes::Answer,
     view::{ApiTokenView, CreateApiToken, CreatedApiToken},
 };
-use crate::fleet::By;
-use crate::id::ApiTokenName;
 use axum::{
     Json,
     extract::{Path, State},
     http::header::CACHE_CONTROL,
     response::{IntoResponse as _, Response},
 };
+use meshd_model::fleet::By;
+use meshd_types::ApiTokenName;
 use std::time::Duration;
 
 pub(super) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {

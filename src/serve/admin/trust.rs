@@ -7,17 +7,17 @@ use super::{
     routes::{Answer, detail},
     view::NodeDetail,
 };
-use crate::fleet::By;
-use crate::id::{Basis, Digest, NodeId, Timestamp};
 use crate::serve::central::{AuthorityState, RotateError, Shared, TokenError};
-use crate::trust::{GRACE, TokenRecord, TrustError};
-use crate::wire::Ticket;
 use axum::{
     Json,
     extract::{Path, State},
     http::{StatusCode, header::CACHE_CONTROL},
     response::{IntoResponse as _, Response},
 };
+use meshd_model::fleet::By;
+use meshd_proto::Ticket;
+use meshd_trust::{GRACE, TokenRecord, TrustError};
+use meshd_types::{Basis, Digest, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
 use utoipa::ToSchema;

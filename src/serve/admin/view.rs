@@ -13,13 +13,13 @@ pub use super::timeline::{BootSummary, StageView, TimelineView};
 pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
 pub use super::vms::{CreateVm, DeleteVm, TemplateView, VmView};
 pub use super::volumes::VolumeView;
-use crate::config::Site;
-use crate::fleet::{
+use meshd_config::Site;
+use meshd_model::fleet::{
     BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Evidence, Fingerprint, Generation,
     LinkState, Node, Once, Phase, Rival, Stage, StageMark,
 };
-use crate::id::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
-use crate::wire::{Check, Facts, Heartbeat};
+use meshd_proto::{Check, Facts, Heartbeat};
+use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 use utoipa::ToSchema;
@@ -238,7 +238,7 @@ pub struct EventView {
     pub session: Option<BootSessionId>,
     /// Who caused it.
     #[schema(value_type = String)]
-    pub actor: crate::fleet::Actor,
+    pub actor: meshd_model::fleet::Actor,
     /// For people.
     pub detail: String,
     /// The order that it came of: who gave it, which, why.

@@ -7,18 +7,20 @@ use super::{
     routes::Answer,
     table::{Many, Nothing, One, Routes},
 };
-use crate::config::vm::{OnNodeLoss, VmAsk, VmTemplate};
-use crate::fleet::{By, Verb};
-use crate::id::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use crate::serve::central::{Shared, VmVerb};
-use crate::store::Model;
-use crate::trust::Role;
-use crate::wire::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
-use crate::work::{Vm, VmLife, VmWish};
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
+use meshd_model::{
+    fleet::{By, Verb},
+    work::{Vm, VmLife, VmWish},
+};
+use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
+use meshd_store::Model;
+use meshd_trust::Role;
+use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -158,7 +160,7 @@ impl VmView {
     /// One that a node has and that is not on record there.
     fn stranger(node: NodeId, report: VmReport) -> Self {
         let vm = Vm::stranger(
-            VmAsk::new(crate::wire::vm::VmSpec::unknown(report.name, report.uuid)),
+            VmAsk::new(meshd_proto::vm::VmSpec::unknown(report.name, report.uuid)),
             node,
             Timestamp::EPOCH,
         );

@@ -6,16 +6,16 @@ use super::{
     routes::Answer,
     table::{Many, Nothing, One, Routes},
 };
-use crate::fleet::{By, Verb};
-use crate::id::{Digest, Timestamp, VmName, VolumeFileName};
-use crate::image::{VolumeError, VolumeInfo, VolumeKind};
 use crate::serve::central::VolumeUseError;
-use crate::trust::Role;
 use axum::{
     Json,
     extract::{Path, State},
     http::StatusCode,
 };
+use meshd_image::builder::{VolumeError, VolumeInfo, VolumeKind};
+use meshd_model::fleet::{By, Verb};
+use meshd_trust::Role;
+use meshd_types::{Digest, Timestamp, VmName, VolumeFileName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

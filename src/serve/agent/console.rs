@@ -2,13 +2,13 @@
 //! does not wait for what is shown.
 
 use crate::serve::central::{ConsoleFrame, NodeEnd};
-use crate::wire::vm::ConsoleNote;
 use axum::extract::ws::{Message, WebSocket};
 use bytes::Bytes;
 use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
+use meshd_proto::vm::ConsoleNote;
 use std::time::Duration;
 use tokio::{
     sync::mpsc,

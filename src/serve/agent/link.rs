@@ -5,9 +5,9 @@ use super::{
     routes::check_version,
     socket::{Ended, Heard, Socket},
 };
-use crate::wire::{FromAgent, FromCentral, Hello};
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
+use meshd_proto::{FromAgent, FromCentral, Hello};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::{

@@ -25,13 +25,11 @@ mod volumes;
 pub use crate::serve::central::{LinkCommand, PlaneError};
 pub use plane::{AgentPlane, Ticket};
 
-use crate::{
-    id::NodeId,
-    serve::limiter::{ConnectionLimiter, ConnectionPermit, Source},
-    trust::{Peer, TrustError},
-};
+use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use meshd_trust::{Peer, TrustError};
+use meshd_types::NodeId;
 use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{

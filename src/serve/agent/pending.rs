@@ -6,8 +6,8 @@ use super::{
     socket::{Ended, Socket},
 };
 use crate::serve::limiter::Meter;
-use crate::wire::{PendingHello, PendingReply};
 use axum::extract::ws::WebSocket;
+use meshd_proto::{PendingHello, PendingReply};
 use std::net::SocketAddr;
 
 /// Holds one waiting node until it is approved, rejected or gone.

@@ -1,15 +1,13 @@
 //! What the agent plane asks of the central node.
 
-use crate::{
-    fleet::Certificate,
-    id::{Digest, NodeId, SystemUuid},
-    serve::central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError},
-    trust::{Peer, TrustError},
-    wire::{
-        EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
-        vm::{ConsoleId, VmOrder},
-    },
+use crate::serve::central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError};
+use meshd_model::fleet::Certificate;
+use meshd_proto::{
+    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
+    vm::{ConsoleId, VmOrder},
 };
+use meshd_trust::{Peer, TrustError};
+use meshd_types::{Digest, NodeId, SystemUuid};
 use std::{future::Future, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 

@@ -1,9 +1,7 @@
 //! The routes, and what a refusal looks like.
 
 use super::{AgentPlane, Client, Connection, PlaneError, Service, console, link, pending, volumes};
-use crate::id::Digest;
 use crate::serve::{limiter::Source, metrics::count_request};
-use crate::wire::{self, EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
 use axum::{
     Extension, Json, Router,
     body::Bytes,
@@ -16,6 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use meshd_proto::{EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
+use meshd_types::Digest;
 use serde::de::DeserializeOwned;
 use std::{sync::Arc, time::Duration};
 
@@ -30,27 +30,27 @@ type Shared<P> = State<Arc<Service<P>>>;
 /// Every route of the agent plane.
 pub(super) fn router<P: AgentPlane>(service: Arc<Service<P>>) -> Router {
     Router::new()
-        .route(wire::ENROL_PATH, post(enrol::<P>))
-        .route(wire::RENEW_PATH, post(renew::<P>))
-        .route(wire::PENDING_PATH, get(pending::<P>))
-        .route(wire::LINK_PATH, get(link::<P>))
-        .route(&format!("{}/{{console}}", wire::CONSOLE_PATH), get(bring::<P>))
-        .route(&format!("{}/{{digest}}", wire::VOLUMES_PATH), get(volume::<P>))
+        .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
+        .route(meshd_proto::RENEW_PATH, post(renew::<P>))
+        .route(meshd_proto::PENDING_PATH, get(pending::<P>))
+        .route(meshd_proto::LINK_PATH, get(link::<P>))
+        .route(&format!("{}/{{console}}", meshd_proto::CONSOLE_PATH), get(bring::<P>))
+        .route(&format!("{}/{{digest}}", meshd_proto::VOLUMES_PATH), get(volume::<P>))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { not_found() })
-        .layer(DefaultBodyLimit::max(wire::MAX_MESSAGE))
+        .layer(DefaultBodyLimit::max(meshd_proto::MAX_MESSAGE))
         .layer(middleware::from_fn(counted))
         .with_state(service)
 }
 
 async fn counted(request: Request, next: Next) -> Response {
     let route = match request.uri().path() {
-        wire::ENROL_PATH => "enrol",
-        wire::RENEW_PATH => "renew",
-        wire::PENDING_PATH => "pending",
-        wire::LINK_PATH => "link",
-        path if path.starts_with(wire::CONSOLE_PATH) => "console",
-        path if path.starts_with(wire::VOLUMES_PATH) => "volumes",
+        meshd_proto::ENROL_PATH => "enrol",
+        meshd_proto::RENEW_PATH => "renew",
+        meshd_proto::PENDING_PATH => "pending",
+        meshd_proto::LINK_PATH => "link",
+        path if path.starts_with(meshd_proto::CONSOLE_PATH) => "console",
+        path if path.starts_with(meshd_proto::VOLUMES_PATH) => "volumes",
         _ => "none",
     };
     let response = next.run(request).await;
@@ -184,7 +184,10 @@ fn no_client(connection: &Connection) -> Refusal {
 
 fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
     let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route wants a WebSocket"))?;
-    Ok(upgrade.max_message_size(wire::MAX_MESSAGE).max_frame_size(wire::MAX_MESSAGE).read_buffer_size(READ_BUFFER))
+    Ok(upgrade
+        .max_message_size(meshd_proto::MAX_MESSAGE)
+        .max_frame_size(meshd_proto::MAX_MESSAGE)
+        .read_buffer_size(READ_BUFFER))
 }
 
 fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
@@ -193,14 +196,14 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
         code: "bad_request",
         message: "the body is too large or broke off".into(),
     })?;
-    wire::bounded::read(&body).map_err(|unread| Refusal::bad_request(&format!("the body is not read: {unread}")))
+    meshd_proto::bounded::read(&body).map_err(|unread| Refusal::bad_request(&format!("the body is not read: {unread}")))
 }
 
 pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
-    if wire::speaks(version) {
+    if meshd_proto::speaks(version) {
         return Ok(());
     }
-    let (oldest, ours) = (wire::OLDEST, wire::VERSION);
+    let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
     let message = format!("the agent speaks version {version}, this central node versions {oldest} to {ours}");
     Err(Refusal::bad_request(&message))
 }

@@ -1,6 +1,6 @@
 //! Connections of nodes that showed an honoured certificate: they count by node, apart from those of anybody.
 
-use crate::id::NodeId;
+use meshd_types::NodeId;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -1,8 +1,8 @@
 //! A WebSocket of typed messages, with a limit on silence: what link and pending connection have in common.
 
-use crate::wire::{self, bounded::Unread};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
+use meshd_proto::bounded::Unread;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
@@ -87,7 +87,7 @@ impl Socket {
             self.heard = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
-                    return wire::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::Unread);
+                    return meshd_proto::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::Unread);
                 }
                 Message::Pong(payload) => return Ok(Heard::Pong(payload)),
                 Message::Ping(_) => {}

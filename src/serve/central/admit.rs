@@ -5,13 +5,15 @@
 //! other IDs, and the first one keeps what it was under the old one.
 
 use super::{Central, Live, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
-use crate::boot::Refusal;
-use crate::fleet::{
-    Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, LONGEST_BOOT, Node, Phase,
-    PhaseChange, Rival, Sighting, Stage, Verb, Who, identify,
+use meshd_model::{
+    boot::Refusal,
+    fleet::{
+        Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, LONGEST_BOOT, Node, Phase,
+        PhaseChange, Rival, Sighting, Stage, Verb, Who, identify,
+    },
 };
-use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
-use crate::store::{Model, StoreError, Tx};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::net::Ipv4Addr;
 
 /// Nodes that are let in beyond which rules and policy let in no more, but an operator alone: twice the largest rack. Whoever invents

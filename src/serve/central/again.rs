@@ -5,10 +5,12 @@
 //! making of the text is spared, and writing down what is written down.
 
 use super::{Central, Live, admit::teaches, lock, script::is_recorded};
-use crate::boot::{Endpoint, ScriptRequest};
-use crate::fleet::{Claim, Generation, Identified, Node, Once, Phase, PhaseChange, Sighting, Transition, identify};
-use crate::id::{BootSessionId, ProfileName, Secret, Vars};
-use crate::trust::capability::Grant;
+use meshd_model::{
+    boot::{Endpoint, ScriptRequest},
+    fleet::{Claim, Generation, Identified, Node, Once, Phase, PhaseChange, Sighting, Transition, identify},
+};
+use meshd_trust::capability::Grant;
+use meshd_types::{BootSessionId, ProfileName, Secret, Vars};
 use std::{
     net::Ipv4Addr,
     sync::{Arc, Weak},

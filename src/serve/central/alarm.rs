@@ -1,9 +1,9 @@
 //! Alarms: something on the boot network is not what it says. Recorded each time, but never faster than the disk can bear.
 
 use super::{Central, lock};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind};
-use crate::id::{BootSessionId, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
+use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 /// Alarms of one cause that are recorded within [`WINDOW`]; the rest is counted.

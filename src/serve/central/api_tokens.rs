@@ -1,10 +1,10 @@
 //! Tokens of the admin plane: made, looked up at each request, revoked.
 
 use super::{Central, OperateError};
-use crate::fleet::{Audit, By};
-use crate::id::{ApiTokenName, Digest, Secret};
-use crate::store::MAX_API_TOKENS;
-use crate::trust::{ApiToken, Role};
+use meshd_model::fleet::{Audit, By};
+use meshd_store::MAX_API_TOKENS;
+use meshd_trust::{ApiToken, Role};
+use meshd_types::{ApiTokenName, Digest, Secret};
 use std::time::Duration;
 
 /// The longest life of a token that has an end.

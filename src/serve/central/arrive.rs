@@ -1,11 +1,11 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
 use super::{checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
-use crate::id::{Basis, Hardware, NodeId, Timestamp};
-use crate::store::Tx;
-use crate::trust::Peer;
-use crate::wire::{Facts, Hello, VERSION};
+use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
+use meshd_proto::{Facts, Hello, VERSION};
+use meshd_store::Tx;
+use meshd_trust::Peer;
+use meshd_types::{Basis, Hardware, NodeId, Timestamp};
 use std::net::IpAddr;
 
 /// Writes down what a node tells at its connection.

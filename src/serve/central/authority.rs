@@ -8,11 +8,11 @@ use super::{
     alarm::{Alarm, report},
     lock,
 };
-use crate::fleet::{By, ConditionKind, Event, EventKind, Node, Verb};
-use crate::id::{NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
-use crate::trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
-use crate::wire::FromCentral;
+use meshd_model::fleet::{By, ConditionKind, Event, EventKind, Node, Verb};
+use meshd_proto::FromCentral;
+use meshd_store::{StoreError, Tx};
+use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
+use meshd_types::{NodeId, Timestamp};
 use std::{
     collections::BTreeMap,
     net::IpAddr,

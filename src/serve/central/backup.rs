@@ -2,9 +2,9 @@
 
 use super::{Central, Shared};
 use crate::backup::{self, AUTHORITY, BackupError, Held, Manifest, Source};
-use crate::fleet::{By, Event, EventKind};
-use crate::id::{Secret, Timestamp};
-use crate::store::StoreError;
+use meshd_model::fleet::{By, Event, EventKind};
+use meshd_store::StoreError;
+use meshd_types::{Secret, Timestamp};
 use std::{fs::File, io::Write};
 
 /// The store as of one moment.

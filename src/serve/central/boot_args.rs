@@ -1,9 +1,9 @@
 //! Which kernel arguments a role may order for one boot. Whoever sets any argument may become root on the node: `ssh_key=`, `init=` or
 //! `apkovl=` are enough, and so is taking away one that locks something. So an operator has a list, and an admin may set all.
 
-use crate::config::Edit;
-use crate::fail;
-use crate::trust::Role;
+use meshd_config::Edit;
+use meshd_trust::Role;
+use meshd_types::fail;
 
 /// What an operator may add or take away, by its name before `=`: what shows more, and what works around faulty hardware.
 const OPERATOR_ARGS: [&str; 33] = [

@@ -2,12 +2,14 @@
 //! the transaction that records the machine, and are its own until its record goes.
 
 use super::{Central, live::Live};
-use crate::config::{MacPrefix, Whom, vm::derived_mac};
-use crate::fleet::Lease;
-use crate::id::{MacAddr, NodeId, SystemUuid, Timestamp};
-use crate::store::{Model, StoreError};
-use crate::wire::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
-use crate::work::{Card, CardNews, SlotCard, SlotId, Vm, private_address, site_address};
+use meshd_config::{MacPrefix, Whom, vm::derived_mac};
+use meshd_model::{
+    fleet::Lease,
+    work::{Card, CardNews, SlotCard, SlotId, Vm, private_address, site_address},
+};
+use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
+use meshd_store::{Model, StoreError};
+use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// How many MAC addresses are tried for a card whose file names none. Even where half of all that begin so are taken, this many fail

@@ -6,10 +6,10 @@ use super::{
     stages::reach,
     stalls::{self},
 };
-use crate::fleet::{Actor, By, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
-use crate::id::{BootSessionId, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
-use crate::wire::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use meshd_model::fleet::{Actor, By, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
 use tokio::sync::oneshot;
 

@@ -3,13 +3,15 @@
 //! so.
 
 use super::{Central, LinkCommand, OperateError, lock, vms::story};
-use crate::fleet::{By, EventKind};
-use crate::id::{NodeId, SystemUuid};
-use crate::store::StoreError;
-use crate::trust::Peer;
-use crate::wire::FromCentral;
-use crate::wire::vm::{ConsoleId, ConsoleNote, ConsoleOrder};
 use bytes::Bytes;
+use meshd_model::fleet::{By, EventKind};
+use meshd_proto::{
+    FromCentral,
+    vm::{ConsoleId, ConsoleNote, ConsoleOrder},
+};
+use meshd_store::StoreError;
+use meshd_trust::Peer;
+use meshd_types::{NodeId, SystemUuid};
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 use tokio::sync::mpsc;
 
@@ -149,7 +151,7 @@ impl Central {
                 let detail = "somebody sits at its console".to_owned();
                 let event = match tx.vm(uuid) {
                     Some(vm) => story(vm, node, EventKind::VmConsole, by, detail, now),
-                    None => crate::fleet::Event::new(now, by, EventKind::VmConsole, format!("{uuid}: {detail}"))
+                    None => meshd_model::fleet::Event::new(now, by, EventKind::VmConsole, format!("{uuid}: {detail}"))
                         .of_node(node),
                 };
                 tx.event(event);

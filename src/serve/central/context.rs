@@ -1,11 +1,11 @@
 //! What of a node and of its groups its overlay depends on. Members of groups are looked up by their IDs; nobody walks all nodes.
 
 use super::live::Live;
-use crate::config::Profile;
-use crate::fleet::{Node, Phase};
-use crate::id::{Digest, NodeId};
-use crate::overlay::{GroupContext, MemberContext, NodeContext};
-use crate::store::Model;
+use meshd_config::Profile;
+use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
+use meshd_model::fleet::{Node, Phase};
+use meshd_store::Model;
+use meshd_types::{Digest, NodeId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
@@ -89,11 +89,11 @@ fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Catalog, Overlays};
-    use crate::config::{Site, parse};
-    use crate::fleet::{Fingerprint, Lease};
-    use crate::id::{Basis, MacAddr, Timestamp, VarValue};
-    use crate::store::{Store, StoreError};
+    use meshd_config::{Site, parse};
+    use meshd_image::catalog::{Catalog, Overlays};
+    use meshd_model::fleet::{Fingerprint, Lease};
+    use meshd_store::{Store, StoreError};
+    use meshd_types::{Basis, MacAddr, Timestamp, VarValue};
     use std::path::Path;
 
     fn machine(number: u8) -> Node {
@@ -131,7 +131,7 @@ mod tests {
         });
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
-        let agent = std::sync::Arc::new(crate::overlay::AgentBinary::new(b""));
+        let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
         let live = Live::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
         let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
         let context = of(&one);

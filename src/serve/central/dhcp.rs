@@ -1,10 +1,9 @@
 //! A machine asked for an address: its boot session opens, or goes on.
 
 use super::{Central, alarm::raise, lock};
-use crate::fail;
-use crate::fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Exchange, Lease, RelayPort, Stage};
-use crate::id::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
-use crate::store::{StoreError, Tx};
+use meshd_model::fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Exchange, Lease, RelayPort, Stage};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// One DHCP exchange, as the engine understood it.

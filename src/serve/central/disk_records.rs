@@ -2,12 +2,13 @@
 //! line of the audit log, with the disk's identity and what it held before.
 
 use super::vms::story;
-use crate::fail;
-use crate::fleet::{By, EventKind, Verb, Who};
-use crate::id::{CorrelationId, NodeId, Timestamp};
-use crate::store::Tx;
-use crate::wire::{DiskFacts, vm::VmReport};
-use crate::work::Vm;
+use meshd_model::{
+    fleet::{By, EventKind, Verb, Who},
+    work::Vm,
+};
+use meshd_proto::{DiskFacts, vm::VmReport};
+use meshd_store::Tx;
+use meshd_types::{CorrelationId, NodeId, Timestamp, fail};
 
 /// Most words of a node about the content of one disk, and most characters of each.
 const MAX_WORDS: usize = 16;

@@ -8,12 +8,14 @@ use super::{
     stages::reach,
     tokens,
 };
-use crate::fail;
-use crate::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb};
-use crate::id::{BootSessionId, Digest, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
-use crate::trust::{Issued, Peer, TokenRecord, TokenRefused, TrustError, token, token::Use};
-use crate::wire::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
+use meshd_model::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb};
+use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
+use meshd_store::{StoreError, Tx};
+use meshd_trust::{
+    Issued, Peer, TokenRecord, TokenRefused, TrustError,
+    token::{self, Use},
+};
+use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, fail};
 use std::net::IpAddr;
 
 /// Why the agent plane refuses.

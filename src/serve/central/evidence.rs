@@ -1,10 +1,9 @@
 //! Checks that are too old to count: a node whose agent does not tell them any more is degraded, although its link stands.
 
 use super::{Central, script::phase_event};
-use crate::fail;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange};
-use crate::id::NodeId;
-use crate::store::StoreError;
+use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange};
+use meshd_store::StoreError;
+use meshd_types::{NodeId, fail};
 use std::time::Duration;
 
 /// Checks are told every five minutes; three of them may be lost.

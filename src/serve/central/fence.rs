@@ -9,11 +9,12 @@ use super::{
     slots::forget_slots,
     vms::{VmError, story},
 };
-use crate::fail;
-use crate::fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange};
-use crate::id::{NodeId, SystemUuid, Timestamp};
-use crate::store::{Model, StoreError, Tx};
-use crate::work::{Vm, VmWish};
+use meshd_model::{
+    fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange},
+    work::{Vm, VmWish},
+};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{NodeId, SystemUuid, Timestamp, fail};
 
 /// Most names that a refusal tells.
 const MAX_TOLD: usize = 5;

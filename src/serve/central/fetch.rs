@@ -1,9 +1,8 @@
 //! A machine fetched a file: the stage is recorded with its boot session.
 
 use super::{Central, stages::reach};
-use crate::fail;
-use crate::fleet::Stage;
-use crate::id::Digest;
+use meshd_model::fleet::Stage;
+use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
 /// What was fetched, to its last byte.
@@ -35,7 +34,7 @@ impl Central {
                     return Ok(None);
                 };
                 reach(tx, id, stage, now);
-                Ok::<_, crate::store::StoreError>(Some(mac))
+                Ok::<_, meshd_store::StoreError>(Some(mac))
             })
             .await;
         match marked {

@@ -1,13 +1,15 @@
 //! Nodes as a placement sees them.
 
 use super::vms::takes_work;
-use crate::boot::effective_profile;
-use crate::config::{Site, SlotPolicy};
-use crate::fleet::Node;
-use crate::id::NodeId;
-use crate::store::Model;
-use crate::wire::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
-use crate::work::{Approved, Held, Host, Runs, SlotId, barred, of_node, unit_of};
+use meshd_config::{Site, SlotPolicy};
+use meshd_model::{
+    boot::effective_profile,
+    fleet::Node,
+    work::{Approved, Held, Host, Runs, SlotId, barred, of_node, unit_of},
+};
+use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
+use meshd_store::Model;
+use meshd_types::NodeId;
 
 /// The check that says whether virtual machines run.
 const KVM_CHECK: &str = "kvm";

@@ -1,13 +1,15 @@
 //! What nodes tell of their jobs: how they are, what they write, that they are gone.
 
 use super::{Central, LinkCommand, LinkId, PlaneError, lock};
-use crate::fleet::{Actor, Event, EventKind};
-use crate::id::{BootSessionId, JobId, NodeId};
-use crate::wire::{
+use meshd_model::{
+    fleet::{Actor, Event, EventKind},
+    work::job::Seen,
+};
+use meshd_proto::{
     FromCentral,
     job::{JobNews, JobOrder, JobReport, JobWant, MAX_JOBS, Output, OutputKept},
 };
-use crate::work::job::Seen;
+use meshd_types::{BootSessionId, JobId, NodeId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},

@@ -4,12 +4,13 @@
 //! ([`Job::order_for`]) and is said whenever the record has changed, at each welcome, and again while something is waited for.
 
 use super::{Central, LinkCommand, OperateError, Shared, lock};
-use crate::fail;
-use crate::fleet::{Actor, By, Cause, Event, EventKind, Phase};
-use crate::id::{GroupName, JobId, NodeId, Timestamp};
-use crate::store::{Chunk, Model, StoreError, Tx};
-use crate::wire::{FromCentral, job::JobUser};
-use crate::work::job::{Job, JobSpec, JobState, Launcher, Member, Seen};
+use meshd_model::{
+    fleet::{Actor, By, Cause, Event, EventKind, Phase},
+    work::job::{Job, JobSpec, JobState, Launcher, Member, Seen},
+};
+use meshd_proto::{FromCentral, job::JobUser};
+use meshd_store::{Chunk, Model, StoreError, Tx};
+use meshd_types::{GroupName, JobId, NodeId, Timestamp, fail};
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
 use tokio::sync::watch;
 

@@ -1,14 +1,18 @@
 //! Generations that nodes were given are kept, compared, and booted again.
 
 use super::{Central, Live, RenderError, Rendered, Shared, context::Contexts, lock, render::image_parts};
-use crate::boot::What;
-use crate::catalog::{Image, bundle::load_layer, image::load_version};
-use crate::fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node};
-use crate::id::Digest;
-use crate::image::declare_in_use;
-use crate::overlay::{self, ImageFacts, PublicOverlay};
-use crate::store::{KeptError, Model};
 use bytes::Bytes;
+use meshd_image::{
+    builder::declare_in_use,
+    catalog::{Image, bundle::load_layer, image::load_version},
+    overlay::{self, ImageFacts, PublicOverlay},
+};
+use meshd_model::{
+    boot::What,
+    fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node},
+};
+use meshd_store::{KeptError, Model};
+use meshd_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -276,7 +280,7 @@ impl Central {
     }
 }
 
-fn load_kept(live: &Live, kept: &KeptGeneration) -> Result<Image, crate::catalog::ImageError> {
+fn load_kept(live: &Live, kept: &KeptGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
     let blobs = &live.site.blobs_dir;
     Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
 }

@@ -1,10 +1,9 @@
 //! Whether an address is its machine's at layer 2, and whether a machine is there.
 
 use super::{Central, Neighbour, admit::has_link, alarm::Alarm};
-use crate::config::Segment;
-use crate::fail;
-use crate::fleet::{ConditionKind, Node, RelayPort};
-use crate::id::{MacAddr, NodeId};
+use meshd_config::Segment;
+use meshd_model::fleet::{ConditionKind, Node, RelayPort};
+use meshd_types::{MacAddr, NodeId, fail};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},

@@ -10,11 +10,11 @@ use super::{
     script::phase_event,
     stalls,
 };
-use crate::fleet::{
+use meshd_model::fleet::{
     Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
-use crate::id::{MacAddr, NodeId, Timestamp};
-use crate::store::{Model, StoreError, Tx};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{MacAddr, NodeId, Timestamp};
 
 impl Central {
     /// Turns a machine away: it is refused at its next boot, and told so if it waits.

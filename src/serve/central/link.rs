@@ -7,11 +7,11 @@ use super::{
     enrol::{check_version, honours, shown},
     lock,
 };
-use crate::fleet::{Actor, By, Certificate, Event, EventKind, LinkState};
-use crate::id::{BootSessionId, NodeId, SystemUuid, Timestamp};
-use crate::store::StoreError;
-use crate::trust::Peer;
-use crate::wire::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
+use meshd_model::fleet::{Actor, By, Certificate, Event, EventKind, LinkState};
+use meshd_proto::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
+use meshd_store::StoreError;
+use meshd_trust::Peer;
+use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 

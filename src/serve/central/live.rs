@@ -5,12 +5,14 @@ use super::{
     Central,
     revisions::{AllHeld, Held},
 };
-use crate::catalog::{Catalog, Image, Overlays};
-use crate::config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
-use crate::fleet::{Generation, Node, admitting};
-use crate::id::{Digest, MacAddr, NodeId, ProfileName, VarName};
-use crate::overlay::AgentBinary;
 use bytes::Bytes;
+use meshd_config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
+use meshd_image::{
+    catalog::{Catalog, Image, Overlays},
+    overlay::AgentBinary,
+};
+use meshd_model::fleet::{Generation, Node, admitting};
+use meshd_types::{Digest, MacAddr, NodeId, ProfileName, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},

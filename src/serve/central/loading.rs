@@ -1,12 +1,13 @@
-//! Storm control: which boots load now, and which wait for their turn. The line itself is [`crate::boot::Line`].
+//! Storm control: which boots load now, and which wait for their turn. The line itself is [`meshd_model::boot::Line`].
 
 use super::{Central, lock};
-use crate::boot::{Refusal, Standing, Turn};
-use crate::config::Delivery;
-use crate::fleet::{Node, Stage};
-use crate::id::BootSessionId;
-use crate::id::{MacAddr, Timestamp};
-use crate::store::{StoreError, Tx};
+use meshd_config::Delivery;
+use meshd_model::{
+    boot::{Refusal, Standing, Turn},
+    fleet::{Node, Stage},
+};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use std::{collections::BTreeMap, sync::Mutex};
 
 /// How many boots load, how many may, and how many wait.

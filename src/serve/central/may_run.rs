@@ -1,15 +1,17 @@
 //! Whether a virtual machine may run now where it is, or at all: what an order to start it is measured by, and when a node is told of it.
 
 use super::{Central, VmError, hosts::implied, lock, vm_news, vms::takes_work};
-use crate::config::Site;
-use crate::fleet::{Node, Phase};
-use crate::id::{NodeId, PciAddress, SystemUuid};
-use crate::store::Model;
-use crate::wire::{
+use meshd_config::Site;
+use meshd_model::{
+    fleet::{Node, Phase},
+    work::{SlotId, SlotState, Vm, candidates, judge, unit_of},
+};
+use meshd_proto::{
     CheckStatus, Facts,
     vm::{VmReport, VmSpec},
 };
-use crate::work::{SlotId, SlotState, Vm, candidates, judge, unit_of};
+use meshd_store::Model;
+use meshd_types::{NodeId, PciAddress, SystemUuid};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a node does not start anything now, and what to do; `None` where it may. Between its link and its checks the order waits.

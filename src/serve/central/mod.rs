@@ -114,15 +114,16 @@ pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
 pub use volumes::VolumeUseError;
 pub use watch::WATCH_INTERVAL;
 
-use crate::boot::Line;
-use crate::catalog::Catalog;
-use crate::config::Site;
-use crate::fleet::{By, Lease, Verb, Who};
-use crate::id::{BootSessionId, CorrelationId, Timestamp};
-use crate::overlay::AgentBinary;
-use crate::store::{Kept, KeptRevisions, Outputs, Store};
-use crate::trust::{CertificateAuthority, capability::Book};
 use bytes::Bytes;
+use meshd_config::Site;
+use meshd_image::{catalog::Catalog, overlay::AgentBinary};
+use meshd_model::{
+    boot::Line,
+    fleet::{By, Lease, Verb, Who},
+};
+use meshd_store::{Kept, KeptRevisions, Outputs, Store};
+use meshd_trust::{CertificateAuthority, capability::Book};
+use meshd_types::{BootSessionId, CorrelationId, Timestamp};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},

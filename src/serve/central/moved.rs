@@ -1,10 +1,12 @@
 //! A machine is known by another ID from now on: what was given to the old one is the new one's.
 
 use super::{jobs::lose_node, vms::story};
-use crate::fleet::{Actor, EventKind};
-use crate::id::{NodeId, Timestamp};
-use crate::store::Tx;
-use crate::work::{Approved, SlotId, Vm, of_node};
+use meshd_model::{
+    fleet::{Actor, EventKind},
+    work::{Approved, SlotId, Vm, of_node},
+};
+use meshd_store::Tx;
+use meshd_types::{NodeId, Timestamp};
 
 /// The same machine goes on as `new`, and boots: its virtual machines and slots are there. Their boot is left as it was, so that this
 /// one counts as another. A task that it had is over.

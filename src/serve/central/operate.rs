@@ -4,11 +4,13 @@ use super::{
     ApiTokenError, Central, JobError, RenderError, RollbackError, life::acknowledge, orders::OrderError,
     script::phase_event, slots::SlotError, stalls, vms::VmError,
 };
-use crate::boot::Endpoint;
-use crate::fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition};
-use crate::id::{MacAddr, NodeId};
-use crate::store::StoreError;
-use crate::wire::{TaskAction, TaskOutcome};
+use meshd_model::{
+    boot::Endpoint,
+    fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition},
+};
+use meshd_proto::{TaskAction, TaskOutcome};
+use meshd_store::StoreError;
+use meshd_types::{MacAddr, NodeId};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Why an operator's word was not followed. Nothing has changed then; but where the store could not be written, it may have: look at
@@ -160,7 +162,7 @@ impl Central {
                 Ok::<_, OperateError>(node)
             })
             .await?;
-        crate::fail::point("order-committed");
+        meshd_types::fail::point("order-committed");
         self.decided();
         Ok(node)
     }

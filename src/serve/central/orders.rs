@@ -1,15 +1,14 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
 use super::{Central, OperateError, RenderError, Shared, boot_args, context::Contexts, fence::spare, keep};
-use crate::boot::{self, Endpoint};
-use crate::config::{self, Edit, MAX_VARS, Site, kernel_arg};
-use crate::fail;
-use crate::fleet::{
-    By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase,
+use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
+use meshd_model::{
+    boot::{self, Endpoint},
+    fleet::{By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase},
 };
-use crate::id::{NodeId, ProfileName, Timestamp, VarName, Vars};
-use crate::store::{KeptError, Model, Tx};
-use crate::trust::Role;
+use meshd_store::{KeptError, Model, Tx};
+use meshd_trust::Role;
+use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Most kernel arguments for one boot.
@@ -158,7 +157,7 @@ impl Central {
         let now = self.now();
         let live = self.live();
         if let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) {
-            let hint = config::suggest(name.as_str(), live.declared().map(VarName::as_str));
+            let hint = meshd_config::suggest(name.as_str(), live.declared().map(VarName::as_str));
             return Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into());
         }
         self.order(id, |tx, mut node| {

@@ -1,20 +1,21 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
 use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
-use crate::boot::What;
-use crate::config::Delivery;
-use crate::fail;
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Generation, Given, Stage};
-use crate::id::{BootSessionId, Digest, Secret, Timestamp};
-use crate::overlay::{Delivered, deliver, deliver_targz, without_secrets};
-use crate::store::StoreError;
-use crate::trust::{
+use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
+use meshd_model::{
+    boot::What,
+    fleet::{Actor, ConditionKind, Event, EventKind, Generation, Given, Stage},
+};
+use meshd_proto::BootPart;
+use meshd_store::StoreError;
+use meshd_trust::{
     TokenRecord,
     capability::{CAPABILITY_LIFE, Denied, Grant, TransferId},
     token,
 };
-use crate::wire::{self, BootPart};
-use bytes::Bytes;
+use meshd_types::{BootSessionId, Digest, Secret, Timestamp, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Promises kept: machines between their script and their overlay. Watched over by [`Central::forget_promises`].
@@ -93,7 +94,7 @@ impl Central {
         // What an admitted node alone may have: a token, and the files with secrets.
         let secrets = if token.is_some() { self.secrets(&promise)? } else { Vec::new() };
         let part = BootPart {
-            version: wire::VERSION,
+            version: meshd_proto::VERSION,
             node: grant.node,
             session: grant.session,
             generation: generation.to_string(),
@@ -272,7 +273,7 @@ impl OverlayTransfer {
         if lock(&self.central.capabilities).finish(self.id) {
             lock(&self.central.promises).remove(&grant.session);
         }
-        crate::fail::point("overlay-sent");
+        meshd_types::fail::point("overlay-sent");
         let marked = self.central.store.commit(|tx| {
             reach(tx, grant.session, Stage::Overlay, now);
             Ok::<_, StoreError>(tx.session(grant.session).map(|session| session.mac))

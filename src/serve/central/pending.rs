@@ -9,10 +9,10 @@ use super::{
     enrol::{certify, check_version},
     lock,
 };
-use crate::fleet::{ConditionKind, Node, Phase, Stage, Verb, Wait};
-use crate::id::{BootSessionId, Digest, NodeId};
-use crate::store::{Model, StoreError};
-use crate::wire::{Facts, PendingHello, PendingReply};
+use meshd_model::fleet::{ConditionKind, Node, Phase, Stage, Verb, Wait};
+use meshd_proto::{Facts, PendingHello, PendingReply};
+use meshd_store::{Model, StoreError};
+use meshd_types::{BootSessionId, Digest, NodeId};
 use std::{collections::BTreeMap, net::IpAddr, sync::Mutex, time::Duration};
 use tokio::sync::watch;
 
@@ -233,7 +233,7 @@ impl Drop for PendingTicket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::PciFacts;
+    use meshd_proto::PciFacts;
 
     #[test]
     fn of_a_machine_that_tells_too_much_its_devices_are_not_kept_and_at_last_nothing() {

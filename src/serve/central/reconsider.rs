@@ -4,9 +4,9 @@
 //! of nodes is one commit.
 
 use super::{Central, Live, RenderError, Shared, context::Contexts, lock, render::Job};
-use crate::fleet::{Actor, Event, Generation, Node, Outlook, judge};
-use crate::id::{Digest, NodeId, ProfileName};
-use crate::store::{Model, StoreError};
+use meshd_model::fleet::{Actor, Event, Generation, Node, Outlook, judge};
+use meshd_store::{Model, StoreError};
+use meshd_types::{Digest, NodeId, ProfileName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{

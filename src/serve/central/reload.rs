@@ -2,15 +2,18 @@
 //! every reason is told.
 
 use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
-use crate::boot::effective_profile;
-use crate::catalog::{Catalog, load_agent, overlay::read_all, read_secrets};
-use crate::config::{self, Fault, Faults, Site};
-use crate::fail;
-use crate::fleet::{By, Event, EventKind, Node};
-use crate::id::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp};
-use crate::overlay::{self, AgentBinary, ImageFacts, RenderInput};
-use crate::store::Model;
-use crate::trust::MarkKey;
+use meshd_config::{Fault, Faults, Site};
+use meshd_image::{
+    catalog::{Catalog, load_agent, overlay::read_all, read_secrets},
+    overlay::{self, AgentBinary, ImageFacts, RenderInput},
+};
+use meshd_model::{
+    boot::effective_profile,
+    fleet::{By, Event, EventKind, Node},
+};
+use meshd_store::Model;
+use meshd_trust::MarkKey;
+use meshd_types::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -107,7 +110,7 @@ impl Central {
     /// The next moment, `None` if nothing has changed; and the keys that need a restart.
     fn read_anew(&self) -> (Result<Option<Live>, Faults>, Vec<&'static str>) {
         let now = self.live();
-        let mut site = match config::load(&now.site.file) {
+        let mut site = match meshd_config::load(&now.site.file) {
             Ok(site) => site,
             Err(mut faults) => {
                 // All at once: whoever corrects the site file finds no others after it.
@@ -213,7 +216,7 @@ fn other_profiles(model: &Model, was: &Site, new: &Site, by: &By) -> Vec<Fault> 
 /// Stands for a machine that nobody has seen.
 fn nobody() -> Node {
     let mac = MacAddr([0; 6]);
-    Node::discovered(Basis::Mac(mac), crate::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
+    Node::discovered(Basis::Mac(mac), meshd_model::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
 }
 
 /// Reads overlays, their secrets, built images and bundles. `random` becomes the site's key for marking secrets, if it has none yet.
@@ -247,7 +250,7 @@ fn unknown_overlays(live: &Live) -> Vec<Fault> {
     for group in &live.site.groups {
         for overlay in group.overlays.iter().filter(|overlay| !there.contains_key(*overlay)) {
             let message = format!("group {}: there is no overlay `{overlay}`", group.name);
-            let hint = config::suggest(overlay.as_str(), there.keys().map(|name| name.as_str()));
+            let hint = meshd_config::suggest(overlay.as_str(), there.keys().map(|name| name.as_str()));
             faults.push(Fault::of_file(live.site.file.clone(), message, hint));
         }
     }
@@ -292,7 +295,8 @@ mod tests {
 
     #[test]
     fn what_cannot_change_stays_and_is_named_and_all_else_is_new() {
-        let read = |text: &str| config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let read =
+            |text: &str| meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         let sample = include_str!("../../../site.toml");
         let was = read(sample);
         let edited = sample.replace("port = 8080", "port = 8081").replace("heartbeat = \"30s\"", "heartbeat = \"10s\"");

@@ -9,13 +9,17 @@ use super::{
     lock,
     revisions::Held,
 };
-use crate::boot::{self, Endpoint, ImageParts, NoProfile, What};
-use crate::catalog::{Catalog, Image, ImageError, Overlays};
-use crate::config::Profile;
-use crate::fleet::{Generation, Node};
-use crate::id::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
-use crate::overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput};
-use crate::store::{KeptError, Model};
+use meshd_config::Profile;
+use meshd_image::{
+    catalog::{Catalog, Image, ImageError, Overlays},
+    overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput},
+};
+use meshd_model::{
+    boot::{self, Endpoint, ImageParts, NoProfile, What},
+    fleet::{Generation, Node},
+};
+use meshd_store::{KeptError, Model};
+use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
 use std::{
     collections::BTreeMap,
     sync::{

@@ -1,16 +1,15 @@
 //! What a rendering looks at.
 
 use super::*;
-use crate::catalog::{
+use crate::serve::central::{self, SystemClock, SystemEntropy};
+use meshd_image::catalog::{
     Catalog, Overlays,
     image::{Blob, Contents, FORMAT, ImageManifest, Parts},
 };
-use crate::config;
-use crate::fleet::{Fingerprint, Phase};
-use crate::id::{Arch, Basis, MacAddr, Timestamp};
-use crate::serve::central::{self, SystemClock, SystemEntropy};
-use crate::store::{LOOKED_AT, Store, StoreError};
-use crate::trust::CertificateAuthority;
+use meshd_model::fleet::{Fingerprint, Phase};
+use meshd_store::{LOOKED_AT, Store, StoreError};
+use meshd_trust::CertificateAuthority;
+use meshd_types::{Arch, Basis, MacAddr, Timestamp};
 use std::path::Path;
 
 /// Nodes of the rack; none but the members of one group may be looked at.
@@ -47,7 +46,7 @@ async fn rack(folder: &Path) -> Shared {
     let ids: Vec<String> = (0..MEMBERS).map(|number| format!("{:?}", machine(number).id.to_string())).collect();
     let text = include_str!("../../../site.toml").replace("[\"base\", \"agent\"]", "[]").replace("[\"motd\"]", "[]");
     let text = format!("{text}\n[groups.pair]\nnodes = [{}]\n", ids.join(", "));
-    let site = config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(central::Parts {
         site: Arc::new(site),

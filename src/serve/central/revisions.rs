@@ -1,13 +1,14 @@
 //! Profiles are kept as they were, and rolled back: all nodes of a profile boot an earlier revision of it until it is let go.
 
 use super::{Central, Live, OperateError, RenderError, Shared, fence::spare};
-use crate::boot::effective_profile;
-use crate::catalog::{Image, Overlay, bundle::load_layer, image::load_version, read_overlays};
-use crate::config::{Profile, Site};
-use crate::fail;
-use crate::fleet::{By, Event, EventKind, Generation, Node, Revised, Revision, Revisions};
-use crate::id::{BundleName, Digest, OverlayName, ProfileName};
-use crate::store::{KeptError, Model, StoreError};
+use meshd_config::{Profile, Site};
+use meshd_image::catalog::{Image, Overlay, bundle::load_layer, image::load_version, read_overlays};
+use meshd_model::{
+    boot::effective_profile,
+    fleet::{By, Event, EventKind, Generation, Node, Revised, Revision, Revisions},
+};
+use meshd_store::{KeptError, Model, StoreError};
+use meshd_types::{BundleName, Digest, OverlayName, ProfileName, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -4,9 +4,9 @@
 //! and every request is held against it. What is not named there is refused, also after a restart.
 
 use super::{Central, OperateError, lock};
-use crate::fleet::{By, Cause, Event, EventKind, LinkState, Node};
-use crate::id::{Digest, NodeId, Timestamp};
-use crate::{fail, store::Tx};
+use meshd_model::fleet::{By, Cause, Event, EventKind, LinkState, Node};
+use meshd_store::Tx;
+use meshd_types::{Digest, NodeId, Timestamp, fail};
 use std::time::Duration;
 
 /// How often a credential is looked at though nothing was revoked: its life may have ended.

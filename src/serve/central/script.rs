@@ -3,14 +3,16 @@
 use super::{
     Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach, vm_news,
 };
-use crate::boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest};
-use crate::fail;
-use crate::fleet::{
-    Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage, Transition,
+use meshd_model::{
+    boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest},
+    fleet::{
+        Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage,
+        Transition,
+    },
 };
-use crate::id::{BootSessionId, Digest, MacAddr, NodeId, Timestamp};
-use crate::store::{Model, StoreError, Tx};
-use crate::trust::capability::Grant;
+use meshd_store::{Model, StoreError, Tx};
+use meshd_trust::capability::Grant;
+use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, Timestamp, fail};
 use std::net::Ipv4Addr;
 
 impl Central {
@@ -193,8 +195,8 @@ impl Central {
         let session = self.session_of(asker);
         let correlation = match session {
             // The same on the screen as in the event, also when the machine asks for the tenth time.
-            Some(session) => crate::id::hex(&Digest::of_fields([session.0.as_slice(), code.as_bytes()]).0[..4]),
-            None => crate::id::hex(&self.random::<4>()),
+            Some(session) => meshd_types::hex(&Digest::of_fields([session.0.as_slice(), code.as_bytes()]).0[..4]),
+            None => meshd_types::hex(&self.random::<4>()),
         };
         let news = match session {
             Some(id) => self.store.read(|model| model.session(id).is_some_and(|boot| boot.is_wait_news(code, now))),

@@ -1,6 +1,6 @@
 //! Where time, randomness and layer 2 of the boot LAN come in.
 
-use crate::id::{MacAddr, Timestamp};
+use meshd_types::{MacAddr, Timestamp};
 use std::{
     collections::BTreeSet,
     future::Future,

@@ -1,8 +1,8 @@
 //! How each segment's DHCP is doing, as its service last said: kept in memory, for operators and metrics.
 
 use super::{Central, lock};
-use crate::config::DhcpMode;
-use crate::id::Timestamp;
+use meshd_config::DhcpMode;
+use meshd_types::Timestamp;
 use std::net::Ipv4Addr;
 
 /// One segment, now.

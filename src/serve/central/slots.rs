@@ -1,15 +1,17 @@
 //! Slots by an operator's word: approved, disabled, enabled, released.
 
 use super::{Central, OperateError, cards::against_slot, hosts::implied};
-use crate::config::Site;
-use crate::fleet::{By, Event, EventKind, Node};
-use crate::id::{NodeId, PciAddress, Timestamp, VmName};
-use crate::store::{Model, Tx};
-use crate::wire::{DiskFacts, vm::DiskIdentity};
-use crate::work::{
-    Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmWish, candidates, functions, judge, of_node,
-    unit_of,
+use meshd_config::Site;
+use meshd_model::{
+    fleet::{By, Event, EventKind, Node},
+    work::{
+        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmWish, candidates, functions, judge,
+        of_node, unit_of,
+    },
 };
+use meshd_proto::{DiskFacts, vm::DiskIdentity};
+use meshd_store::{Model, Tx};
+use meshd_types::{NodeId, PciAddress, Timestamp, VmName};
 use std::{collections::BTreeSet, str::FromStr};
 
 /// Most slots of a site that are on record.
@@ -223,12 +225,12 @@ pub(super) fn forget_slots(tx: &mut Tx<'_>, node: NodeId) {
     own.into_iter().for_each(|id| tx.remove_slot(id));
 }
 
-fn facts_of(model: &Model, node: NodeId) -> Option<&crate::wire::Facts> {
+fn facts_of(model: &Model, node: NodeId) -> Option<&meshd_proto::Facts> {
     model.node(node).and_then(|node| node.facts.as_ref())
 }
 
 fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
-    static UNKNOWN: std::sync::LazyLock<crate::wire::Facts> = std::sync::LazyLock::new(crate::wire::Facts::default);
+    static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> = std::sync::LazyLock::new(meshd_proto::Facts::default);
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
     let (record, holder) = (model.slots().get(&id), holder(model, &id));
     let implied = implied(site, model.node(id.node));

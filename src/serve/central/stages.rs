@@ -1,8 +1,8 @@
 //! A stage of a boot was reached: written down with its session, and told once.
 
-use crate::fleet::{Actor, Event, EventKind, Stage};
-use crate::id::{BootSessionId, Timestamp};
-use crate::store::Tx;
+use meshd_model::fleet::{Actor, Event, EventKind, Stage};
+use meshd_store::Tx;
+use meshd_types::{BootSessionId, Timestamp};
 
 /// Marks a stage in its session, with an event when it is new there. True if it is.
 pub(super) fn reach(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: Timestamp) -> bool {

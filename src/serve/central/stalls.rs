@@ -1,12 +1,12 @@
 //! Boots that stand still and boots that go round in circles: the watch finds them, the script step holds the latter.
 
 use super::{Central, script::phase_event};
-use crate::fleet::{
+use meshd_model::fleet::{
     Actor, BootLoop, BootSession, Cause, Chain, ConditionKind, Event, EventKind, Node, Phase, Stage, Stall, boot_loop,
     stall,
 };
-use crate::id::{BootSessionId, NodeId, Timestamp};
-use crate::store::{Model, StoreError, Tx};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
 
 /// Time between two looks at all boots. The shortest bound of a stage is minutes.

@@ -4,11 +4,11 @@
 //! for a boot token holds for this one too. Making it is the approval of the node, which is known from the moment of its use.
 
 use super::{Central, script::phase_event};
-use crate::fleet::{Actor, By, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
-use crate::id::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
-use crate::store::{StoreError, Tx};
-use crate::trust::{TokenRecord, token};
-use crate::wire::{self, AgentConfig, BootPart, Ticket};
+use meshd_model::fleet::{Actor, By, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
+use meshd_proto::{AgentConfig, BootPart, Ticket};
+use meshd_store::{StoreError, Tx};
+use meshd_trust::{TokenRecord, token};
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// Life of a token unless an operator says otherwise.
@@ -81,7 +81,7 @@ impl Central {
             .await?;
         let site = self.site();
         let config = AgentConfig {
-            version: wire::VERSION,
+            version: meshd_proto::VERSION,
             node,
             central: told,
             port: site.agent.port,
@@ -89,13 +89,13 @@ impl Central {
             heartbeat_s: u32::try_from(site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
             profile: String::new(),
             services: Vec::new(),
-            checks: wire::CheckPolicy::default(),
+            checks: meshd_proto::CheckPolicy::default(),
             vfio: Vec::new(),
             data_disks: Vec::new(),
             kvm: false,
         };
         let boot = BootPart {
-            version: wire::VERSION,
+            version: meshd_proto::VERSION,
             node,
             session,
             generation: String::new(),

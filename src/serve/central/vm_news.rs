@@ -6,13 +6,17 @@ use super::{
     Central, disk_records,
     vms::{known, story},
 };
-use crate::config::vm::VmAsk;
-use crate::fleet::{Actor, Event, EventKind, Node, Phase};
-use crate::id::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
-use crate::store::{Model, StoreError, Tx};
-use crate::wire::vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec};
-use crate::wire::{DiskFacts, UnitState};
-use crate::work::{Vm, VmTold, VmWish};
+use meshd_config::vm::VmAsk;
+use meshd_model::{
+    fleet::{Actor, Event, EventKind, Node, Phase},
+    work::{Vm, VmTold, VmWish},
+};
+use meshd_proto::{
+    DiskFacts, UnitState,
+    vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec},
+};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,

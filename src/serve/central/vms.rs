@@ -11,13 +11,14 @@ use super::{
     lock,
     may_run::{may_be_told, startable},
 };
-use crate::config::Site;
-use crate::config::vm::VmAsk;
-use crate::fleet::{By, Cause, Event, EventKind, Phase};
-use crate::id::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
-use crate::store::{Model, Tx};
-use crate::wire::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
-use crate::work::{Place, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by};
+use meshd_config::{Site, vm::VmAsk};
+use meshd_model::{
+    fleet::{By, Cause, Event, EventKind, Phase},
+    work::{Place, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
+};
+use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
+use meshd_store::{Model, Tx};
+use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 
 /// Most virtual machines of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
@@ -161,7 +162,7 @@ impl Central {
                 Ok::<_, OperateError>(vm)
             })
             .await?;
-        crate::fail::point("vm-created");
+        meshd_types::fail::point("vm-created");
         self.notify(&vm);
         Ok(vm)
     }
@@ -242,7 +243,7 @@ impl Central {
                 Ok::<_, OperateError>(vm)
             })
             .await?;
-        crate::fail::point("vm-deleted");
+        meshd_types::fail::point("vm-deleted");
         self.notify(&vm);
         Ok(vm)
     }

@@ -1,10 +1,10 @@
 //! Files of virtual machines: which node may have which, and when one may go.
 
 use super::Central;
-use crate::id::{Digest, NodeId, VmName};
-use crate::image::{VolumeError, VolumeInfo, Volumes};
-use crate::store::Model;
-use crate::work::{Vm, VmWish};
+use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
+use meshd_model::work::{Vm, VmWish};
+use meshd_store::Model;
+use meshd_types::{Digest, NodeId, VmName};
 use std::path::PathBuf;
 
 /// Why a volume stays.

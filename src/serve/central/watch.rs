@@ -5,9 +5,9 @@
 //! dies right after a heartbeat is found then, one that dies right before the next one is found a heartbeat earlier (LC-3).
 
 use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
-use crate::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage, Vigil};
-use crate::id::{NodeId, Timestamp};
-use crate::store::StoreError;
+use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage, Vigil};
+use meshd_store::StoreError;
+use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
 /// Time between two looks.

@@ -4,8 +4,8 @@ use super::{
     firmware::{Fetch, firmware},
     request::{Request, Vendor},
 };
-use crate::fleet::Exchange;
-use crate::id::ClientArch;
+use meshd_model::fleet::Exchange;
+use meshd_types::ClientArch;
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// What a client is told to boot.

@@ -1,7 +1,7 @@
 //! Which clients have begun an exchange with a DISCOVER, where another server leases the addresses. An address that a client takes
 //! without one is not trusted to be a new one of the same machine.
 
-use crate::id::{MacAddr, Timestamp};
+use meshd_types::{MacAddr, Timestamp};
 use std::{collections::HashMap, time::Duration};
 
 /// How long an exchange takes at most: clients give up sooner.

@@ -15,12 +15,13 @@ use super::{
     served::Served,
     turn::Turn,
 };
-use crate::config::{DhcpMode, Link, Reservation, Segment};
-use crate::fail;
-use crate::fleet::Lease;
-use crate::id::{DenyList, MacAddr, Timestamp};
 use crate::serve::central::{DhcpStep, SegmentHealth};
-use crate::work::{Card, CardNews};
+use meshd_config::{DhcpMode, Link, Reservation, Segment};
+use meshd_model::{
+    fleet::Lease,
+    work::{Card, CardNews},
+};
+use meshd_types::{DenyList, MacAddr, Timestamp, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,

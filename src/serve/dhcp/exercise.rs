@@ -6,12 +6,14 @@ use super::{
     machines::{Attachment, Machines},
     route::{Origin, PROXY_PORT, SERVER_PORT},
 };
-use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
-use crate::fleet::{Lease, RelayPort};
-use crate::id::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use crate::serve::central::DhcpStep;
-use crate::work::Card;
 use dhcproto::v4::{Decodable, Decoder, Message};
+use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
+use meshd_model::{
+    fleet::{Lease, RelayPort},
+    work::Card,
+};
+use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},

@@ -1,9 +1,8 @@
 //! No sender gets more than its share: what it sends beyond a rate is dropped before it is even read.
 
 use super::{options::Options, route::Origin};
-use crate::fail;
-use crate::id::Timestamp;
 use dhcproto::v4::OptionCode;
+use meshd_types::{Timestamp, fail};
 
 /// Packets of one sender that are handled in a second. Firmware sends four when it is in a hurry.
 pub const MAX_PER_SECOND: u16 = 50;
@@ -83,7 +82,7 @@ fn hash(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::MacAddr;
+    use meshd_types::MacAddr;
     use std::net::{Ipv4Addr, SocketAddrV4};
 
     fn sender(hardware: u8, claimed: u8, relay: u8) -> Sender {

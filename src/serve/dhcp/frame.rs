@@ -1,6 +1,6 @@
 //! A UDP packet as an Ethernet frame, for a client that has no address yet.
 
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 const ETHERNET: usize = 14;

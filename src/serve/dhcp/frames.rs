@@ -5,7 +5,7 @@ use super::{
     frame::udp_frame,
     route::{CLIENT_PORT, SERVER_PORT},
 };
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket},

@@ -1,8 +1,8 @@
 //! Who holds an address, how firmly, and until when.
 
-use crate::fleet::Lease;
-use crate::id::{MacAddr, SystemUuid, Timestamp};
 use crate::serve::central::LeaseChange;
+use meshd_model::fleet::Lease;
+use meshd_types::{MacAddr, SystemUuid, Timestamp};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// How long an offer is held.

@@ -12,11 +12,10 @@ use super::{
     resting::Resting,
     slots::Slots,
 };
-use crate::config::{Pool, Reservation};
-use crate::fail;
-use crate::fleet::Lease;
-use crate::id::{Digest, MacAddr, Timestamp};
 use crate::serve::central::{LeaseChange, PoolUse};
+use meshd_config::{Pool, Reservation};
+use meshd_model::fleet::Lease;
+use meshd_types::{Digest, MacAddr, Timestamp, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,

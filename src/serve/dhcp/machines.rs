@@ -1,9 +1,9 @@
 //! What the DHCP service has to know of the machines behind network cards. The central node answers; tests put something small in its
 //! place.
 
-use crate::fleet::RelayPort;
-use crate::id::{MacAddr, NodeId};
 use crate::serve::central::Central;
+use meshd_model::fleet::RelayPort;
+use meshd_types::{MacAddr, NodeId};
 use std::net::Ipv4Addr;
 
 /// The machines of a site, by their network cards.

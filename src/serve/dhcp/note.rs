@@ -1,9 +1,9 @@
 //! What an operator should know, once.
 
 use super::{bootfile::NoLoader, level::Level, request::Kind};
-use crate::fleet::{ConditionKind, EventKind, RelayPort};
-use crate::id::{MacAddr, VmName};
 use crate::serve::central::PoolUse;
+use meshd_model::fleet::{ConditionKind, EventKind, RelayPort};
+use meshd_types::{MacAddr, VmName};
 use std::{fmt, net::Ipv4Addr, sync::Arc};
 
 /// Why a client got less than it asked for, or will soon.

@@ -1,8 +1,8 @@
 //! The options of a packet as they came: total, and without a copy.
 
-use crate::fleet::RelayPort;
-use crate::id::hex;
 use dhcproto::v4::{OptionCode, UnknownOption};
+use meshd_model::fleet::RelayPort;
+use meshd_types::hex;
 use std::net::Ipv4Addr;
 
 /// Header and magic cookie.

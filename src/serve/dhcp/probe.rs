@@ -2,8 +2,8 @@
 //! and an INFORM, which most answer at once where an offer waits for a ping. Nothing is ever taken.
 
 use super::{request::Kind, route::CLIENT_PORT};
-use crate::id::MacAddr;
 use dhcproto::v4::{DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption};
+use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
 /// The port at which answers to a probe arrive.

@@ -4,12 +4,12 @@ use super::{
     bootfile::BootFile,
     request::{Request, Vendor},
 };
-use crate::config::Pool;
-use crate::fleet::Exchange;
-use crate::id::ClientArch;
 use dhcproto::v4::{
     DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
 };
+use meshd_config::Pool;
+use meshd_model::fleet::Exchange;
+use meshd_types::ClientArch;
 use std::{net::Ipv4Addr, time::Duration};
 
 /// BOOTP clients and some relays drop what is shorter (RFC 1542, 2.1).

@@ -7,9 +7,9 @@ use super::{
     firmware::firmware,
     options::{Agent, HEADER, Options},
 };
-use crate::fleet::Exchange;
-use crate::id::{ClientArch, MacAddr, SystemUuid};
 use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
+use meshd_model::fleet::Exchange;
+use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
 
 /// More than any Ethernet frame carries.

@@ -1,7 +1,7 @@
 //! Reserved addresses of one segment, and who a client is as far as they are concerned.
 
-use crate::config::{Pool, Reservation, Whom};
-use crate::id::{MacAddr, NodeId, SystemUuid};
+use meshd_config::{Pool, Reservation, Whom};
+use meshd_types::{MacAddr, NodeId, SystemUuid};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Who asks for an address.

@@ -1,6 +1,6 @@
 //! Addresses that rest, because a client found them in use by somebody else.
 
-use crate::id::Timestamp;
+use meshd_types::Timestamp;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Each address that rests, and until when.

@@ -1,7 +1,7 @@
 //! Where an answer goes (RFC 2131, 4.1).
 
 use super::{reply::Answer, request::Request};
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Ports of RFC 2131.

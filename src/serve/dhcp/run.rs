@@ -11,12 +11,12 @@ use super::{
     route::Origin,
     socket::{Bound, Ear},
 };
-use crate::config::DhcpMode;
 use crate::serve::{
     central::{DhcpStep, Shared},
     log::Log,
 };
-use crate::store::StoreError;
+use meshd_config::DhcpMode;
+use meshd_store::StoreError;
 use std::{
     collections::VecDeque,
     future::{Future, pending, poll_fn},
@@ -180,7 +180,7 @@ impl Driver {
 
     /// True once it is known, or cannot be known, who else serves the networks that are ours alone.
     fn serves(&self) -> bool {
-        let authoritative = |segment: &crate::config::Segment| segment.mode == DhcpMode::Authoritative;
+        let authoritative = |segment: &meshd_config::Segment| segment.mode == DhcpMode::Authoritative;
         let asks = self.ears.iter().any(|ear| ear.probe.is_some());
         self.beat > PROBE_WAIT || !asks || !self.shared.site().segments.iter().any(authoritative)
     }

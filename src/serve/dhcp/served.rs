@@ -1,11 +1,10 @@
 //! One segment as the engine keeps it: mode, leases, how full it is, who else is there.
 
 use super::{discoveries::Discoveries, leases::LeaseTable, level::Level, note::Note};
-use crate::config::{DhcpMode, Link, Pool, Reservation, Segment};
-use crate::fleet::Lease;
-use crate::id::{MacAddr, Timestamp};
 use crate::serve::central::{OtherServer, PoolUse, SegmentHealth};
-use crate::work::Card;
+use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment};
+use meshd_model::{fleet::Lease, work::Card};
+use meshd_types::{MacAddr, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
 /// Other servers that are remembered of one segment; with more, the one that was silent for longest goes.

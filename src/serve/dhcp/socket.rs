@@ -6,11 +6,11 @@ use super::{
     probe::PROBE_PORT,
     route::{Destination, PROXY_PORT, SERVER_PORT},
 };
-use crate::config::{DhcpMode, Link, Segment, Site};
 use crate::serve::{
     bind::{self, BindError, Service},
     lan::{Receiver, send_only},
 };
+use meshd_config::{DhcpMode, Link, Segment, Site};
 use rustix::net::{SendFlags, sendto};
 use std::{
     io,

@@ -12,12 +12,13 @@ use super::{
     route::{Destination, Origin, PROXY_PORT, SERVER_PORT},
     served::{Authority, Served},
 };
-use crate::config::{DhcpMode, Pool};
-use crate::fail;
-use crate::fleet::{Exchange, Lease, RelayPort};
-use crate::id::{DenyList, Hardware, Timestamp};
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
-use crate::work::Card;
+use meshd_config::{DhcpMode, Pool};
+use meshd_model::{
+    fleet::{Exchange, Lease, RelayPort},
+    work::Card,
+};
+use meshd_types::{DenyList, Hardware, Timestamp, fail};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// A request, and what its answer takes.

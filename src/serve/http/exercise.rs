@@ -5,15 +5,15 @@ use super::{
     plane::{BootPlane, Transfer},
     routes::{Client, router},
 };
-use crate::boot::{Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
-use crate::config::Delivery;
-use crate::id::Digest;
 use crate::serve::central::{Fetched, OverlayDenied};
 use axum::{
     body::{Body, HttpBody as _},
     http::{Request, Response, StatusCode, header},
 };
 use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_model::boot::{Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
+use meshd_types::Digest;
 use std::net::Ipv4Addr;
 use tower::ServiceExt as _;
 

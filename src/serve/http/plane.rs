@@ -1,10 +1,10 @@
 //! What the boot plane asks of the central node.
 
-use crate::boot::{Endpoint, QueryError, ScriptRequest};
-use crate::config::Delivery;
-use crate::id::Digest;
 use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
+use meshd_types::Digest;
 use std::{future::Future, net::Ipv4Addr, path::PathBuf};
 
 /// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.

@@ -5,10 +5,6 @@ use super::body::tracked;
 use super::outlet::Handed;
 use super::plane::{BootPlane, Transfer};
 use super::twins::Twins;
-use crate::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
-use crate::config::Delivery;
-use crate::fail;
-use crate::id::Digest;
 use crate::serve::{
     central::{Fetched, OverlayDenied},
     metrics::count_request,
@@ -23,6 +19,9 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_model::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
+use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
 /// Who is at the other end of a connection, and how to learn that something reached it.

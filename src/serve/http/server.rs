@@ -3,11 +3,11 @@
 use super::outlet::{Handed, Outlet, Patience};
 use super::plane::BootPlane;
 use super::routes::{Client, router};
-use crate::boot::Endpoint;
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use meshd_model::boot::Endpoint;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},

@@ -6,8 +6,8 @@
 //! It lies on a file system, not in a `memfd`: what is sent from there comes out of the page cache in large folios, where shmem looks
 //! up each page (Linux 6.18; a fifth of all that sending a kernel costs, docs/adr/0007). And memory that others need is given back.
 
-use crate::id::Digest;
 use bytes::Bytes;
+use meshd_types::Digest;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use std::{
     collections::BTreeMap,

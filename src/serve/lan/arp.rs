@@ -1,7 +1,7 @@
 //! Asks a segment by ARP (RFC 826) which machines have an IPv4 address. The kernel's own table holds one answer; here all of them count.
 
 use super::{ethernet, link_of, waiting_for};
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use nix::sys::socket::{LinkAddr, MsgFlags, bind, recvfrom, sendto};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{collections::BTreeSet, io, net::Ipv4Addr, os::fd::AsRawFd, time::Duration};

@@ -18,7 +18,7 @@ pub use datagram::{Datagram, parse};
 pub use receive::{Received, Receiver, send_only};
 pub use system::SystemLan;
 
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use nix::{ifaddrs::getifaddrs, sys::socket::LinkAddr};
 use socket2::Socket;
 use std::io;

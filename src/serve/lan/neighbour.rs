@@ -1,6 +1,6 @@
 //! Looks up one IPv4 address in the kernel's neighbour table and routes (rtnetlink(7), `RTM_GETNEIGH` and `RTM_GETROUTE`).
 
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,

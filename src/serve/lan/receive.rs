@@ -2,7 +2,7 @@
 //! receives, and a UDP socket that keeps the port only sends.
 
 use super::{datagram, ethernet, link_of, waiting_for};
-use crate::id::MacAddr;
+use meshd_types::MacAddr;
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{LinkAddr, bind, recvfrom},

@@ -5,8 +5,8 @@ use super::{
     link_of,
     neighbour::{neighbour, route},
 };
-use crate::id::MacAddr;
 use crate::serve::central::{Lan, Neighbour};
+use meshd_types::MacAddr;
 use nix::ifaddrs::getifaddrs;
 use std::{collections::BTreeSet, future::Future, net::Ipv4Addr, pin::Pin};
 

@@ -1,10 +1,10 @@
 //! Gauges: what the state is when somebody asks. Nothing here is kept.
 
 use super::page::Page;
-use crate::fleet::{ConditionKind, Phase, Stage, Standing};
 use crate::serve::central::{Central, SegmentHealth};
-use crate::store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
-use crate::wire::Heartbeat;
+use meshd_model::fleet::{ConditionKind, Phase, Stage, Standing};
+use meshd_proto::Heartbeat;
+use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
 use std::collections::BTreeMap;
 
 /// What one pass over the model counts.

@@ -1,8 +1,6 @@
 //! The listener of `[metrics]`: one route, for Prometheus, on an address of its own.
 
 use super::{CONTENT_TYPE, Metrics};
-use crate::config::MetricsListener;
-use crate::fail;
 use crate::serve::{
     bind::{self, BindError, Service},
     central::Shared,
@@ -19,6 +17,8 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use meshd_config::MetricsListener;
+use meshd_types::fail;
 use std::{net::SocketAddrV4, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},

@@ -1,8 +1,8 @@
 //! Counts what happens, from the record of events: what was not made durable is not counted, and nobody else has to count.
 
-use crate::fleet::{BootSession, ConditionKind, Event, EventKind, EventSeq, Stage, Standing};
 use crate::serve::central::Shared;
-use crate::store::EventFilter;
+use meshd_model::fleet::{BootSession, ConditionKind, Event, EventKind, EventSeq, Stage, Standing};
+use meshd_store::EventFilter;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 

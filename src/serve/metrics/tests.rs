@@ -1,14 +1,13 @@
 //! What Prometheus reads: sound text, nothing secret in it, nothing without bound.
 
 use super::*;
-use crate::catalog::Catalog;
-use crate::config;
-use crate::fleet::{Actor, Event, EventKind, Exchange, Stage};
-use crate::id::{MacAddr, Timestamp};
 use crate::serve::central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
-use crate::store::{EventFilter, Store};
-use crate::trust::CertificateAuthority;
 use bytes::Bytes;
+use meshd_image::catalog::Catalog;
+use meshd_model::fleet::{Actor, Event, EventKind, Exchange, Stage};
+use meshd_store::{EventFilter, Store};
+use meshd_trust::CertificateAuthority;
+use meshd_types::{MacAddr, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -19,7 +18,7 @@ const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0xab, 0xcd, 0xef]);
 
 async fn central(folder: &Path) -> Shared {
     let text = include_str!("../../../site.toml");
-    let site = config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(Parts {
         site: Arc::new(site),
@@ -34,7 +33,7 @@ async fn central(folder: &Path) -> Shared {
     });
     central.report_segment(SegmentHealth {
         name: "br\"0".to_owned(),
-        mode: config::DhcpMode::Authoritative,
+        mode: meshd_config::DhcpMode::Authoritative,
         pool: Default::default(),
         other_servers: Vec::new(),
     });

@@ -12,9 +12,9 @@ use super::{
     terms::Terms,
     transfer::{Again, Step, Transfer, WEAK_RATE},
 };
-use crate::fail;
 use crate::serve::central::Fetched;
 use bytes::Bytes;
+use meshd_types::fail;
 use std::{
     collections::{BTreeSet, HashMap, hash_map::DefaultHasher},
     hash::{Hash, Hasher},

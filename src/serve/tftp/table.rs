@@ -1,8 +1,8 @@
 //! What can be had by TFTP: loaders by file name, and parts of images as `blob/<SHA-256>/<part>`.
 
-use crate::id::Digest;
 use crate::serve::central::{Central, Fetched};
 use bytes::Bytes;
+use meshd_types::Digest;
 use std::{future::Future, net::Ipv4Addr};
 
 /// What comes after the digest; it is there for people who read a log, the digest alone says what it is.

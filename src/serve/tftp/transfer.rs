@@ -12,8 +12,8 @@
 //! the timer forward, once; if the next acknowledgement comes before it, nothing is sent twice.
 
 use super::terms::Terms;
-use crate::fail;
 use bytes::Bytes;
+use meshd_types::fail;
 use std::time::{Duration, Instant};
 
 /// How often an offer is repeated that nobody takes up: most size probes end with silence or an ERROR here.

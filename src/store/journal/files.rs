@@ -4,7 +4,7 @@ use super::{
     frame::{self, Check, HEAD},
     numbered::{Log, Place},
 };
-use crate::fail;
+use meshd_types::fail;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -55,7 +55,7 @@ impl Kind {
 /// What stands in the first frame of a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// [`VERSION`](crate::store::VERSION).
+    /// [`VERSION`](crate::VERSION).
     pub(super) version: String,
     /// Its own number.
     pub(super) number: u64,

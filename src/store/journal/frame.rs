@@ -8,7 +8,7 @@
 //! ```
 //! A frame that was altered, left out, doubled or moved does not have the check that the one before it demands.
 
-use crate::id::Digest;
+use meshd_types::Digest;
 use std::ops::Range;
 
 /// Bytes before a body.

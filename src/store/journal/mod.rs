@@ -28,9 +28,9 @@ mod tests;
 pub use numbered::{AUDIT, EVENTS, Log, Newest};
 
 use super::VERSION;
-use crate::fail;
 use files::{Header, Kind, write_whole};
 use frame::{Check, Frames, HEAD};
+use meshd_types::fail;
 use numbered::{Index, Place};
 use rustix::fs::StatVfsMountFlags;
 use std::{

@@ -17,7 +17,7 @@ pub const EVENTS: Log = Log(0);
 /// The audit log.
 pub const AUDIT: Log = Log(1);
 
-/// How their keys begin. How many records of each are kept is decided by [`Retained`](crate::store::retain::Retained).
+/// How their keys begin. How many records of each are kept is decided by [`Retained`](crate::retain::Retained).
 const LOGS: [&str; 2] = ["event/", "audit/"];
 /// Records whose places are looked up at once.
 const CHUNK: usize = 256;

@@ -9,8 +9,8 @@ use super::{
     renew_at,
     witness::{Said, Witness},
 };
-use crate::fail;
-use crate::store::{READABLE, StoreError, VERSION};
+use crate::{READABLE, StoreError, VERSION};
+use meshd_types::fail;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     collections::BTreeMap,

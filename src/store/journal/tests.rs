@@ -1,7 +1,7 @@
 //! What the journal promises: what was flushed is there, a crash loses nothing else, and damage is never silent.
 
 use super::*;
-use crate::store::StoreError;
+use crate::StoreError;
 use proptest::prelude::*;
 use std::{collections::BTreeSet, os::unix::fs::FileExt, path::Path};
 

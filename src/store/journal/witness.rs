@@ -6,7 +6,7 @@
 //! Two places are written in turn, so that one of them is always whole. It is not flushed by itself: a kill cannot take it back, and
 //! after a loss of power an older one says less, never anything wrong.
 
-use crate::id::Digest;
+use meshd_types::Digest;
 use std::{
     fs::{File, OpenOptions},
     io,

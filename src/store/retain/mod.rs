@@ -13,8 +13,7 @@ mod record;
 
 pub(super) use record::{Class, Record, Source};
 
-use crate::fail;
-use crate::id::Timestamp;
+use meshd_types::{Timestamp, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,

@@ -1,12 +1,12 @@
 //! Events and audit lines: their class, their source, and what each class may take.
 
-use crate::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Who};
-use crate::id::{NodeId, Timestamp};
+use meshd_model::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Who};
+use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
 /// What drives out what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) enum Class {
+pub(crate) enum Class {
     /// An attack, or something that looks like one.
     Alarm,
     /// An operator did something.
@@ -21,7 +21,7 @@ pub(in crate::store) enum Class {
 
 /// Who causes records.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) enum Source {
+pub(crate) enum Source {
     /// Somebody without a name that meshd could check.
     Nobody,
     /// A node that was let in.
@@ -32,15 +32,15 @@ pub(in crate::store) enum Source {
 
 /// What one class may take.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Share {
+pub(crate) struct Share {
     /// Records that are kept.
-    pub(in crate::store) records: usize,
+    pub(crate) records: usize,
     /// Records that a source writes at once.
-    pub(in crate::store) burst: u32,
+    pub(crate) burst: u32,
     /// Time in which a source gets one more.
-    pub(in crate::store) refill: Duration,
+    pub(crate) refill: Duration,
     /// Folded records of a source that are told apart by more than their kind.
-    pub(in crate::store) distinct: usize,
+    pub(crate) distinct: usize,
 }
 
 const fn share(records: usize, burst: u32, refill_seconds: u64, distinct: usize) -> Share {
@@ -48,7 +48,7 @@ const fn share(records: usize, burst: u32, refill_seconds: u64, distinct: usize)
 }
 
 /// A kind of records that is kept this way.
-pub(in crate::store) trait Record: Clone {
+pub(crate) trait Record: Clone {
     /// What it is told apart by, for its bound.
     fn class(&self) -> Class;
     /// Who caused it, within its class.

@@ -1,8 +1,8 @@
 //! No source drives out what others did, and repeats are counted.
 
 use super::*;
-use crate::fleet::{Actor, Audit, AuditOutcome, By, ConditionKind, Event, EventKind, Verb};
-use crate::id::{Basis, CorrelationId, MacAddr, NodeId};
+use meshd_model::fleet::{Actor, Audit, AuditOutcome, By, ConditionKind, Event, EventKind, Verb};
+use meshd_types::{Basis, CorrelationId, MacAddr, NodeId};
 
 /// The n-th node.
 fn id(n: u32) -> NodeId {

@@ -14,7 +14,7 @@ use super::{
     super::{TrustError, files},
     make::{self, Root},
 };
-use crate::id::{Digest, Timestamp};
+use meshd_types::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,

@@ -3,7 +3,7 @@
 //! `not_before` is 2020-01-01 everywhere: a machine whose clock battery is dead must still find the other side valid.
 
 use super::{super::TrustError, folder::root_id};
-use crate::id::Timestamp;
+use meshd_types::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
@@ -157,7 +157,7 @@ fn base_params(name: &str, not_after: Timestamp, root: &str) -> Result<Certifica
 fn new_serial(root: &str) -> Result<SerialNumber, TrustError> {
     let mut random = [0; SERIAL_RANDOM];
     getrandom::fill(&mut random).map_err(TrustError::crypto("a serial number"))?;
-    let root: [u8; ID_LEN / 2] = crate::id::unhex(root).unwrap_or_default();
+    let root: [u8; ID_LEN / 2] = meshd_types::unhex(root).unwrap_or_default();
     Ok(SerialNumber::from_slice(&[[SERIAL_MARK].as_slice(), &root, &random].concat()))
 }
 

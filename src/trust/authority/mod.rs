@@ -12,11 +12,8 @@ pub use make::signed_under;
 
 use self::folder::{Folder, Manifest, Retiring, damaged};
 use super::{Peer, TrustError, files, peer::NODE_URI};
-use crate::{
-    id::{Digest, NodeId, Timestamp, hex},
-    wire,
-};
 use make::{leaf_params, made};
+use meshd_types::{Digest, NodeId, Timestamp, hex};
 use rcgen::{
     Certificate, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
     PublicKeyData as _, SanType, SerialNumber,
@@ -63,9 +60,9 @@ pub struct Issued {
 
 impl Issued {
     /// What the agent is told.
-    pub fn response(&self, now: Timestamp) -> wire::EnrolResponse {
+    pub fn response(&self, now: Timestamp) -> meshd_proto::EnrolResponse {
         let life_s = self.not_after.since(now).as_secs();
-        wire::EnrolResponse { certificate_pem: self.certificate_pem.clone(), life_s }
+        meshd_proto::EnrolResponse { certificate_pem: self.certificate_pem.clone(), life_s }
     }
 }
 
@@ -184,9 +181,9 @@ impl CertificateAuthority {
     /// Issues a certificate for the public key of a request. Whatever else the request asks for is ignored.
     ///
     /// # Errors
-    /// [`TrustError::Request`] for anything but a P-256 request, self-signed as PKCS #10 wants, within [`wire::MAX_CSR`].
+    /// [`TrustError::Request`] for anything but a P-256 request, self-signed as PKCS #10 wants, within [`meshd_proto::MAX_CSR`].
     pub fn issue_node(&self, csr_pem: &str, node: NodeId, now: Timestamp) -> Result<Issued, TrustError> {
-        if csr_pem.len() > wire::MAX_CSR {
+        if csr_pem.len() > meshd_proto::MAX_CSR {
             return Err(TrustError::Request("it is longer than 4096 bytes"));
         }
         let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(|error| match error {

@@ -73,7 +73,7 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
     }
     let key = make::new_key().expect("key");
     let mut params = leaf_params("x", now.after(GRACE), ExtendedKeyUsagePurpose::ServerAuth, active).expect("params");
-    params.subject_alt_names = vec![SanType::DnsName(wire::SERVER_NAME.try_into().expect("a name"))];
+    params.subject_alt_names = vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().expect("a name"))];
     let own = params.signed_by(&key, &authority.issuer).expect("signed");
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(roots_pem.as_bytes()) {
@@ -81,7 +81,7 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
     let verifier = verifier.build().expect("roots");
-    let name = ServerName::try_from(wire::SERVER_NAME).expect("a name");
+    let name = ServerName::try_from(meshd_proto::SERVER_NAME).expect("a name");
     let at = UnixTime::since_unix_epoch(Duration::from_secs(now.seconds() as u64));
     verifier.verify_server_cert(own.der(), &chain, &name, &[], at).is_ok()
 }

@@ -4,7 +4,7 @@ use super::{
     super::{TrustError, verifier::ExpiredMayRenew},
     make::{leaf_params, made, new_key},
 };
-use crate::{id::Timestamp, wire};
+use meshd_types::Timestamp;
 use rcgen::{ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use rustls::{
     RootCertStore, ServerConfig,
@@ -28,8 +28,8 @@ pub fn server_config(
     const WHAT: &str = "the TLS configuration of the agent plane";
     let key = new_key()?;
     let (not_after, usage) = (now.after(SERVER_CERT_LIFE), ExtendedKeyUsagePurpose::ServerAuth);
-    let mut params = leaf_params(wire::SERVER_NAME, not_after, usage, root)?;
-    params.subject_alt_names = vec![SanType::DnsName(wire::SERVER_NAME.try_into().map_err(made(WHAT))?)];
+    let mut params = leaf_params(meshd_proto::SERVER_NAME, not_after, usage, root)?;
+    params.subject_alt_names = vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().map_err(made(WHAT))?)];
     let own = params.signed_by(&key, issuer).map_err(made(WHAT))?;
 
     let provider = Arc::new(default_provider());

@@ -1,7 +1,7 @@
 //! The floods: what one host on the boot LAN can send without end.
 
 use super::frames::{DECLINE, DISCOVER, Packet, RELEASE, REQUEST, Wire};
-use meshd::id::MacAddr;
+use meshd_types::MacAddr;
 use socket2::{Domain, Socket, Type};
 use std::{
     io::{self, Write as _},

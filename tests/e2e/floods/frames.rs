@@ -1,6 +1,6 @@
 //! Ethernet frames with DHCP packets of clients that do not exist, written by hand: the Ethernet source is part of the attack.
 
-use meshd::id::MacAddr;
+use meshd_types::MacAddr;
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{LinkAddr, MsgFlags, bind, sendto},

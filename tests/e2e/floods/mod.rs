@@ -10,10 +10,8 @@ use crate::{
 };
 use flood::{Attacker, Flood, UNKNOWN, unknown_address};
 use frames::mac_of;
-use meshd::{
-    id::MacAddr,
-    lab::{Firmware, Mix, Neighbour, Power, Rack},
-};
+use meshd_lab::{Firmware, Mix, Neighbour, Power, Rack};
+use meshd_types::MacAddr;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use std::{

@@ -1,7 +1,7 @@
 //! The admin plane by HTTPS, from a network of its own: tokens, roles, what is refused, and what is written down of it.
 
 use crate::world::World;
-use meshd::lab::Namespace;
+use meshd_lab::Namespace;
 use serde_json::Value;
 use std::{
     fs,

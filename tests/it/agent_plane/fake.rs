@@ -1,19 +1,17 @@
 //! A made-up central node with real tokens and certificates, and a node that speaks the protocol by hand.
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd::{
-    id::{BootSessionId, Digest, NodeId, Timestamp},
-    serve::{
-        agent::{self, AgentPlane, Ticket},
-        bind::{self, Service},
-        central::{LinkCommand, PlaneError},
-    },
-    trust::{CertificateAuthority, Peer, TokenRecord, TrustError, token},
-    wire::{
-        EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply,
-        RenewRequest, SERVER_NAME, VERSION, Welcome,
-    },
+use meshd::serve::{
+    agent::{self, AgentPlane, Ticket},
+    bind::{self, Service},
+    central::{LinkCommand, PlaneError},
 };
+use meshd_proto::{
+    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
+    SERVER_NAME, VERSION, Welcome,
+};
+use meshd_trust::{CertificateAuthority, Peer, TokenRecord, TrustError, token};
+use meshd_types::{BootSessionId, Digest, NodeId, Timestamp};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     ClientConfig,
@@ -201,7 +199,7 @@ pub struct Fake {
 
 impl Fake {
     pub async fn start() -> Self {
-        Self::start_with(OFFLINE_AFTER, meshd::trust::NODE_CERT_LIFE).await
+        Self::start_with(OFFLINE_AFTER, meshd_trust::NODE_CERT_LIFE).await
     }
 
     /// One that gives up a link after this silence, and whose certificates live so long.
@@ -211,7 +209,7 @@ impl Fake {
 
     /// One with room for 64 connections: 16 that arrive, 8 that wait, and 40 of nodes.
     pub async fn start_small() -> Self {
-        Self::start_within(agent::Limits { connections: 64 }, OFFLINE_AFTER, meshd::trust::NODE_CERT_LIFE).await
+        Self::start_within(agent::Limits { connections: 64 }, OFFLINE_AFTER, meshd_trust::NODE_CERT_LIFE).await
     }
 
     async fn start_within(limits: agent::Limits, offline_after: Duration, life: Duration) -> Self {

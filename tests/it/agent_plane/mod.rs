@@ -5,11 +5,9 @@ mod walk;
 
 use fake::{Fake, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd::{
-    id::BootSessionId,
-    trust::CertificateAuthority,
-    wire::{self, ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest},
-};
+use meshd_proto::{ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest};
+use meshd_trust::CertificateAuthority;
+use meshd_types::BootSessionId;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
@@ -33,7 +31,7 @@ fn client(ca_pem: &str, versions: &[&'static rustls::SupportedProtocolVersion]) 
 }
 
 async fn dial(address: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
-    let name = ServerName::try_from(wire::SERVER_NAME).expect("a name");
+    let name = ServerName::try_from(meshd_proto::SERVER_NAME).expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
 }
 
@@ -67,7 +65,7 @@ fn upgrade(path: &str) -> String {
 fn enrol(node: &str, session: &str, token: &str, csr_pem: &str) -> String {
     let body =
         serde_json::json!({ "version": 1, "node": node, "session": session, "token": token, "csr_pem": csr_pem });
-    post(wire::ENROL_PATH, &body.to_string())
+    post(meshd_proto::ENROL_PATH, &body.to_string())
 }
 
 #[tokio::test]
@@ -103,15 +101,15 @@ async fn every_failure_of_a_token_is_401_with_one_body() {
 #[tokio::test]
 async fn a_route_of_another_plane_or_without_its_credential_is_refused() {
     let fake = Fake::start().await;
-    let huge = "x".repeat(wire::MAX_MESSAGE + 1);
+    let huge = "x".repeat(meshd_proto::MAX_MESSAGE + 1);
     for (request, status) in [
         ("GET /boot.ipxe HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), 404),
         ("GET /v1/enrol HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), 404),
-        (post(wire::RENEW_PATH, "{}"), 401),
-        (upgrade(wire::LINK_PATH), 401),
-        (format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", wire::PENDING_PATH), 400),
-        (post(wire::ENROL_PATH, "{"), 400),
-        (post(wire::ENROL_PATH, &huge), 413),
+        (post(meshd_proto::RENEW_PATH, "{}"), 401),
+        (upgrade(meshd_proto::LINK_PATH), 401),
+        (format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", meshd_proto::PENDING_PATH), 400),
+        (post(meshd_proto::ENROL_PATH, "{"), 400),
+        (post(meshd_proto::ENROL_PATH, &huge), 413),
         (enrol(fake::NODE, &"01".repeat(12), "t", "c").replace("\"version\":1", "\"version\":9"), 400),
     ] {
         let answer = ask(&fake, &request).await;
@@ -143,7 +141,7 @@ async fn tls_1_2_and_foreign_authorities_are_refused_on_both_sides() {
     let issued = other.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     let mut stream =
         dial(fake.address, fake.with_certificate(&issued.certificate_pem, &key)).await.expect("half of it");
-    let answer = exchange(&mut stream, &upgrade(wire::LINK_PATH)).await;
+    let answer = exchange(&mut stream, &upgrade(meshd_proto::LINK_PATH)).await;
     assert_eq!(answer, "");
     fake.stop().await;
 }
@@ -154,10 +152,10 @@ async fn an_expired_certificate_may_renew_and_nothing_else() {
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.long_ago()).expect("issued");
     let connect = || dial(fake.address, fake.with_certificate(&issued.certificate_pem, &key));
-    let answer = exchange(&mut connect().await.expect("TLS"), &upgrade(wire::LINK_PATH)).await;
+    let answer = exchange(&mut connect().await.expect("TLS"), &upgrade(meshd_proto::LINK_PATH)).await;
     assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("stale_certificate"), "{answer}");
-    let request = RenewRequest { version: wire::VERSION, csr_pem: fake::csr(&key) };
-    let request = post(wire::RENEW_PATH, &serde_json::to_string(&request).expect("plain"));
+    let request = RenewRequest { version: meshd_proto::VERSION, csr_pem: fake::csr(&key) };
+    let request = post(meshd_proto::RENEW_PATH, &serde_json::to_string(&request).expect("plain"));
     let answer = exchange(&mut connect().await.expect("TLS"), &request).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("BEGIN CERTIFICATE"), "{answer}");
     fake.stop().await;
@@ -165,7 +163,7 @@ async fn an_expired_certificate_may_renew_and_nothing_else() {
 
 #[tokio::test]
 async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once() {
-    let fake = Fake::start_with(Duration::from_secs(3), meshd::trust::NODE_CERT_LIFE).await;
+    let fake = Fake::start_with(Duration::from_secs(3), meshd_trust::NODE_CERT_LIFE).await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     for bad in [r#"{"kind":"nonsense"}"#, r#"{"kind":"heartbeat"}"#, "{"] {
@@ -227,15 +225,15 @@ async fn waiting_nodes_find_a_place_among_idle_connections() {
     let mut idle = Vec::new();
     for _ in 0..24 {
         let mut stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
-        stream.write_all(upgrade(wire::PENDING_PATH).as_bytes()).await.expect("sent");
+        stream.write_all(upgrade(meshd_proto::PENDING_PATH).as_bytes()).await.expect("sent");
         stream.flush().await.expect("sent");
         idle.push(stream);
     }
     let waits = async {
         let stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
-        let url = format!("wss://{}{}", wire::SERVER_NAME, wire::PENDING_PATH);
+        let url = format!("wss://{}{}", meshd_proto::SERVER_NAME, meshd_proto::PENDING_PATH);
         let (mut socket, _) = tokio_tungstenite::client_async(url, stream).await.map_err(|error| error.to_string())?;
-        let (version, session) = (wire::VERSION, BootSessionId([1; 12]));
+        let (version, session) = (meshd_proto::VERSION, BootSessionId([1; 12]));
         let csr_pem = fake::csr(&fake::key());
         let hello = PendingHello { version, node: fake.node(), session, csr_pem, facts: Default::default() };
         let hello = serde_json::to_string(&hello).expect("plain");

@@ -1,12 +1,10 @@
 //! The agent itself, as it runs on a node, against the made-up central node.
 
 use super::fake::{Fake, NODE, Seen, deadline};
-use meshd::{
-    agent::driver::{self, Options, RunError},
-    id::{BootSessionId, NodeId, Secret, Timestamp},
-    serve::central::LinkCommand,
-    wire::{self, AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome},
-};
+use meshd::serve::central::LinkCommand;
+use meshd_agent::driver::{self, Options, RunError};
+use meshd_proto::{AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome};
+use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
@@ -136,7 +134,7 @@ async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
     let Some(Seen::Up(hello)) = seen.first() else { panic!("{seen:?}") };
     assert_eq!((hello.node, hello.session), (fake.node(), BootSessionId([1; 12])));
     assert_eq!((hello.facts.versions.generation.as_str(), hello.facts.versions.profile.as_str()), ("abc", "discovery"));
-    let told = |seen: &Seen| matches!(seen, Seen::Message(FromAgent::Checks(report)) if report.checks.len() == wire::CHECKS.len());
+    let told = |seen: &Seen| matches!(seen, Seen::Message(FromAgent::Checks(report)) if report.checks.len() == meshd_proto::CHECKS.len());
     assert!(seen.iter().any(told), "{seen:?}");
     assert!(!machine.boot_file().contains(&token), "the used token is gone from the node");
     for private in ["run/meshd/node.key", "run/meshd/certificate.json", "etc/meshd/boot.json"] {

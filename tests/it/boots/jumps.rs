@@ -2,10 +2,8 @@
 
 use super::rig::{Machine, Rig};
 use crate::world::World;
-use meshd::{
-    fleet::{ConditionKind, Phase, Stage},
-    store::MAX_SESSIONS_PER_MAC,
-};
+use meshd_model::fleet::{ConditionKind, Phase, Stage};
+use meshd_store::MAX_SESSIONS_PER_MAC;
 use std::time::Duration;
 
 const YEAR_MS: i64 = 365 * 86_400_000;

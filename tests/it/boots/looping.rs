@@ -5,7 +5,7 @@ use super::{
     rig::{Machine, Rig, ordered},
 };
 use crate::world::{World, node::PxeNode};
-use meshd::fleet::{ConditionKind, Phase, Stage, Verb};
+use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]

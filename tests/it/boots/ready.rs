@@ -2,12 +2,10 @@
 
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
-use meshd::{
-    fleet::{ConditionKind, Exchange, Phase, Stage, Verb},
-    id::BootSessionId,
-    serve::central::OperateError,
-    wire::{Check, CheckReport, CheckStatus, FromAgent},
-};
+use meshd::serve::central::OperateError;
+use meshd_model::fleet::{ConditionKind, Exchange, Phase, Stage, Verb};
+use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
+use meshd_types::BootSessionId;
 use std::time::Duration;
 
 fn report(session: Option<BootSessionId>, status: CheckStatus) -> CheckReport {
@@ -37,7 +35,7 @@ async fn checks_of_an_earlier_boot_make_no_node_ready_and_are_void_when_it_boots
     let old = machine.link;
     machine.link = None;
     machine.boot(Stage::Dhcp).await;
-    rig.clock.turn(meshd::fleet::SESSION_WINDOW);
+    rig.clock.turn(meshd_model::fleet::SESSION_WINDOW);
     machine.dhcp(Exchange::Firmware).await;
     machine.ask_script().await;
     let second = machine.session();
@@ -82,17 +80,17 @@ async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);
-    node.version = meshd::wire::OLDEST;
+    node.version = meshd_proto::OLDEST;
     node.boot(Stage::Online).await;
     let id = node.id();
     assert_eq!(rig.node(id).phase, Phase::Online);
     let shown = rig.condition(id, ConditionKind::AgentOutdated).expect("it says so");
     assert!(shown.contains("speaks version 1, this meshd 2"), "{shown}");
     node.power_off().await;
-    node.version = meshd::wire::VERSION;
+    node.version = meshd_proto::VERSION;
     node.link_up().await;
     assert_eq!(rig.condition(id, ConditionKind::AgentOutdated), None);
-    assert!(!meshd::wire::speaks(0) && !meshd::wire::speaks(meshd::wire::VERSION + 1));
+    assert!(!meshd_proto::speaks(0) && !meshd_proto::speaks(meshd_proto::VERSION + 1));
 }
 
 #[tokio::test]

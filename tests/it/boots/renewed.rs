@@ -2,11 +2,9 @@
 
 use super::rig::{Machine, Rig};
 use crate::world::World;
-use meshd::{
-    fleet::{By, Stage, Verb, Who},
-    serve::central::PlaneError,
-    wire::{FromAgent, FromCentral, Heartbeat},
-};
+use meshd::serve::central::PlaneError;
+use meshd_model::fleet::{By, Stage, Verb, Who};
+use meshd_proto::{FromAgent, FromCentral, Heartbeat};
 use rcgen::{CertificateParams, KeyPair};
 use std::time::Duration;
 

@@ -2,16 +2,18 @@
 
 use crate::world::{World, unpack};
 use meshd::{
-    boot::{Endpoint, ScriptRequest},
-    config::{self, Delivery},
     daemon,
-    fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
-    id::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp},
     serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared},
-    store::EventFilter,
-    trust::Peer,
-    wire::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION},
 };
+use meshd_config::Delivery;
+use meshd_model::{
+    boot::{Endpoint, ScriptRequest},
+    fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
+};
+use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
+use meshd_store::EventFilter;
+use meshd_trust::Peer;
+use meshd_types::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
 use std::{
@@ -114,7 +116,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(world: &World) -> Self {
-        let site = config::load(&world.path("site.toml")).unwrap();
+        let site = meshd_config::load(&world.path("site.toml")).unwrap();
         let (clock, wire) = (HandClock::new(), Wire::default());
         let central = daemon::build_with(site, Box::new(clock.clone()), Box::new(wire.clone())).unwrap();
         Rig { central, clock, wire }
@@ -225,7 +227,7 @@ impl<'a> Machine<'a> {
         rest.split_once('/').unwrap().0
     }
 
-    pub async fn fetch(&self, part: impl FnOnce(&meshd::catalog::image::Parts) -> Digest) {
+    pub async fn fetch(&self, part: impl FnOnce(&meshd_image::catalog::image::Parts) -> Digest) {
         let digest = part(&self.rig.central.catalog().images().next().expect("an image").manifest.parts);
         self.rig.central.fetched(self.address, Fetched::Blob(digest)).await;
     }

@@ -5,7 +5,7 @@ use super::{
     rig::{LONG, Machine, Rig},
 };
 use crate::world::{World, dhcp::As, eventually, node::PxeNode};
-use meshd::fleet::{ConditionKind, Stage};
+use meshd_model::fleet::{ConditionKind, Stage};
 use std::time::Duration;
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::{
     rig::{Machine, Rig},
 };
 use crate::world::{World, eventually, node::PxeNode};
-use meshd::fleet::Stage;
+use meshd_model::fleet::Stage;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 

@@ -2,7 +2,7 @@
 //! everything in the answers that could be the name of a file.
 
 use crate::world::{DEADLINE, World};
-use meshd::id::MacAddr;
+use meshd_types::MacAddr;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::BTreeMap,

@@ -5,10 +5,8 @@ pub mod ask;
 
 use crate::world::{CENTRAL, World, eventually, node::PxeNode, tftp};
 use ask::{Client, Firmware};
-use meshd::{
-    id::{Digest, MacAddr},
-    serve::dhcp::loader_names,
-};
+use meshd::serve::dhcp::loader_names;
+use meshd_types::{Digest, MacAddr};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

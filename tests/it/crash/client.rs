@@ -1,10 +1,8 @@
 //! Those who talk to meshd while it is killed: an operator at the socket, an agent that enrols. Any of them may be cut off.
 
 use crate::world::{CENTRAL, World};
-use meshd::{
-    id::{BootSessionId, NodeId, Secret},
-    wire::{ENROL_PATH, EnrolRequest, EnrolResponse, SERVER_NAME, VERSION},
-};
+use meshd_proto::{ENROL_PATH, EnrolRequest, EnrolResponse, SERVER_NAME, VERSION};
+use meshd_types::{BootSessionId, NodeId, Secret};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
@@ -143,5 +141,5 @@ pub fn enrol(boot: &Boot, csr_pem: &str) -> io::Result<Result<String, u16>> {
     let answer: EnrolResponse = serde_json::from_str(&body)?;
     let der = CertificateDer::from_pem_slice(answer.certificate_pem.as_bytes()).map_err(io::Error::other)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).map_err(io::Error::other)?;
-    Ok(Ok(meshd::id::hex(certificate.raw_serial())))
+    Ok(Ok(meshd_types::hex(certificate.raw_serial())))
 }

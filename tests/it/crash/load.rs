@@ -10,10 +10,8 @@ use crate::world::{
     dhcp::{self, As},
     http, unpack,
 };
-use meshd::{
-    id::{Basis, MacAddr, SystemUuid},
-    wire::BootPart,
-};
+use meshd_proto::BootPart;
+use meshd_types::{Basis, MacAddr, SystemUuid};
 use serde_json::json;
 use std::{
     io,

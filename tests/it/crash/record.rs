@@ -4,7 +4,7 @@ use super::{
     Dice,
     client::{Admin, Boot},
 };
-use meshd::id::{MacAddr, NodeId};
+use meshd_types::{MacAddr, NodeId};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},

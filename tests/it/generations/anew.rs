@@ -2,10 +2,8 @@
 
 use super::reload::{edit, put, world};
 use crate::boots::rig::{ENDPOINT, Machine, Rig, ordered};
-use meshd::{
-    fleet::{Stage, Verb},
-    id::{Basis, NodeId},
-};
+use meshd_model::fleet::{Stage, Verb};
+use meshd_types::{Basis, NodeId};
 
 /// Renderings so far: for scripts, and to know what nodes would boot.
 async fn counted(rig: &Rig, nodes: &[NodeId]) -> [u64; 2] {

@@ -5,15 +5,13 @@ use super::{
     reload::{edit, world},
 };
 use crate::world::{World, eventually, node::PxeNode};
-use meshd::{
-    catalog::{
-        BundleManifest, ImageManifest,
-        bundle::FORMAT,
-        image::{Blob, blob_path, load_manifest},
-        versions::Shelf,
-    },
-    id::{Arch, BundleName, Digest, ImageName, Timestamp},
+use meshd_image::catalog::{
+    BundleManifest, ImageManifest,
+    bundle::FORMAT,
+    image::{Blob, blob_path, load_manifest},
+    versions::Shelf,
 };
+use meshd_types::{Arch, BundleName, Digest, ImageName, Timestamp};
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
 fn blobs(world: &World) -> PathBuf {

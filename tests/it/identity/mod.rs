@@ -1,11 +1,11 @@
 //! Who is who: two machines that show the same, one machine that shows something else than before, cards that move.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::{World, node::PxeNode};
-use meshd::{
-    fleet::{ConditionKind, Phase, Stage, Verb},
-    id::MacAddr,
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::{World, node::PxeNode},
 };
+use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
+use meshd_types::MacAddr;
 use std::time::Duration;
 
 /// Another machine with this one's UUID.

@@ -1,9 +1,9 @@
 //! What an import promises: the whole image, checked, or nothing at all and the reason.
 
 use super::mirror::{KEY, Mirror, Package, RELEASE, VERSION, netboot, package};
-use meshd::{
+use meshd_image::{
+    builder::{BuildError, BuildRequest, ImportRequest, Quiet, import},
     catalog::{ImageManifest, image::load_image},
-    image::{BuildError, BuildRequest, ImportRequest, Quiet, import},
 };
 use std::{
     fs,

@@ -1,13 +1,13 @@
 //! `kill -9` at any instant of a promotion leaves the old version or the new one, whole.
 
-use meshd::{
+use meshd_image::{
+    builder::versions,
     catalog::{
         image::{Blob, Contents, FORMAT, ImageManifest, Parts, blob_path, load_image, manifest_path},
         versions::Shelf,
     },
-    id::{Arch, Digest, Timestamp},
-    image::versions,
 };
+use meshd_types::{Arch, Digest, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

@@ -1,10 +1,8 @@
 //! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that jumps from one deadline to the next.
 
-use meshd::{
-    agent::machine::{Action, Event, Life, Machine, Now},
-    id::Timestamp,
-    wire::{EnrolResponse, FromCentral, VERSION, Welcome},
-};
+use meshd_agent::machine::{Action, Event, Life, Machine, Now};
+use meshd_proto::{EnrolResponse, FromCentral, VERSION, Welcome};
+use meshd_types::Timestamp;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 const AGENTS: usize = 10_000;

@@ -1,11 +1,11 @@
 //! What each order does, and what is left of it after the next boot.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::World;
-use meshd::{
-    fleet::{Exchange, Phase, Stage, Verb},
-    serve::central::OperateError,
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::World,
 };
+use meshd::serve::central::OperateError;
+use meshd_model::fleet::{Exchange, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_rejected_machine_is_refused_until_it_is_approved() {
 #[tokio::test]
 async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() {
     let world = World::prepared("approve");
-    let old_id = "uuid:4c010203-0405-0607-0809-0a0b0c0d0e01".parse::<meshd::id::Basis>().unwrap().node_id();
+    let old_id = "uuid:4c010203-0405-0607-0809-0a0b0c0d0e01".parse::<meshd_types::Basis>().unwrap().node_id();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let more = format!(
         "[[reservation]]\nnode = \"{old_id}\"\naddress = \"10.77.0.50\"\n[groups.gpu]\nnodes = [\"{old_id}\"]\nvars = {{ slots = 8 }}\n"

@@ -1,8 +1,10 @@
 //! Machines that need no operator: rules of the site, also for those that wait already.
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::world::World;
-use meshd::fleet::{Phase, Stage, Verb, Who};
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    world::World,
+};
+use meshd_model::fleet::{Phase, Stage, Verb, Who};
 
 fn add(world: &World, text: &str) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();

@@ -1,8 +1,10 @@
 //! Offline: when, and when not.
 
-use crate::boots::rig::{Machine, Rig};
-use crate::world::World;
-use meshd::fleet::{Phase, Stage};
+use crate::{
+    boots::rig::{Machine, Rig},
+    world::World,
+};
+use meshd_model::fleet::{Phase, Stage};
 use std::time::Duration;
 
 /// `[agent].offline_after` of the site.

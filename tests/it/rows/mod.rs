@@ -2,16 +2,18 @@
 
 mod program;
 
-use crate::boots::rig::{Machine, Rig, ordered};
-use crate::workloads::{UNIT, ask, code, create, facts, host, ready};
-use crate::world::World;
-use meshd::{
+use crate::{
+    boots::rig::{Machine, Rig, ordered},
+    workloads::{UNIT, ask, code, create, facts, host, ready},
+    world::World,
+};
+use meshd::serve::central::{RunJob, SlotParts};
+use meshd_model::{
     fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Stage, Transition, Verb, Who},
-    serve::central::{RunJob, SlotParts},
-    store::AuditFilter,
-    wire::{CheckReport, FromAgent, Resources, job::JobUser},
     work::job::{Job, Launcher},
 };
+use meshd_proto::{CheckReport, FromAgent, Resources, job::JobUser};
+use meshd_store::AuditFilter;
 use std::{collections::BTreeSet, time::Duration};
 
 /// Every change, in the words of the phase machine.
@@ -79,7 +81,7 @@ async fn lc1_a_fault_of_a_node_is_a_condition_beside_its_phase() {
         .store()
         .commit(|tx| {
             tx.edit_node(id, |node| node.raise(ConditionKind::HardwareChanged, "a test", rig.central.now()));
-            Ok::<_, meshd::store::StoreError>(())
+            Ok::<_, meshd_store::StoreError>(())
         })
         .await
         .unwrap();
@@ -161,7 +163,7 @@ async fn bm5_of_a_slot_claim_and_an_exclusive_claim_at_once_one_wins() {
     drop(run_task(&world, &rig, &node).await.expect("alone"));
     let job = rig.central.store().read(|model| model.job_on(node.id()).map(|job| job.id)).expect("a task");
     rig.central.cancel_job(job, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert!(node.say(FromAgent::Job(meshd::wire::job::JobNews::Released { job })).await);
+    assert!(node.say(FromAgent::Job(meshd_proto::job::JobNews::Released { job })).await);
     let (task, vm) = tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");
 }

@@ -4,7 +4,7 @@ use super::{
     guest::{Guest, HELLO, Node, reaches, says},
     pid_of,
 };
-use meshd::wire::vm::VmState;
+use meshd_proto::vm::VmState;
 use serde_json::json;
 use std::{fs, os::unix::fs::MetadataExt as _};
 
@@ -15,7 +15,7 @@ fn field(pid: i32, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}")).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd::agent::vm::Vms, meshd::wire::vm::VmSpec) {
+async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd_agent::vm::Vms, meshd_proto::vm::VmSpec) {
     let mut all = json!({ "uuid": uuid });
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let spec = node.spec(Guest::Echo, all);

@@ -1,11 +1,9 @@
 //! What the central node wishes, said once or many times, and what the node tells of it.
 
 use super::guest::{DEADLINE, Guest, Node};
-use meshd::{
-    agent::vm::Desk,
-    id::SystemUuid,
-    wire::vm::{VmFailureKind, VmNews, VmOrder, VmReport, VmSpec, VmState, VmWant},
-};
+use meshd_agent::vm::Desk;
+use meshd_proto::vm::{VmFailureKind, VmNews, VmOrder, VmReport, VmSpec, VmState, VmWant};
+use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::timeout;

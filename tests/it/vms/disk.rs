@@ -5,10 +5,8 @@ use super::{
     desk::{hears, reaches},
     guest::{Guest, Node},
 };
-use meshd::{
-    agent::vm::Desk,
-    wire::vm::{DiskUse, LeftDisk, VmFailure, VmNews, VmOrder, VmSpec, VmState, VmWant},
-};
+use meshd_agent::vm::Desk;
+use meshd_proto::vm::{DiskUse, LeftDisk, VmFailure, VmNews, VmOrder, VmSpec, VmState, VmWant};
 use serde_json::json;
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! Machines with UEFI, with Secure Boot and a TPM: this machine's OVMF and swtpm.
 
 use super::guest::{Guest, Node, reaches, says};
-use meshd::wire::vm::VmState;
+use meshd_proto::vm::VmState;
 use serde_json::json;
 
 /// What OVMF writes to the serial console when it looks for something to boot.

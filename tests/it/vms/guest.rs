@@ -1,13 +1,11 @@
 //! Guests of one boot sector, and a node that has QEMU and no KVM.
 
-use meshd::{
-    agent::vm::{Desk, Doctor, Heard, Models, Places, Vms},
-    id::{Digest, SystemUuid},
-    wire::{
-        Check,
-        vm::{VmReport, VmSpec, VmState},
-    },
+use meshd_agent::vm::{Desk, Doctor, Heard, Models, Places, Vms};
+use meshd_proto::{
+    Check,
+    vm::{VmReport, VmSpec, VmState},
 };
+use meshd_types::{Digest, SystemUuid};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},

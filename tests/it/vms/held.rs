@@ -1,7 +1,7 @@
 //! Guests that QEMU holds, machines of another boot, and what is left of those that never ran.
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
-use meshd::wire::vm::{MAX_VMS, VmFailureKind, VmNews, VmOrder, VmState, VmWant};
+use meshd_proto::vm::{MAX_VMS, VmFailureKind, VmNews, VmOrder, VmState, VmWant};
 use serde_json::{Value, json};
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! A real guest with a card on the private network of its node: its port, and what programs of machines reach.
 
 use super::guest::{Guest, HELLO, Node, reaches, says};
-use meshd::wire::vm::VmState;
+use meshd_proto::vm::VmState;
 use serde_json::json;
 use std::{
     fs,

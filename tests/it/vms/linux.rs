@@ -2,7 +2,7 @@
 
 use super::central::done;
 use crate::world::World;
-use meshd::catalog::image::{blob_path, load_manifest};
+use meshd_image::catalog::image::{blob_path, load_manifest};
 use std::{
     env, fs,
     os::unix::fs::PermissionsExt as _,

@@ -16,15 +16,13 @@ mod typing;
 mod words;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
-use meshd::{
-    agent::vm::StartError,
-    wire::vm::{VmFailureKind, VmRefusalReason, VmState},
-};
+use meshd_agent::vm::StartError;
+use meshd_proto::vm::{VmFailureKind, VmRefusalReason, VmState};
 use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::timeout;
 
-fn pid_of(node: &Node, uuid: meshd::id::SystemUuid) -> rustix::process::Pid {
+fn pid_of(node: &Node, uuid: meshd_types::SystemUuid) -> rustix::process::Pid {
     let text = fs::read_to_string(node.files(uuid).join("qemu.pid")).unwrap();
     rustix::process::Pid::from_raw(text.trim().parse().unwrap()).unwrap()
 }

@@ -8,7 +8,7 @@ use crate::{
     attack::client::{Attacker, ticket},
     world::{eventually, node::PxeNode},
 };
-use meshd::agent::vm::CONSOLE_KEPT;
+use meshd_agent::vm::CONSOLE_KEPT;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,

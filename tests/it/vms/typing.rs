@@ -7,7 +7,7 @@ use super::{
     linux,
 };
 use crate::world::node::PxeNode;
-use meshd::id::Digest;
+use meshd_types::Digest;
 
 /// Bytes of the large paste: four times the capacity of a terminal frame.
 const PASTE: usize = 64 * 1024;

@@ -2,11 +2,9 @@
 //! number that comes twice.
 
 use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
-use meshd::{
-    agent::vm::{CONSOLE_KEPT, Heard, Listening, Vms},
-    id::SystemUuid,
-    wire::vm::VmState,
-};
+use meshd_agent::vm::{CONSOLE_KEPT, Heard, Listening, Vms};
+use meshd_proto::vm::VmState;
+use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
 use tokio::time::{interval, timeout};

@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
-    id::MacAddr,
-    serve::central::SlotParts,
-    wire::vm::{Nic, VmWant},
-    work::SlotCard,
-};
+use meshd::serve::central::SlotParts;
+use meshd_model::work::SlotCard;
+use meshd_proto::vm::{Nic, VmWant};
+use meshd_types::MacAddr;
 use std::{collections::BTreeSet, fs, net::Ipv4Addr};
 
 const MORE: &str = r#"
@@ -124,7 +122,7 @@ async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() 
     // What nobody wrote makes way.
     let wanted = small(3, ON_BR0);
     let prefix = "02:4d:45".parse().unwrap();
-    let own = meshd::config::vm::derived_mac(&prefix, wanted.spec.uuid, 0, 0);
+    let own = meshd_config::vm::derived_mac(&prefix, wanted.spec.uuid, 0, 0);
     create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await.unwrap();
     let other = create(&rig, wanted, None).await.unwrap().ask.spec.nics[0].mac;
     assert!(other != own && other.0.starts_with(&[0x02, 0x4d, 0x45]), "{other}");
@@ -252,7 +250,7 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
     assert_eq!(addresses(&vm), [ip(31)]);
 
     // The node is given up, and its guest may run on: nobody gets the addresses.
-    let by = meshd::fleet::By { forced: true, ..ordered(Verb::Remove) };
+    let by = meshd_model::fleet::By { forced: true, ..ordered(Verb::Remove) };
     rig.central.remove(node.id(), &by).await.unwrap();
     assert!(record(&rig, &vm).is_some_and(|vm| vm.place.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;

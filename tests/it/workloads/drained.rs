@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
+use meshd::serve::central::{RunJob, Workloads, work_on};
+use meshd_model::{
     fleet::{By, Phase},
-    serve::central::{RunJob, Workloads, work_on},
-    wire::job::{JobNews, JobUser},
     work::job::{Job, JobState, Launcher},
 };
+use meshd_proto::job::{JobNews, JobUser};
 
 /// The site has a group of these.
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{fleet::By, id::ProfileName, serve::central::Workloads};
+use meshd::serve::central::Workloads;
+use meshd_model::fleet::By;
+use meshd_types::ProfileName;
 
 fn guarded_world() -> World {
     let world = World::prepared("auto");
@@ -23,7 +25,7 @@ async fn drain(rig: &Rig, node: &Machine<'_>, vm: &Vm) {
     rig.central.drain_with(node.id(), Workloads::Stop, None, &ordered(Verb::Drain)).await.unwrap();
     tell(node, &[(vm, VmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
-    assert_eq!(rig.node(node.id()).phase, meshd::fleet::Phase::Maintenance);
+    assert_eq!(rig.node(node.id()).phase, meshd_model::fleet::Phase::Maintenance);
 }
 
 #[tokio::test]
@@ -34,7 +36,7 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
     let id = node.id();
-    let role = meshd::trust::Role::Admin;
+    let role = meshd_trust::Role::Admin;
     let once = async |profile: Option<ProfileName>, args: &[&str], by: By| {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         rig.central.boot_once(id, profile, args, role, &by).await

@@ -2,11 +2,9 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
-    fleet::{By, Phase},
-    serve::central::{ConsoleError, Workloads},
-    wire::vm::VmWant,
-};
+use meshd::serve::central::{ConsoleError, Workloads};
+use meshd_model::fleet::{By, Phase};
+use meshd_proto::vm::VmWant;
 use std::time::Duration;
 
 fn forced(verb: Verb) -> By {

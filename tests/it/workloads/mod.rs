@@ -13,18 +13,18 @@ mod tasks;
 mod words;
 
 use crate::boots::rig::{Machine, Rig, ordered};
-use meshd::{
-    config::vm::{VmAsk, parse},
+use meshd::serve::central::{LinkCommand, OperateError};
+use meshd_config::vm::{VmAsk, parse};
+use meshd_model::{
     fleet::{Stage, Verb},
-    id::{NodeId, SystemUuid},
-    serve::central::{LinkCommand, OperateError},
-    trust::Peer,
-    wire::{
-        Facts, FromAgent, Hello, VERSION,
-        vm::{VmNews, VmReport, VmState},
-    },
     work::{Vm, VmLife},
 };
+use meshd_proto::{
+    Facts, FromAgent, Hello, VERSION,
+    vm::{VmNews, VmReport, VmState},
+};
+use meshd_trust::Peer;
+use meshd_types::{NodeId, SystemUuid};
 use serde_json::json;
 use std::path::Path;
 use tokio::sync::mpsc;

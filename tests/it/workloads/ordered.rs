@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
-    serve::central::{SlotParts, VmVerb},
-    wire::vm::VmWant,
-};
+use meshd::serve::central::{SlotParts, VmVerb};
+use meshd_proto::vm::VmWant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_after_it_went() {

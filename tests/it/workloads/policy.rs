@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::wire::{CheckReport, Hosting, HugepageFacts, NumaFacts, Resources};
+use meshd_proto::{CheckReport, Hosting, HugepageFacts, NumaFacts, Resources};
 use std::fs;
 
 /// A rig whose site has `[vms]` with these keys.

@@ -3,14 +3,11 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
-    fleet::By,
-    serve::central::SlotParts,
-    wire::{
-        UnitState,
-        vm::{DiskUse, LeftDisk, VmWant},
-    },
-    work::SlotId,
+use meshd::serve::central::SlotParts;
+use meshd_model::{fleet::By, work::SlotId};
+use meshd_proto::{
+    UnitState,
+    vm::{DiskUse, LeftDisk, VmWant},
 };
 use std::fs;
 
@@ -300,7 +297,7 @@ async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
     released(&node, &vm).await;
     let wiped = rig.events("disk_wiped");
     assert!(wiped.len() == 1 && wiped[0].detail.contains("disk eui.sda is wiped"), "{wiped:?}");
-    let audit = rig.central.store().audit(&meshd::store::AuditFilter { limit: 100, ..Default::default() }).unwrap();
+    let audit = rig.central.store().audit(&meshd_store::AuditFilter { limit: 100, ..Default::default() }).unwrap();
     for verb in [Verb::DiskWrite, Verb::DiskWipe] {
         let line = audit.iter().find(|(_, line)| line.by.verb == verb).map(|(_, line)| line);
         assert!(line.is_some_and(|line| line.node == Some(node.id()) && line.detail.contains("eui.sda")), "{audit:?}");

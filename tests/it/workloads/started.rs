@@ -3,13 +3,13 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
+use meshd::serve::central::{VmVerb, Workloads};
+use meshd_model::{
     fleet::{By, Phase},
-    id::Digest,
-    serve::central::{VmVerb, Workloads},
-    wire::vm::{VmFailure, VmFailureKind, VmWant},
     work::VmWish,
 };
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmWant};
+use meshd_types::Digest;
 
 /// The node says that it could not run them, by the order of this number.
 async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
@@ -223,11 +223,11 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     let vm = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     tell(&first, &[(&vm, VmState::Running)]).await;
     let restored = async || {
-        let all = |tx: &mut meshd::store::Tx<'_>| {
+        let all = |tx: &mut meshd_store::Tx<'_>| {
             let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
             vm.restored();
             tx.put_vm(vm);
-            Ok::<_, meshd::store::StoreError>(())
+            Ok::<_, meshd_store::StoreError>(())
         };
         rig.central.store().commit(all).await.unwrap();
     };

@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::world::World;
-use meshd::{
+use meshd::serve::central::{JobError, LinkCommand, RunJob};
+use meshd_model::{
     fleet::By,
-    id::JobId,
-    serve::central::{JobError, LinkCommand, RunJob},
-    wire::{
-        FromCentral,
-        job::{JobFault, JobNews, JobNodeState, JobReport, JobUser, JobWant, Output, OutputKept, Piece, Stream},
-    },
     work::job::{Job, JobCause, JobState, Launcher},
 };
+use meshd_proto::{
+    FromCentral,
+    job::{JobFault, JobNews, JobNodeState, JobReport, JobUser, JobWant, Output, OutputKept, Piece, Stream},
+};
+use meshd_types::JobId;
 
 /// Writes something into the site file, which then holds.
 async fn say(world: &World, rig: &Rig, text: &str) {

@@ -1,7 +1,7 @@
 //! A DHCP client written from RFC 2131 and RFC 4578 alone, so that it does not share a mistake with the server.
 
 use super::DEADLINE;
-use meshd::id::{MacAddr, SystemUuid};
+use meshd_types::{MacAddr, SystemUuid};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::BTreeMap,

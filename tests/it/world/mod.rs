@@ -8,11 +8,9 @@ pub mod program;
 pub mod tftp;
 pub mod unpack;
 
-use meshd::{
-    catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
-    id::{Arch, Digest, MacAddr, Timestamp},
-    lab::Namespace,
-};
+use meshd_image::catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path};
+use meshd_lab::Namespace;
+use meshd_types::{Arch, Digest, MacAddr, Timestamp};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -155,7 +153,8 @@ overlays = ["motd"]
             overlays = overlays.display()
         );
         fs::write(self.path("site.toml"), text).unwrap();
-        fs::write(self.path("agent"), meshd::catalog::agent::sample_agent(meshd::id::Arch::X86_64, b"")).unwrap();
+        fs::write(self.path("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Arch::X86_64, b""))
+            .unwrap();
         fs::create_dir_all(self.path("loaders")).unwrap();
         for (loader, size) in [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)] {
             fs::write(self.path("loaders").join(loader), vec![7u8; size]).unwrap();

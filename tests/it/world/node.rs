@@ -5,10 +5,8 @@ use super::{
     dhcp::{self, As, Granted},
     eventually, http, tftp, unpack,
 };
-use meshd::{
-    id::{MacAddr, SystemUuid},
-    lab::Namespace,
-};
+use meshd_lab::Namespace;
+use meshd_types::{MacAddr, SystemUuid};
 use serde_json::Value;
 use std::{
     cell::Cell,

@@ -1,7 +1,7 @@
 //! Programs of others that run beside meshd: DHCP clients, servers and relays.
 
 use super::{World, eventually};
-use meshd::lab::Namespace;
+use meshd_lab::Namespace;
 use std::{
     fs,
     path::PathBuf,

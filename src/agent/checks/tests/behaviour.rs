@@ -1,7 +1,7 @@
 //! What is tried, not read: clock, gateway, room.
 
 use super::*;
-use crate::agent::fake::Fake;
+use crate::fake::Fake;
 use std::time::Duration;
 
 const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";

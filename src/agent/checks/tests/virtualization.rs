@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::{
-    agent::{
-        fake::{Fake, Row},
-        units,
-    },
-    wire::{UnitFacts, UnitState},
+    fake::{Fake, Row},
+    units,
 };
+use meshd_proto::{UnitFacts, UnitState};
 
 const INTEL: &str = "processor : 0\nvendor_id : GenuineIntel\nflags : fpu vmx\n";
 const AMD: &str = "processor : 0\nvendor_id : AuthenticAMD\nflags : fpu svm\n";

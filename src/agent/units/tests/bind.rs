@@ -1,7 +1,7 @@
 //! What binding writes, and what it leaves alone.
 
 use super::*;
-use crate::agent::units::Refusal;
+use crate::units::Refusal;
 
 #[test]
 fn a_group_is_bound_whole_by_name_and_a_second_time_nothing_is_done() {

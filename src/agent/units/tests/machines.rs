@@ -48,7 +48,7 @@ fn an_hgx_h200_gives_eight_gpu_units_and_four_switches_and_keeps_its_infiniband(
     for row in h200().iter().filter(|row| row.2 == "0207" || row.2 == "0604" || row.2 == "0200") {
         assert_eq!(fake.driver(row.0).as_deref(), Some(row.4), "{} stays with the host", row.0);
     }
-    let sriov: Vec<_> = facts::all_pci(&fake.tree).into_iter().filter_map(|function| function.sriov).collect();
+    let sriov: Vec<_> = crate::system::all_pci(&fake.tree).into_iter().filter_map(|function| function.sriov).collect();
     assert_eq!(sriov.iter().map(|sriov| (sriov.total, sriov.enabled)).collect::<Vec<_>>(), [(16, 4), (16, 4)]);
 }
 

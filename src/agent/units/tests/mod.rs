@@ -5,10 +5,8 @@ mod host;
 mod machines;
 
 use super::*;
-use crate::{
-    agent::fake::{Fake, Row},
-    wire::{UnitKind, units_ready},
-};
+use crate::fake::{Fake, Row};
+use meshd_proto::{UnitKind, units_ready};
 
 /// Selectors as a profile writes them.
 fn wanted(texts: &[&str]) -> Vec<VfioSelector> {

@@ -5,7 +5,8 @@ use super::{
     super::folder::Files,
     cpuset::{self, Dedicated},
 };
-use crate::{id::Digest, wire::vm::VmSpec};
+use meshd_proto::vm::VmSpec;
+use meshd_types::Digest;
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! Rights on devices of the node: a machine's user opens what it has been given, and nothing else.
 
 use super::users::GROUP;
-use crate::agent::facts::Tree;
+use crate::system::Tree;
 use std::{
     fs, io,
     os::unix::fs::{PermissionsExt as _, chown},

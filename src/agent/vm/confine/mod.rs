@@ -18,7 +18,9 @@ use super::{
     folder::Files,
     host::{self, Places},
 };
-use crate::{agent::facts::Tree, fail, wire::vm::VmSpec};
+use crate::system::Tree;
+use meshd_proto::vm::VmSpec;
+use meshd_types::fail;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -42,7 +42,7 @@ pub fn assign(files: &Files) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::SystemUuid;
+    use meshd_types::SystemUuid;
 
     #[test]
     fn each_machine_has_its_own_user_until_it_is_released() {

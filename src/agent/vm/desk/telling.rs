@@ -1,11 +1,9 @@
 //! Where all stand, put together from those who know.
 
 use super::{Clerk, given};
-use crate::{
-    agent::vm::marks,
-    id::SystemUuid,
-    wire::vm::{MAX_VMS, Nic, VmFetching, VmReport, VmSpec, VmState},
-};
+use crate::vm::marks;
+use meshd_proto::vm::{MAX_VMS, Nic, VmFetching, VmReport, VmSpec, VmState};
+use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 
 impl Clerk {

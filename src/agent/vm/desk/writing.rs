@@ -1,15 +1,13 @@
 //! Machines that wait until their images are on their disks.
 
 use super::Clerk;
-use crate::{
-    agent::vm::{
-        StartError, marks,
-        waiting::Run,
-        write::{Job, Progress},
-    },
-    id::{Digest, SystemUuid},
-    wire::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec},
+use crate::vm::{
+    StartError, marks,
+    waiting::Run,
+    write::{Job, Progress},
 };
+use meshd_proto::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec};
+use meshd_types::{Digest, SystemUuid};
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},

@@ -1,11 +1,9 @@
 //! Which disk of the node a volume is, and whose that is. Pure.
 
 use super::{Judge, holds};
-use crate::{
-    agent::vm::host::HostDisk,
-    id::PciAddress,
-    wire::vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusalReason, VmSpec},
-};
+use crate::vm::host::HostDisk;
+use meshd_proto::vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusalReason, VmSpec};
+use meshd_types::PciAddress;
 use std::path::PathBuf;
 
 impl Judge<'_> {

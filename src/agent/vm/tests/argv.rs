@@ -1,7 +1,8 @@
 //! The whole command line of a machine with everything, and of the least.
 
 use super::*;
-use crate::{id::Digest, wire::vm::ByteSize};
+use meshd_proto::vm::ByteSize;
+use meshd_types::Digest;
 use std::path::PathBuf;
 
 fn spec(text: &str) -> VmSpec {

@@ -1,8 +1,8 @@
 //! Which disks are wiped when a machine goes.
 
 use super::*;
-use crate::agent::vm::folder::Files;
-use crate::wire::vm::DiskUse;
+use crate::vm::folder::Files;
+use meshd_proto::vm::DiskUse;
 
 fn left(disk: &str, wipe: bool, used: bool) -> LeftDisk {
     LeftDisk { disk: disk.parse().expect("an identity"), wipe, used }

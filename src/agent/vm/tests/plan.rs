@@ -1,15 +1,13 @@
 //! Everything that can stand against a machine on a node, each alone, and all together.
 
 use super::*;
-use crate::{
-    agent::vm::{
-        host::{HostDisk, HugePool, Image, NumaNode, Programs},
-        memory::Memory,
-    },
-    id::Digest,
-    wire::{PciFacts, vm::SlotDisk},
+use crate::vm::{
+    host::{HostDisk, HugePool, Image, NumaNode, Programs},
+    memory::Memory,
 };
 use VmRefusalReason as Reason;
+use meshd_proto::{PciFacts, vm::SlotDisk};
+use meshd_types::Digest;
 
 const GIB: u64 = 1 << 30;
 
@@ -81,7 +79,7 @@ fn host() -> Host {
         ],
         slots: Vec::new(),
         bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
-        private: Some(crate::agent::nat::Subnet::of([172, 30, 2, 0].into(), 24)),
+        private: Some(crate::nat::Subnet::of([172, 30, 2, 0].into(), 24)),
         uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
         images: [(digest(), Image { path: "/images/x".into(), header })].into(),
     }
@@ -243,7 +241,7 @@ fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
     let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
     let wants = |nics: &[serde_json::Value]| spec(serde_json::json!({ "nics": nics, "memory": "1G" }));
     let mut other = wants(&[nic(7, "mesh-nat0", "172.30.2.9"), nic(8, "br0", "172.30.2.10")]);
-    (other.name, other.uuid) = ("b".parse().expect("a name"), crate::id::SystemUuid([7; 16]));
+    (other.name, other.uuid) = ("b".parse().expect("a name"), meshd_types::SystemUuid([7; 16]));
     let sound = wants(&[nic(1, "mesh-nat0", "172.30.2.10"), nic(2, "br0", "10.77.0.210")]);
     assert!(plan(&sound, &host(), &[&other]).is_ok(), "on another bridge it is another address");
     let wanted =

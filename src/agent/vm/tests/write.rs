@@ -2,13 +2,11 @@
 
 use super::*;
 use crate::{
-    agent::{
-        fake::{Fake, Loop, run as tool},
-        vm::{Doctor, leave::leave, promised::Promised},
-    },
-    id::{Digest, SystemUuid},
-    wire::vm::LeftDisk,
+    fake::{Fake, Loop, run as tool},
+    vm::{Doctor, leave::leave, promised::Promised},
 };
+use meshd_proto::vm::LeftDisk;
+use meshd_types::{Digest, SystemUuid};
 use std::{fs, os::unix::fs::FileExt as _};
 
 const MIB: u64 = 1 << 20;
@@ -108,7 +106,7 @@ impl Node {
         let places = Places {
             machines: root.join("vms"),
             images: root.join("images"),
-            models: crate::agent::vm::Models::default(),
+            models: crate::vm::Models::default(),
             vfio: Vec::new(),
             data_disks: Vec::new(),
             doctor: Doctor::new(sound),
@@ -170,8 +168,8 @@ async fn an_image_is_written_compared_and_wiped_from_a_real_device() {
     }
 }
 
-fn spec(node: &Node) -> crate::wire::vm::VmSpec {
-    let mut spec = crate::wire::vm::VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
+fn spec(node: &Node) -> meshd_proto::vm::VmSpec {
+    let mut spec = meshd_proto::vm::VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     spec.volumes = vec![node.volume()];
     spec
 }

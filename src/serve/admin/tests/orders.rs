@@ -1,10 +1,10 @@
 //! Orders: each leaves a line in the audit log, and one with a key is followed once.
 
 use super::*;
-use crate::fleet::{Audit, AuditOutcome, Verb, Who};
-use crate::id::Digest;
 use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};
-use crate::store::{AuditFilter, EventFilter};
+use meshd_model::fleet::{Audit, AuditOutcome, Verb, Who};
+use meshd_store::{AuditFilter, EventFilter};
+use meshd_types::Digest;
 
 fn log(fixture: &Fixture) -> Vec<Audit> {
     let all = AuditFilter { limit: 100, ..AuditFilter::default() };
@@ -89,7 +89,7 @@ async fn an_order_that_a_crash_cut_off_is_a_question_and_never_a_second_deed() {
     let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
     let now = fixture.central.now();
     let begun = fixture.central.store().commit(|tx| {
-        tx.put_asked(slot, crate::fleet::Asked { request, at: now, answer: None });
+        tx.put_asked(slot, meshd_model::fleet::Asked { request, at: now, answer: None });
         Ok::<_, StoreError>(())
     });
     begun.await.expect("stored");

@@ -1,8 +1,6 @@
 //! A token that is revoked or of a lesser role: what goes on over its connection, also if the client does not read or write.
 
 use super::*;
-use crate::id::ApiTokenName;
-use crate::serve::central::{ConsoleFrame, Sitting};
 use crate::serve::{
     admin::{
         Plane,
@@ -11,11 +9,13 @@ use crate::serve::{
         consoles::carry,
         routes,
     },
+    central::{ConsoleFrame, Sitting},
     limiter::{ConnectionLimiter, Source},
 };
-use crate::trust::Role;
 use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
 use hyper_util::service::TowerToHyperService;
+use meshd_trust::Role;
+use meshd_types::ApiTokenName;
 use std::sync::Mutex;
 use tokio::{
     io::{DuplexStream, duplex},
@@ -39,7 +39,7 @@ impl Client {
     /// Sends a request with a new token of this role.
     async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
         let name: ApiTokenName = format!("{role}").parse().expect("a name");
-        let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenCreate);
+        let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
         let (text, _) = fixture.central.create_api_token(name.clone(), role, None, &by).await.expect("made");
         let (mut wire, end) = duplex(WIRE);
         let from = std::net::IpAddr::from([10, 78, 0, 2]);
@@ -66,7 +66,7 @@ impl Client {
     }
 
     async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
-        let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenRevoke);
+        let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenRevoke);
         fixture.central.revoke_api_token(self.name, &by).await.expect("revoked");
         tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
         self.wire
@@ -101,7 +101,7 @@ async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
 #[tokio::test]
 async fn a_console_ends_with_its_token_though_nobody_reads_it() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.own_order(crate::fleet::Verb::ApiTokenCreate);
+    let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
     let name: ApiTokenName = "desk".parse().expect("a name");
     let made = fixture.central.create_api_token(name.clone(), Role::Operator, None, &by).await;
     let caller = Caller::with(made.expect("made").1);

@@ -1,13 +1,15 @@
 //! Clients built in code, and their view of an answer.
 
-use crate::config::{DhcpMode, Link, Pool, Segment};
-use crate::fleet::Lease;
-use crate::id::{MacAddr, SystemUuid, Timestamp};
-use crate::serve::central::{DhcpSeen, DhcpStep};
-use crate::serve::dhcp::*;
+use crate::serve::{
+    central::{DhcpSeen, DhcpStep},
+    dhcp::*,
+};
 use dhcproto::v4::{
     Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
 };
+use meshd_config::{DhcpMode, Link, Pool, Segment};
+use meshd_model::fleet::Lease;
+use meshd_types::{MacAddr, SystemUuid, Timestamp};
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,

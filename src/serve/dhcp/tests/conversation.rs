@@ -1,11 +1,11 @@
 //! Each state of a client, each kind of firmware, and packets as real firmware sent them.
 
 use super::clients::*;
-use crate::config::{DhcpMode, Link, Pool, Segment};
-use crate::fleet::Exchange;
-use crate::id::{ClientArch, unhex};
 use crate::serve::dhcp::*;
 use dhcproto::v4::{DhcpOption, MessageType, OptionCode};
+use meshd_config::{DhcpMode, Link, Pool, Segment};
+use meshd_model::fleet::Exchange;
+use meshd_types::{ClientArch, unhex};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 

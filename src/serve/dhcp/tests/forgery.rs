@@ -1,12 +1,11 @@
 //! Packets in the name of another machine, and floods of them.
 
 use super::clients::*;
-use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
-use crate::fleet::RelayPort;
-use crate::id::{MacAddr, NodeId, Timestamp};
-use crate::serve::central::DhcpStep;
-use crate::serve::dhcp::*;
+use crate::serve::{central::DhcpStep, dhcp::*};
 use dhcproto::v4::{MessageType, OptionCode};
+use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
+use meshd_model::fleet::RelayPort;
+use meshd_types::{MacAddr, NodeId, Timestamp};
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4},
@@ -226,7 +225,7 @@ fn renewal_past_a_relay_opens_no_boot_session() {
 
 #[test]
 fn claimed_uuid_gets_no_reserved_address_of_an_approved_node() {
-    let node = crate::id::Basis::Uuid(UUID.parse().expect("a UUID")).node_id();
+    let node = meshd_types::Basis::Uuid(UUID.parse().expect("a UUID")).node_id();
     let reserved = Ipv4Addr::new(10, 77, 0, 105);
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
     setup.reservations.push(Reservation { whom: Whom::Node(node), address: reserved, name: None });

@@ -1,11 +1,13 @@
 //! One address, one machine; one machine, one address.
 
 use super::clients::*;
-use crate::fleet::Lease;
-use crate::id::MacAddr;
-use crate::serve::central::{DhcpStep, LeaseChange};
-use crate::serve::dhcp::*;
+use crate::serve::{
+    central::{DhcpStep, LeaseChange},
+    dhcp::*,
+};
 use dhcproto::v4::{MessageType, OptionCode};
+use meshd_model::fleet::Lease;
+use meshd_types::MacAddr;
 use proptest::prelude::*;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 

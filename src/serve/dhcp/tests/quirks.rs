@@ -1,11 +1,13 @@
 //! Every firmware of the table, and every quirk: a quirk without a case here does not compile.
 
 use super::clients::*;
-use crate::config::DhcpMode;
-use crate::fleet::Exchange;
-use crate::serve::dhcp::firmware::{FIRMWARE, Fetch};
-use crate::serve::dhcp::*;
+use crate::serve::dhcp::{
+    firmware::{FIRMWARE, Fetch},
+    *,
+};
 use dhcproto::v4::{MessageType, OptionCode};
+use meshd_config::DhcpMode;
+use meshd_model::fleet::Exchange;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 const SCRIPT: &str = "http://10.77.0.1:8080/boot.ipxe";

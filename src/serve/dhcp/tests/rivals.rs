@@ -1,10 +1,9 @@
 //! Other DHCP and PXE servers: how they are asked for, and how they are noticed.
 
 use super::clients::*;
-use crate::config::DhcpMode;
-use crate::serve::dhcp::probe;
-use crate::serve::dhcp::*;
+use crate::serve::dhcp::{probe, *};
 use dhcproto::v4::{MessageType, OptionCode};
+use meshd_config::DhcpMode;
 use std::net::Ipv4Addr;
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);

@@ -1,12 +1,14 @@
 //! Several networks: which segment a client is on, where its answer goes, and whom an address is reserved for.
 
 use super::clients::*;
-use crate::config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
-use crate::fleet::Lease;
-use crate::id::{Basis, MacAddr, NodeId, SystemUuid};
-use crate::serve::central::{DhcpStep, LeaseChange};
-use crate::serve::dhcp::*;
+use crate::serve::{
+    central::{DhcpStep, LeaseChange},
+    dhcp::*,
+};
 use dhcproto::v4::{MessageType, OptionCode};
+use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
+use meshd_model::fleet::Lease;
+use meshd_types::{Basis, MacAddr, NodeId, SystemUuid};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -1,13 +1,14 @@
 //! Cards of virtual machines: their own addresses, nothing to boot, and nothing left when they go.
 
 use super::clients::*;
-use crate::config::{DhcpMode, Reservation, Whom};
-use crate::fleet::Lease;
-use crate::id::{MacAddr, SystemUuid, Timestamp};
-use crate::serve::central::DhcpStep;
-use crate::serve::dhcp::*;
-use crate::work::{Card, CardNews};
+use crate::serve::{central::DhcpStep, dhcp::*};
 use dhcproto::v4::MessageType;
+use meshd_config::{DhcpMode, Reservation, Whom};
+use meshd_model::{
+    fleet::Lease,
+    work::{Card, CardNews},
+};
+use meshd_types::{MacAddr, SystemUuid, Timestamp};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 

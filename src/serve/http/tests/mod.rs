@@ -7,12 +7,14 @@ mod overlay;
 use super::outlet::Patience;
 use super::server::{Limits, run};
 use super::*;
-use crate::boot::{Endpoint, QueryError, ScriptRequest};
-use crate::config::Delivery;
-use crate::id::Digest;
-use crate::serve::bind::{self, Service};
-use crate::serve::central::{Fetched, OverlayDenied};
+use crate::serve::{
+    bind::{self, Service},
+    central::{Fetched, OverlayDenied},
+};
 use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
+use meshd_types::Digest;
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},

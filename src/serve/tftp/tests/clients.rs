@@ -1,7 +1,7 @@
 //! Programs that others wrote, against the service on loopback: `make setup` installs them.
 
 use super::service::{KERNEL, world};
-use crate::id::Digest;
+use meshd_types::Digest;
 use std::net::SocketAddr;
 use tokio::process::Command;
 

@@ -1,9 +1,9 @@
 //! Over loopback, with a client of a few lines: real sockets, the real service.
 
 use super::super::{run::open, *};
-use crate::id::Digest;
 use crate::serve::central::Fetched;
 use bytes::Bytes;
+use meshd_types::Digest;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::Arc,

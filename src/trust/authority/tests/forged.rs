@@ -1,7 +1,7 @@
 //! Somebody has the key of an issuer that was replaced, and makes what they like with it.
 
 use super::*;
-use crate::trust::verifier::ExpiredMayRenew;
+use crate::verifier::ExpiredMayRenew;
 use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
 use rustls::server::danger::ClientCertVerifier as _;
 

@@ -1,0 +1,72 @@
+//! Addresses of network interfaces out of procfs. IPv6 has a table; for IPv4 the kernel lists its own addresses without
+//! their interface, which is then the one of the narrowest connected route.
+
+use super::Tree;
+use meshd_proto::MAX_DEVICES;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// Most addresses that are kept of one machine.
+const MAX_ADDRESSES: usize = MAX_DEVICES;
+
+struct Route<'a> {
+    interface: &'a str,
+    destination: u32,
+    mask: u32,
+}
+
+/// All addresses by interface name.
+pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
+    let routes = tree.read("/proc/net/route").unwrap_or_default();
+    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(route).collect();
+    let own = tree.read("/proc/net/fib_trie").unwrap_or_default();
+    let v6 = tree.read("/proc/net/if_inet6").unwrap_or_default();
+    let v4 = local_v4(&own).into_iter().filter_map(|address| {
+        let bits = address.to_bits();
+        let connected = routes.iter().filter(|route| route.mask != 0 && bits & route.mask == route.destination);
+        let route = connected.max_by_key(|route| route.mask)?;
+        Some((route.interface.to_owned(), IpAddr::V4(address)))
+    });
+    let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for (interface, address) in v4.chain(v6.lines().filter_map(v6_line)).take(MAX_ADDRESSES) {
+        found.entry(interface).or_default().push(address);
+    }
+    found
+}
+
+/// This machine's own IPv4 addresses, but those of itself alone.
+pub fn local_addresses(tree: &Tree) -> Vec<Ipv4Addr> {
+    local_v4(&tree.read("/proc/net/fib_trie").unwrap_or_default())
+}
+
+/// `eth0 00004D0A 00000000 0001 0 0 0 00FFFFFF ...`: the kernel prints the four bytes of
+/// an address as one number of its own byte order.
+fn route(line: &str) -> Option<Route<'_>> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().take(8).collect();
+    let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(|n| u32::from_be_bytes(n.to_ne_bytes()));
+    Some(Route { interface: fields.first()?, destination: number(1)?, mask: number(7)? })
+}
+
+/// `|-- 10.77.0.100` followed by `/32 host LOCAL`; each stands in two tables.
+fn local_v4(table: &str) -> Vec<Ipv4Addr> {
+    let mut found = Vec::new();
+    let mut last = None;
+    for line in table.lines().map(str::trim_start) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.trim().parse::<Ipv4Addr>().ok();
+        } else if line.starts_with("/32 host LOCAL") {
+            let new = last.filter(|address| !address.is_loopback() && !found.contains(address));
+            found.extend(new.filter(|_| found.len() < MAX_ADDRESSES));
+        }
+    }
+    found
+}
+
+/// `fe80...0001 02 40 20 80     eth0`.
+fn v6_line(line: &str) -> Option<(String, IpAddr)> {
+    let mut fields = line.split_ascii_whitespace();
+    let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
+    Some((fields.nth(4)?.to_owned(), IpAddr::V6(Ipv6Addr::from_bits(bits))))
+}

@@ -1,0 +1,62 @@
+//! Who uses a disk: mounts, swap, what it is a part of, of the disk and of every partition on it.
+
+use super::Tree;
+use std::collections::BTreeMap;
+
+/// Disks that are mounted, swapped to, or part of something else, each with why.
+pub fn in_use(tree: &Tree) -> Vec<(String, String)> {
+    let used = used_nodes(tree);
+    let mut found = Vec::new();
+    for disk in tree.list("/sys/block") {
+        let reason = parts(tree, &disk).into_iter().find_map(|(name, folder)| {
+            let number = tree.read(&format!("{folder}/dev")).unwrap_or_default();
+            let direct = used.get(&number).or_else(|| used.get(&format!("/dev/{name}")));
+            let holder = || tree.list(&format!("{folder}/holders")).into_iter().next();
+            let held = || holder().map(|holder| format!("is part of {holder}"));
+            direct.cloned().or_else(held).map(|why| format!("disk {name} {why}"))
+        });
+        found.extend(reason.map(|reason| (disk, reason)));
+    }
+    found
+}
+
+/// Device nodes of a disk and of its partitions.
+pub fn nodes(tree: &Tree, disk: &str) -> impl Iterator<Item = String> + use<> {
+    parts(tree, disk).into_iter().map(|(name, _)| format!("/dev/{name}"))
+}
+
+/// A disk and its partitions, each with its folder of sysfs.
+fn parts(tree: &Tree, disk: &str) -> Vec<(String, String)> {
+    let folder = format!("/sys/block/{disk}");
+    let parts = tree.list(&folder).into_iter().filter(|name| tree.has(&format!("{folder}/{name}/partition")));
+    let parts: Vec<(String, String)> = parts.map(|name| (name.clone(), format!("{folder}/{name}"))).collect();
+    [(disk.to_owned(), folder)].into_iter().chain(parts).collect()
+}
+
+/// Block devices that are mounted, swapped to, or behind a loop device, by number and by name (some file systems have a number of
+/// their own).
+fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
+    let mut used = BTreeMap::new();
+    let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();
+    for line in mounts.lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(number), Some(place)) = (fields.get(2), fields.get(4)) else { continue };
+        let why = format!("is mounted on {place}");
+        used.insert((*number).to_owned(), why.clone());
+        let after = fields.iter().position(|field| *field == "-");
+        if let Some(source) = after.and_then(|at| fields.get(at + 2)).filter(|source| source.starts_with("/dev/")) {
+            used.insert((*source).to_owned(), why);
+        }
+    }
+    let swaps = tree.read("/proc/swaps").unwrap_or_default();
+    for node in swaps.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()) {
+        used.insert(node.to_owned(), "is swapped to".to_owned());
+    }
+    // The kernel holds it, and no process: nothing else tells.
+    for name in tree.list("/sys/block").into_iter().filter(|name| name.starts_with("loop")) {
+        if let Some(file) = tree.text(&format!("/sys/block/{name}/loop/backing_file")) {
+            used.entry(file).or_insert_with(|| format!("is behind {name}"));
+        }
+    }
+    used
+}

@@ -1,0 +1,86 @@
+//! The machine itself: SMBIOS, processors, memory, operating system.
+
+use super::Tree;
+use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};
+use std::collections::BTreeSet;
+
+/// SMBIOS identity, as the kernel shows it.
+pub fn system(tree: &Tree) -> SystemFacts {
+    let dmi = |name: &str| tree.read(&format!("/sys/class/dmi/id/{name}")).unwrap_or_default();
+    SystemFacts {
+        uuid: dmi("product_uuid").parse().ok(),
+        manufacturer: dmi("sys_vendor"),
+        product: dmi("product_name"),
+        serial: dmi("product_serial"),
+        board_serial: dmi("board_serial"),
+        uptime_s: uptime(tree),
+        kernel_boot_id: kernel_boot_id(tree),
+    }
+}
+
+/// A random name of this run of the kernel.
+pub fn kernel_boot_id(tree: &Tree) -> String {
+    tree.read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// Seconds since the kernel started.
+pub fn uptime(tree: &Tree) -> u64 {
+    let text = tree.read("/proc/uptime").unwrap_or_default();
+    text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+/// Processors, from `/proc/cpuinfo`.
+pub fn cpu(tree: &Tree) -> CpuFacts {
+    let text = tree.read("/proc/cpuinfo").unwrap_or_default();
+    let mut facts = CpuFacts::default();
+    let mut sockets = BTreeSet::new();
+    let mut cores = BTreeSet::new();
+    let mut socket = "";
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        match key.trim() {
+            "processor" => facts.threads = facts.threads.saturating_add(1),
+            "model name" if facts.model.is_empty() => facts.model = value.to_owned(),
+            "vendor_id" if facts.vendor.is_empty() => facts.vendor = value.to_owned(),
+            "flags" if facts.virtualization.is_empty() => facts.virtualization = virtualization(value),
+            "physical id" => {
+                socket = value;
+                sockets.insert(value);
+            }
+            "core id" => {
+                cores.insert((socket, value));
+            }
+            _ => {}
+        }
+    }
+    // Some virtual machines and architectures tell nothing of their topology: then each thread is a core of one socket.
+    let count = |n: usize, otherwise: u32| if n == 0 { otherwise } else { u32::try_from(n).unwrap_or(u32::MAX) };
+    facts.sockets = count(sockets.len(), facts.threads.min(1));
+    facts.cores = count(cores.len(), facts.threads);
+    facts
+}
+
+fn virtualization(flags: &str) -> String {
+    let mut flags = flags.split_ascii_whitespace();
+    flags.find(|flag| matches!(*flag, "vmx" | "svm")).unwrap_or_default().to_owned()
+}
+
+/// Memory, from `/proc/meminfo`.
+pub fn memory(tree: &Tree) -> MemoryFacts {
+    MemoryFacts { total_kib: memory_field(tree, "MemTotal"), available_kib: memory_field(tree, "MemAvailable") }
+}
+
+/// One line of `/proc/meminfo`, in KiB; 0 where it is not there.
+pub fn memory_field(tree: &Tree, name: &str) -> u64 {
+    let text = tree.read("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
+}
+
+/// `PRETTY_NAME` of `/etc/os-release`.
+pub fn os(tree: &Tree) -> String {
+    let text = tree.read("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
+}

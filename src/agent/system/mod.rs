@@ -1,0 +1,23 @@
+//! The node as its kernel shows it: sysfs and procfs below a root, each slow read with a deadline. No external program.
+//!
+//! | module | what it reads |
+//! | --- | --- |
+//! | [`tree`] | a file system below a root: total, with limits |
+//! | [`source`] | reads with a deadline, each in a thread of its own |
+//! | [`machine`], [`devices`], [`addresses`] | processors, memory, PCI functions, NICs, addresses |
+//! | [`pci`], [`holders`], [`disk_use`] | which function a device belongs to; who holds it; who uses a disk |
+
+pub mod addresses;
+pub mod devices;
+pub mod disk_use;
+pub mod holders;
+pub mod machine;
+mod pci;
+pub mod source;
+mod tree;
+
+pub use addresses::{by_interface, local_addresses};
+pub use devices::{all_pci, nics};
+pub use machine::{cpu, kernel_boot_id, memory, memory_field};
+pub use pci::{function_of, functions_of_disk, way};
+pub use tree::Tree;

@@ -1,0 +1,126 @@
+//! Reads that may never return: a device that hangs holds whoever reads it in the kernel, and no signal ends that. Each read has a thread of
+//! its own and a deadline, so that a source that hangs is missing from the facts and nothing else waits for it.
+
+use super::Tree;
+use meshd_types::fail;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long one source may take.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+/// Most reads of one source at once: the next one is refused until one of them returns.
+const MAX_READS: usize = 4;
+
+/// Reads that have not returned, by the root of the tree and the name of the source.
+static READS: Mutex<BTreeMap<(PathBuf, String), usize>> = Mutex::new(BTreeMap::new());
+
+/// Why a source gave nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Late {
+    /// It did not return by its deadline.
+    #[error("it does not answer within {} s", DEADLINE.as_secs())]
+    Deadline,
+    /// Earlier reads of it have not returned.
+    #[error("it does not answer: {MAX_READS} earlier reads have not returned")]
+    Hangs,
+    /// The reading thread ended without a result, or could not be started.
+    #[error("it could not be read")]
+    Broken,
+}
+
+/// A read that was started.
+#[derive(Debug)]
+pub struct Read<T>(Result<mpsc::Receiver<T>, Late>);
+
+impl<T> Read<T> {
+    /// Waits until the deadline.
+    ///
+    /// # Errors
+    /// [`Late`]: the read goes on in its thread and its result is dropped.
+    pub fn by(self, deadline: Instant) -> Result<T, Late> {
+        let receiver = self.0?;
+        let heard = if fail::defends("facts-deadline") {
+            receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        } else {
+            receiver.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected)
+        };
+        heard.map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => Late::Deadline,
+            mpsc::RecvTimeoutError::Disconnected => Late::Broken,
+        })
+    }
+}
+
+/// Starts to read a source of this tree.
+pub fn read<T: Send + 'static>(tree: &Tree, name: &str, read: impl FnOnce(&Tree) -> T + Send + 'static) -> Read<T> {
+    let Some(slot) = Slot::take((tree.path("/"), name.to_owned())) else { return Read(Err(Late::Hangs)) };
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let tree = tree.clone();
+    let started = thread::Builder::new().name("mesh-agent".to_owned()).spawn(move || {
+        let found = read(&tree);
+        drop(slot);
+        // Nobody waits for it any more.
+        let _ = sender.send(found);
+    });
+    Read(started.map(|_| receiver).map_err(|_| Late::Broken))
+}
+
+/// One read of a source, counted as long as this lives.
+struct Slot((PathBuf, String));
+
+impl Slot {
+    fn take(key: (PathBuf, String)) -> Option<Self> {
+        let mut all = reads();
+        let count = all.entry(key.clone()).or_default();
+        if *count >= MAX_READS {
+            return None;
+        }
+        *count += 1;
+        Some(Slot(key))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut all = reads();
+        match all.get_mut(&self.0) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(all.remove(&self.0)),
+        }
+    }
+}
+
+fn reads() -> MutexGuard<'static, BTreeMap<(PathBuf, String), usize>> {
+    READS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_that_hangs_is_refused_after_a_few_reads_until_one_returns() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tree = Tree::new(dir.path());
+        let (release, hold) = mpsc::channel::<()>();
+        let hold = std::sync::Arc::new(Mutex::new(hold));
+        for _ in 0..MAX_READS {
+            let hold = hold.clone();
+            let hangs = read(&tree, "disk", move |_| hold.lock().map(|hold| hold.recv().is_ok()).unwrap_or(false));
+            assert_eq!(hangs.by(Instant::now()), Err(Late::Deadline));
+        }
+        assert_eq!(read(&tree, "disk", |_| 1).by(Instant::now() + DEADLINE), Err(Late::Hangs));
+        assert_eq!(read(&tree, "other", |_| 1).by(Instant::now() + DEADLINE), Ok(1));
+        drop(release);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while read(&tree, "disk", |_| 1).by(Instant::now() + DEADLINE) != Ok(1) {
+            assert!(Instant::now() < deadline, "the reads have returned");
+            thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Step 1, configuration: `site.toml` as written becomes a [`Site`] as valid, or a list of all its faults.
+//!
+//! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system and at network interfaces.
+
+mod admin;
+mod check;
+mod dhcp;
+mod edit;
+mod enroll;
+mod fault;
+mod groups;
+mod interfaces;
+mod lenient;
+mod metrics;
+mod parse;
+mod profile;
+mod profiles;
+pub mod reader;
+mod reservation;
+mod secrets;
+mod segment;
+mod site;
+mod vars;
+pub mod vm;
+mod vms;
+
+pub use check::kernel_arg;
+pub use edit::{Edit, arg_key, edit_args};
+pub use fault::{Fault, Faults, nearest, suggest};
+pub use interfaces::InterfaceNetwork;
+pub use meshd_types::VfioSelector;
+pub use parse::{parse, parse_with};
+pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
+pub use reader::parse_duration;
+pub use site::{
+    Admin, AdminHttps, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
+    Link, MacPrefix, MetricsListener, Pool, Process, Reservation, Segment, Site, Transport, Whom,
+};
+pub use vars::MAX_VARS;
+pub use vms::{SlotPolicy, VmPool, VmRules, Vms};
+
+use std::path::{Path, PathBuf};
+
+/// Where a site file is looked for when nobody names one, in this order.
+pub const DEFAULT_FILES: [&str; 2] = ["site.toml", "/etc/meshd/site.toml"];
+
+/// The site file to read: the one that was named, else the first of [`DEFAULT_FILES`] that exists.
+///
+/// # Errors
+/// One fault when none was named and none exists.
+pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
+    let default = || DEFAULT_FILES.iter().map(PathBuf::from).find(|file| file.exists());
+    explicit.map(Path::to_owned).or_else(default).ok_or_else(|| {
+        let [here, there] = DEFAULT_FILES;
+        let message = format!("there is no such file, and no {there} either");
+        Fault::of_file(here, message, "name the site file with --site FILE, or begin with a copy of the sample").into()
+    })
+}
+
+/// The admin socket of a site that names no other.
+pub fn default_admin_socket() -> PathBuf {
+    admin::default_socket()
+}
+
+/// Reads and checks a site file.
+///
+/// # Errors
+/// All faults at once; one when the file cannot be read.
+pub fn load(file: &Path) -> Result<Site, Faults> {
+    let text = reader::read_text(file, "name the site file with --site FILE, or begin with a copy of the sample")?;
+    parse_with(&text, file, &interfaces::all())
+}
+
+/// Where the running central node of a site file listens, also while the file has faults elsewhere.
+pub fn admin_socket(file: &Path) -> Option<PathBuf> {
+    let text = reader::read_text(file, "").ok()?;
+    lenient::admin_socket(&text, file)
+}
+
+/// The folder of overlays of a site file, also while the file has faults elsewhere.
+pub fn overlays_dir(file: &Path) -> Option<PathBuf> {
+    let text = reader::read_text(file, "").ok()?;
+    lenient::overlays_dir(&text, file)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! `APKINDEX`: one record for each package of a repository. The parser is total, and what it reads names files, so names and
+//! versions are checked.
+
+use super::depends::{Dependency, provided};
+use crate::builder::installed::Checksum;
+use std::collections::BTreeMap;
+
+/// The file in an index archive.
+pub const INDEX_FILE: &str = "APKINDEX";
+
+/// One package of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its lines as they stand: what our own index repeats.
+    pub text: String,
+    /// Name.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Architecture.
+    pub arch: String,
+    /// SHA-1 of its control member.
+    pub checksum: Checksum,
+    /// Length of its file, in bytes.
+    pub size: u64,
+    /// What it needs.
+    pub depends: Vec<Dependency>,
+    /// What it provides beside its name, with the version if there is one.
+    pub provides: Vec<(String, Option<String>)>,
+    /// It is wanted as soon as all of these are there.
+    pub install_if: Vec<Dependency>,
+    /// Which of several providers is taken: the higher.
+    pub priority: Option<u64>,
+    /// When it was built, in seconds since the epoch; 0 if it does not say.
+    pub built: u64,
+    /// Which of several repositories it is in; the reader of the index knows.
+    pub repository: usize,
+}
+
+/// A record that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct IndexError {
+    /// Line from 1, of the end of the record.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Record {
+    /// Its file in a repository.
+    pub fn file(&self) -> String {
+        format!("{}-{}.apk", self.name, self.version)
+    }
+
+    /// True if it is what is asked for, by its name or by what it provides.
+    pub fn meets(&self, wanted: &Dependency) -> bool {
+        wanted.is_met_by(&self.name, Some(&self.version))
+            || self.provides.iter().any(|(name, version)| wanted.is_met_by(name, version.as_deref()))
+    }
+}
+
+/// Reads an index.
+///
+/// # Errors
+/// The first record that makes no sense.
+pub fn parse(text: &str) -> Result<Vec<Record>, IndexError> {
+    let mut records = Vec::new();
+    let mut lines: Vec<&str> = Vec::new();
+    // One more empty line, so that the last record ends too.
+    for (at, line) in text.lines().chain([""]).enumerate() {
+        if !line.is_empty() {
+            lines.push(line);
+        } else if !lines.is_empty() {
+            let record = record(&lines).map_err(|message| IndexError { line: at, message })?;
+            records.push(record);
+            lines.clear();
+        }
+    }
+    Ok(records)
+}
+
+fn record(lines: &[&str]) -> Result<Record, String> {
+    let pairs = lines.iter().filter_map(|line| line.split_once(':'));
+    let fields: BTreeMap<&str, &str> = pairs.filter(|(letter, _)| letter.len() == 1).collect();
+    let field = |letter: &str| fields.get(letter).copied().unwrap_or_default();
+    let name = plain(field("P")).ok_or("a package without a usable name (P:)")?;
+    let of = |what: &str| format!("package {name} has no usable {what}");
+    let words = |letter: &str| field(letter).split_whitespace().map(Dependency::parse).collect();
+    let provides = field("p").split_whitespace().map(provided);
+    Ok(Record {
+        text: lines.iter().map(|line| format!("{line}\n")).collect(),
+        version: plain(field("V")).ok_or_else(|| of("version (V:)"))?,
+        arch: plain(field("A")).ok_or_else(|| of("architecture (A:)"))?,
+        checksum: Checksum::parse(field("C")).ok_or_else(|| of("checksum (C:Q1...)"))?,
+        size: field("S").parse().map_err(|_| of("size (S:)"))?,
+        depends: words("D"),
+        provides: provides.map(|(name, version)| (name.to_owned(), version.map(str::to_owned))).collect(),
+        install_if: words("i"),
+        priority: field("k").parse().ok(),
+        built: field("t").parse().unwrap_or(0),
+        repository: 0,
+        name,
+    })
+}
+
+/// A word that may be a part of a file name and of a URL.
+fn plain(text: &str) -> Option<String> {
+    let first = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+    let rest = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"+-._~".contains(&c));
+    (first && rest && !text.starts_with("..") && text.len() <= 128).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = "\
+C:Q12jmj7l5rSw0yVb/vlWAYkK/YBwk=
+P:busybox
+V:1.37.0-r30
+A:x86_64
+S:508912
+I:798720
+T:Size: optimized toolbox
+D:so:libc.musl-x86_64.so.1
+p:cmd:busybox=1.37.0-r30 ash
+i:a b
+k:100
+
+";
+
+    #[test]
+    fn a_record_is_read_whole() {
+        let records = parse(TEXT).unwrap();
+        let [busybox] = &records[..] else { panic!("{records:?}") };
+        assert_eq!((busybox.file().as_str(), busybox.size), ("busybox-1.37.0-r30.apk", 508_912));
+        assert_eq!(busybox.text, TEXT.trim_end().to_owned() + "\n");
+        assert!(busybox.meets(&Dependency::parse("cmd:busybox>=1")) && busybox.meets(&Dependency::parse("ash")));
+        assert_eq!((busybox.priority, busybox.install_if.len()), (Some(100), 2));
+    }
+
+    #[test]
+    fn a_name_that_could_leave_its_folder_or_a_record_without_checksum_is_refused() {
+        for (old, new, said) in [
+            ("P:busybox", "P:../../etc", "usable name"),
+            ("P:busybox", "P:-rf", "usable name"),
+            ("V:1.37.0-r30", "V:1/2", "version"),
+            ("C:Q1", "C:Q9", "checksum"),
+            ("S:508912", "S:many", "size"),
+        ] {
+            let error = parse(&TEXT.replace(old, new)).unwrap_err();
+            assert!(error.message.contains(said) && error.line == 11, "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn junk_is_read_or_refused_and_never_panics(text in "([A-Za-z]:[ -~]{0,12}\n|\n|\\PC{0,8}\n){0,20}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Signatures of indexes: checked against keys that are trusted by name, and made with the site's own key. openssl does both.
+
+use super::members::{self, File};
+use crate::builder::command::{CommandError, Run};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Kinds of signatures that apk knows, the strongest first, and openssl's names of their digests.
+const KINDS: [(&str, &str); 3] = [(".SIGN.RSA512.", "-sha512"), (".SIGN.RSA256.", "-sha256"), (".SIGN.RSA.", "-sha1")];
+
+/// Why a signature is not believed.
+#[derive(Debug, thiserror::Error)]
+pub enum SignatureError {
+    /// Nobody whom we trust has signed it.
+    #[error("is signed by {} and by none of the keys that the recipe trusts: {}", .signed.join(", "), .trusted.join(", "))]
+    Stranger {
+        /// Names of the keys that it is signed with.
+        signed: Vec<String>,
+        /// Names of the keys that are trusted.
+        trusted: Vec<String>,
+    },
+    /// It is not signed at all.
+    #[error("is not signed")]
+    Unsigned,
+    /// The signature of a trusted key does not fit.
+    #[error("has a signature of {key} that does not fit: it was changed after it was signed")]
+    Wrong {
+        /// The key.
+        key: String,
+        /// What openssl says.
+        source: CommandError,
+    },
+    /// It is no signed archive.
+    #[error("is damaged")]
+    Damaged(#[source] io::Error),
+}
+
+/// Checks the signature of an index and gives what was signed. `scratch` is a folder for openssl's files.
+pub(in crate::builder) fn verify<'b>(
+    bytes: &'b [u8],
+    keys: &[PathBuf],
+    scratch: &Path,
+) -> Result<&'b [u8], SignatureError> {
+    let (head, signed) = members::first(bytes).map_err(SignatureError::Damaged)?;
+    let found = members::files(&head).map_err(SignatureError::Damaged)?;
+    let mut signers = Vec::new();
+    for (prefix, digest) in KINDS {
+        for (signer, signature) in found.iter().filter_map(|file| Some((file.name.strip_prefix(prefix)?, &file.bytes)))
+        {
+            let Some(key) = keys.iter().find(|key| name(key) == signer) else {
+                signers.push(signer.to_owned());
+                continue;
+            };
+            let (signature_file, signed_file) = (scratch.join("signature"), scratch.join("signed"));
+            fs::write(&signature_file, signature).map_err(SignatureError::Damaged)?;
+            fs::write(&signed_file, signed).map_err(SignatureError::Damaged)?;
+            let run = Run::new("openssl").args(["dgst", digest, "-verify"]).arg(key).arg("-signature");
+            let checked = run.arg(signature_file).arg(signed_file).done();
+            return match checked {
+                Ok(()) => Ok(signed),
+                Err(source) => Err(SignatureError::Wrong { key: signer.to_owned(), source }),
+            };
+        }
+    }
+    if signers.is_empty() {
+        return Err(SignatureError::Unsigned);
+    }
+    Err(SignatureError::Stranger { signed: signers, trusted: keys.iter().map(|key| name(key)).collect() })
+}
+
+fn name(key: &Path) -> String {
+    key.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// An index archive signed with a private key; nodes know its public half by `name`.
+pub(in crate::builder) fn sign(
+    index: &[File],
+    key: &Path,
+    name: &str,
+    scratch: &Path,
+) -> Result<Vec<u8>, CommandError> {
+    let body = members::pack(index, true);
+    let (signature, signed) = (scratch.join("our.signature"), scratch.join("our.index"));
+    let start = |source| CommandError::Start { program: "openssl".to_owned(), source };
+    fs::write(&signed, &body).map_err(start)?;
+    Run::new("openssl").args(["dgst", "-sha256", "-sign"]).arg(key).arg("-out").arg(&signature).arg(&signed).done()?;
+    let bytes = fs::read(&signature).map_err(start)?;
+    let head = members::pack(&[File { name: format!(".SIGN.RSA256.{name}"), bytes }], false);
+    Ok([head, body].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (private, public) = (dir.join(name), dir.join(format!("{name}.pub")));
+        let run = Run::new("openssl").args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"]).arg(&private);
+        run.done().unwrap();
+        Run::new("openssl").args(["pkey", "-pubout", "-in"]).arg(&private).arg("-out").arg(&public).done().unwrap();
+        (private, public)
+    }
+
+    #[test]
+    fn only_the_unchanged_work_of_a_trusted_key_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, public) = key(dir.path(), "ours.rsa");
+        let (_, other) = key(dir.path(), "other.rsa");
+        let files = [File { name: "APKINDEX".into(), bytes: b"P:a\n".to_vec() }];
+        let signed = sign(&files, &ours, "ours.rsa.pub", dir.path()).unwrap();
+        let body = verify(&signed, &[other.clone(), public.clone()], dir.path()).unwrap();
+        assert_eq!(members::files(&members::all(body, 1 << 20).unwrap()).unwrap(), files);
+
+        let refuse = |bytes: &[u8], keys: &[PathBuf]| verify(bytes, keys, dir.path()).unwrap_err();
+        assert!(matches!(refuse(&signed, &[other]), SignatureError::Stranger { .. }));
+        assert!(matches!(refuse(body, std::slice::from_ref(&public)), SignatureError::Unsigned));
+        let mut changed = signed.clone();
+        let last = changed.len() - 1;
+        changed[last] ^= 1;
+        assert!(matches!(refuse(&changed, &[public]), SignatureError::Wrong { .. }));
+        // A key of a trusted name that is another key.
+        let dressed = dir.path().join("dressed");
+        fs::create_dir(&dressed).unwrap();
+        fs::copy(dir.path().join("other.rsa.pub"), dressed.join("ours.rsa.pub")).unwrap();
+        assert!(matches!(refuse(&signed, &[dressed.join("ours.rsa.pub")]), SignatureError::Wrong { .. }));
+    }
+}

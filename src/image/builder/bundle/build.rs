@@ -1,0 +1,202 @@
+//! The build of a bundle, and which there are.
+
+use super::{
+    BundleFault,
+    debian::Tree,
+    needs::{Found, Libraries},
+    recipe::{self, BUNDLE_FILE, BundleRecipe},
+    stage,
+};
+use crate::{
+    builder::{
+        build::recipe_digest,
+        command::{BUNDLE_TOOLS, Run, missing},
+        error::{BuildError, failed, io_error},
+        list::ImageState,
+        progress::{Progress, Step},
+        store,
+        work::Work,
+    },
+    catalog::{
+        bundle::{BundleError, BundleManifest, FORMAT, MAX_LAYER, load_bundle, load_bundle_manifest},
+        versions::{BUNDLES, Shelf, shelves},
+    },
+};
+use meshd_types::{BundleName, Digest, Timestamp};
+use serde::Serialize;
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Instant, SystemTime},
+};
+
+/// What to build, and where.
+#[derive(Clone, Debug)]
+pub struct BundleRequest {
+    /// The recipe's folder.
+    pub recipe_dir: PathBuf,
+    /// The bundle's name.
+    pub name: BundleName,
+    /// Where layer and manifest go.
+    pub blobs_dir: PathBuf,
+    /// Where downloads are kept.
+    pub cache_dir: PathBuf,
+    /// Where to work; given back at the end.
+    pub work_dir: PathBuf,
+}
+
+/// Where the recipes of bundles lie.
+pub fn recipes_dir(images_dir: &Path) -> PathBuf {
+    images_dir.join("bundles")
+}
+
+/// Builds a bundle, or says at once that it is there: same recipe, layer intact.
+///
+/// # Errors
+/// What went wrong. Nothing is left half-written, and a bundle that was there before is still there.
+pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<BundleManifest, BuildError> {
+    let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
+    let digest = recipe_digest(&request.recipe_dir)?;
+    let there = load_bundle(&request.blobs_dir, &request.name).ok().map(|bundle| bundle.manifest);
+    if let Some(manifest) = there.filter(|manifest| manifest.recipe == digest) {
+        return Ok(manifest);
+    }
+    let missing = missing(&BUNDLE_TOOLS);
+    if !missing.is_empty() {
+        return Err(BuildError::Tools(missing));
+    }
+    let (here, wanted) = (std::env::consts::ARCH, recipe.arch.to_string());
+    if here != wanted {
+        return Err(BundleFault::Arch { here, wanted }.into());
+    }
+    // `bundle.` keeps its lock and folder apart from those of an image of the same name.
+    let work = Work::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
+    let build = Build { request, recipe: &recipe, work: &work, progress };
+    let (programs, tree) = build.assemble()?;
+    build.store(digest, programs, tree)
+}
+
+/// Commands, and packages with their versions.
+type Assembled = (Vec<String>, Vec<(String, String)>);
+
+struct Build<'a> {
+    request: &'a BundleRequest,
+    recipe: &'a BundleRecipe,
+    work: &'a Work,
+    progress: &'a dyn Progress,
+}
+
+impl Build<'_> {
+    /// Fetches, and lays everything out in the folder `stage`; gives the commands and the packages.
+    fn assemble(&self) -> Result<Assembled, BuildError> {
+        let (scratch, root, stage) =
+            (self.work.folder("fetch")?, self.work.folder("tree")?, self.work.folder("stage")?);
+        let begun = Instant::now();
+        self.progress.begin(Step::FetchPackages);
+        let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
+        tree.add(&self.recipe.packages)?;
+        let needy = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
+        let libraries = Libraries::of(tree.root())
+            .ok_or_else(|| BundleFault::Arch { here: std::env::consts::ARCH, wanted: self.recipe.arch.to_string() })?;
+        // Round by round what the packages depend on, until every library is there.
+        let (mut found, mut absent): Found = libraries.needs(&needy)?;
+        while !absent.is_empty() && tree.deepen()? {
+            self.progress.note(Step::FetchPackages, &format!("{} packages", tree.packages.len()));
+            (found, absent) = libraries.needs(&needy)?;
+        }
+        let loader = libraries.loader_path().filter(|_| absent.is_empty());
+        let loader = loader.ok_or_else(|| BundleFault::NoLibrary(absent.into_iter().collect()))?;
+        self.progress.end(Step::FetchPackages, begun.elapsed());
+        stage::libraries(&found, (libraries.loader, &loader), &stage)?;
+        let programs = stage::starters(&self.request.name, self.recipe, libraries.loader, &stage)?;
+        Ok((programs, tree.packages.into_iter().collect()))
+    }
+
+    fn store(
+        &self,
+        recipe: Digest,
+        programs: Vec<String>,
+        packages: Vec<(String, String)>,
+    ) -> Result<BundleManifest, BuildError> {
+        let begun = Instant::now();
+        self.progress.begin(Step::Store);
+        let layer = self.work.path("layer");
+        Run::new("mksquashfs")
+            .arg(self.work.path("stage"))
+            .arg(&layer)
+            .args(["-all-root", "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-comp", "zstd"])
+            .args(["-Xcompression-level", "15", "-mkfs-time", "0", "-all-time", "0"])
+            .done()
+            .map_err(failed("make the layer"))?;
+        let size = fs::metadata(&layer).map_err(io_error("read", &layer))?.len();
+        if size > MAX_LAYER {
+            return Err(BundleFault::TooLarge { size, most: MAX_LAYER }.into());
+        }
+        let blobs_dir = &self.request.blobs_dir;
+        let _lock = store::lock(blobs_dir)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let manifest = BundleManifest {
+            format: FORMAT,
+            name: self.request.name.clone(),
+            arch: self.recipe.arch,
+            recipe,
+            layer: store::put_blob(blobs_dir, &layer)?,
+            programs,
+            packages: packages.into_iter().collect(),
+            built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+        };
+        let shelf = Shelf::bundle(blobs_dir, &self.request.name);
+        store::put_version(&shelf, &manifest.layer.digest, &manifest)?;
+        store::point(&shelf, &manifest.layer.digest)?;
+        self.progress.end(Step::Store, begun.elapsed());
+        // What is on the disk is what nodes will be served: read it back.
+        Ok(load_bundle(blobs_dir, &self.request.name)?.manifest)
+    }
+}
+
+/// One bundle in a listing.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedBundle {
+    /// Its name.
+    pub name: BundleName,
+    /// How it stands.
+    pub state: ImageState,
+    /// Its manifest, if it is built.
+    pub manifest: Option<BundleManifest>,
+    /// Why it is broken.
+    pub problem: Option<String>,
+}
+
+/// Every bundle that has a recipe or a manifest, by name. Layers are not read.
+///
+/// # Errors
+/// A folder is there and cannot be read.
+pub fn list_bundles(blobs_dir: &Path, images_dir: &Path) -> io::Result<Vec<ListedBundle>> {
+    let recipes = recipes_dir(images_dir);
+    let mut names: BTreeSet<BundleName> =
+        shelves(blobs_dir, BUNDLES)?.iter().filter_map(|name| name.parse().ok()).collect();
+    match fs::read_dir(&recipes) {
+        Ok(entries) => names.extend(entries.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            path.join(BUNDLE_FILE).is_file().then(|| path.file_name()?.to_str()?.parse().ok())?
+        })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(names.into_iter().map(|name| describe(blobs_dir, &recipes, name)).collect())
+}
+
+fn describe(blobs_dir: &Path, recipes: &Path, name: BundleName) -> ListedBundle {
+    let recipe = recipes.join(name.as_str());
+    let (state, manifest, problem) = match load_bundle_manifest(blobs_dir, &name) {
+        Ok(manifest) if !recipe.join(BUNDLE_FILE).is_file() => (ImageState::NoRecipe, Some(manifest), None),
+        Ok(manifest) => {
+            let current = recipe_digest(&recipe).is_ok_and(|digest| digest == manifest.recipe);
+            (if current { ImageState::Built } else { ImageState::Stale }, Some(manifest), None)
+        }
+        Err(BundleError::NotBuilt { .. }) => (ImageState::NotBuilt, None, None),
+        Err(error) => (ImageState::Broken, None, Some(error.to_string())),
+    };
+    ListedBundle { name, state, manifest, problem }
+}

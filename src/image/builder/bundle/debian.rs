@@ -1,0 +1,98 @@
+//! Debian packages: found with apt, checked against Debian's signed index, unpacked into one tree.
+
+use super::{BundleFault, recipe::is_package};
+use crate::builder::{
+    command::Run,
+    error::{BuildError, failed},
+    fetch,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// Most packages of one bundle.
+const MAX_PACKAGES: usize = 400;
+
+/// Packages, unpacked one over the other.
+pub(super) struct Tree<'a> {
+    cache: &'a Path,
+    scratch: &'a Path,
+    root: PathBuf,
+    /// Name -> version.
+    pub(super) packages: BTreeMap<String, String>,
+    /// What packages depend on, and that is not unpacked yet.
+    depends: BTreeSet<String>,
+    /// Names that apt has no package for: virtual ones.
+    absent: BTreeSet<String>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(cache: &'a Path, scratch: &'a Path, root: PathBuf) -> Self {
+        let (packages, depends, absent) = Default::default();
+        Tree { cache, scratch, root, packages, depends, absent }
+    }
+
+    /// Where everything was unpacked.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Adds the packages that the recipe names.
+    pub(super) fn add(&mut self, names: &[String]) -> Result<(), BuildError> {
+        self.take(names)?;
+        match names.iter().find(|name| !self.packages.contains_key(*name)) {
+            Some(name) => Err(BundleFault::NoPackage(name.clone()).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds what the packages depend on directly. False if there was nothing left.
+    pub(super) fn deepen(&mut self) -> Result<bool, BuildError> {
+        let next = std::mem::take(&mut self.depends);
+        let new = |name: &String| !self.packages.contains_key(name) && !self.absent.contains(name);
+        let next: Vec<String> = next.into_iter().filter(new).collect();
+        Ok(!next.is_empty() && self.take(&next)?)
+    }
+
+    /// Fetches and unpacks those that apt has; false if there is none.
+    fn take(&mut self, names: &[String]) -> Result<bool, BuildError> {
+        if self.packages.len() + names.len() > MAX_PACKAGES {
+            return Err(BundleFault::TooMany(MAX_PACKAGES).into());
+        }
+        let records = fetch::records(names);
+        let debs = fetch::debians(&records, self.cache, self.scratch)?;
+        let found = !records.is_empty();
+        for (record, deb) in records.into_iter().zip(debs) {
+            Run::new("dpkg-deb").arg("-x").arg(&deb).arg(&self.root).done().map_err(failed("unpack a package"))?;
+            let fields = Run::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
+            let fields = fields.map_err(failed("read a package's dependencies"))?;
+            self.depends.extend(dependencies(&fields));
+            self.packages.insert(record.name, record.version);
+        }
+        self.absent.extend(names.iter().filter(|name| !self.packages.contains_key(*name)).cloned());
+        Ok(found)
+    }
+}
+
+/// The first alternative of each dependency, without versions.
+fn dependencies(fields: &str) -> Vec<String> {
+    let lists = fields.lines().filter_map(|line| line.split_once(": ")).map(|(_, list)| list);
+    let words = lists.flat_map(|list| list.split(',')).filter_map(|one| one.split('|').next());
+    let names = words.filter_map(|word| word.trim().split([' ', '(', ':']).next());
+    // They become arguments of apt.
+    names.filter(|name| is_package(name)).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_alternatives_the_first_one_is_taken() {
+        let fields = "Pre-Depends: libc6 (>= 2.34)\nDepends: hwloc-nox | hwloc, python3:any (>= 3), libz1\n";
+        assert_eq!(dependencies(fields), ["libc6", "hwloc-nox", "python3", "libz1"]);
+        assert_eq!(dependencies(""), [""; 0]);
+        assert_eq!(dependencies("Depends: -o=Dir::Etc=/tmp, ${misc:Depends}, libz1\n"), ["libz1"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What programs need, as the packages' own loader finds it: every library, or the names of those that are not there.
+
+use super::BundleFault;
+use crate::builder::command::Run;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Debian's name of the architecture in paths, and its loader.
+const MULTIARCH: [(&str, &str, &str); 2] =
+    [("x86_64", "x86_64-linux-gnu", "ld-linux-x86-64.so.2"), ("aarch64", "aarch64-linux-gnu", "ld-linux-aarch64.so.1")];
+
+/// Libraries of a tree of packages.
+pub(super) struct Libraries {
+    folders: Vec<PathBuf>,
+    /// Name of the loader.
+    pub(super) loader: &'static str,
+}
+
+/// Library -> where it lies; and those that are not there, with who needs them.
+pub(super) type Found = (BTreeMap<String, PathBuf>, BTreeSet<String>);
+
+impl Libraries {
+    /// Of an unpacked tree, for this machine.
+    pub(super) fn of(tree: &Path) -> Option<Self> {
+        let here = std::env::consts::ARCH;
+        let (_, folder, loader) = MULTIARCH.into_iter().find(|(arch, _, _)| *arch == here)?;
+        let folders = ["lib", "usr/lib"].map(|lib| tree.join(lib).join(folder)).into();
+        Some(Libraries { folders, loader })
+    }
+
+    /// The loader, once its package is unpacked.
+    pub(super) fn loader_path(&self) -> Option<PathBuf> {
+        self.folders.iter().map(|folder| folder.join(self.loader)).find(|path| path.is_file())
+    }
+
+    /// What the programs and plug-ins need.
+    pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<Found, BundleFault> {
+        let found = self.list(programs, &BTreeSet::new())?;
+        // A package may have a folder of its own for its libraries, which its programs name by RUNPATH.
+        let private =
+            found.1.iter().filter_map(|absent| self.private(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
+        if private.is_empty() { Ok(found) } else { self.list(programs, &private) }
+    }
+
+    /// The one folder below those of all that has a library.
+    fn private(&self, library: &str) -> Option<PathBuf> {
+        let below = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+        let mut found = below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<Found, BundleFault> {
+        let (mut there, mut absent) = Found::default();
+        let Some(loader) = self.loader_path() else {
+            absent.insert(format!("{} (which every program needs)", self.loader));
+            return Ok((there, absent));
+        };
+        let path =
+            self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        for program in programs {
+            let run = Run::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
+            // Libraries of this machine are no libraries of the bundle.
+            let listed = run.env("LD_LIBRARY_PATH", "").output();
+            let text = listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
+            let name = program.file_name().unwrap_or_default().to_string_lossy();
+            for (library, place) in text.lines().filter_map(parse) {
+                match place.filter(|place| self.folders.iter().any(|folder| place.starts_with(folder))) {
+                    Some(place) => drop(there.insert(library.to_owned(), place.to_owned())),
+                    None => drop(absent.insert(format!("{library} (which {name} needs)"))),
+                }
+            }
+        }
+        Ok((there, absent))
+    }
+}
+
+/// `libz.so.1 => /tree/lib/libz.so.1 (0x..)`, or `=> not found`. The loader and the kernel's own object stand without an arrow.
+fn parse(line: &str) -> Option<(&str, Option<&Path>)> {
+    let (library, place) = line.trim().split_once(" => ")?;
+    let place = place.rsplit_once(" (").map_or(place, |(place, _)| place);
+    // An absolute path is the loader by its well-known name.
+    (!library.starts_with('/')).then_some((library, place.starts_with('/').then(|| Path::new(place))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_in_a_folder_of_its_package_is_found_where_there_is_one() {
+        let tree = tempfile::tempdir().unwrap();
+        let libraries = Libraries::of(tree.path()).unwrap();
+        let folder = libraries.folders[1].clone();
+        for place in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
+            fs::create_dir_all(folder.join(place).parent().unwrap()).unwrap();
+            fs::write(folder.join(place), "").unwrap();
+        }
+        assert_eq!(libraries.private("libswtpm.so.0"), Some(folder.join("swtpm")));
+        assert_eq!((libraries.private("libtwice.so"), libraries.private("libnone.so")), (None, None));
+    }
+
+    #[test]
+    fn a_library_is_found_missing_or_the_kernels() {
+        let found = parse("\tlibz.so.1 => /t/lib/libz.so.1 (0x00007f)");
+        assert_eq!(found, Some(("libz.so.1", Some(Path::new("/t/lib/libz.so.1")))));
+        assert_eq!(parse("\tlibx.so.2 => not found"), Some(("libx.so.2", None)));
+        assert_eq!(parse("\tlinux-vdso.so.1 (0x00007ffd)"), None);
+        assert_eq!(parse("\t/lib64/ld-linux-x86-64.so.2 => /t/lib/ld.so (0x1)"), None);
+    }
+}

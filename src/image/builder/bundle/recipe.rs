@@ -1,0 +1,223 @@
+//! `bundle.toml`: what a bundle is made of. All faults come at once, with line, key and hint.
+
+use meshd_config::{
+    Faults,
+    reader::{self, At, Table},
+};
+use meshd_types::{Arch, SafePath};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+/// The file in a recipe's folder.
+pub const BUNDLE_FILE: &str = "bundle.toml";
+/// Most packages, programs and files that a recipe lists.
+const MAX_LISTED: usize = 256;
+
+/// A recipe, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleRecipe {
+    /// What the bundle runs on.
+    pub arch: Arch,
+    /// One line for people.
+    pub description: String,
+    /// Debian packages that have the programs; those with their libraries are found.
+    pub packages: Vec<String>,
+    /// Commands.
+    pub programs: Vec<Program>,
+    /// Files that programs open by themselves: plug-ins, firmware, data.
+    pub files: Vec<Copied>,
+    /// Variables of the programs' environment. `@/` at the beginning stands for the bundle's folder.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Where its package has it.
+    pub path: SafePath,
+    /// Arguments before the user's own, as in [`BundleRecipe::environment`].
+    pub arguments: Vec<String>,
+}
+
+impl Program {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        self.path.relative().rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// A file, or a folder with all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Where its package has it.
+    pub from: SafePath,
+    /// Where it goes in the bundle.
+    pub to: SafePath,
+}
+
+/// Reads `recipe_dir/bundle.toml`.
+///
+/// # Errors
+/// All faults of the file, or the one why it cannot be read.
+pub fn load(recipe_dir: &Path) -> Result<BundleRecipe, Faults> {
+    let file = recipe_dir.join(BUNDLE_FILE);
+    let hint = "a bundle is a folder with a bundle.toml; `meshd bundle list` shows those there are";
+    parse(&reader::read_text(&file, hint)?, &file)
+}
+
+/// Reads the text of a `bundle.toml`; `file` is what faults name.
+///
+/// # Errors
+/// All faults.
+pub fn parse(text: &str, file: &Path) -> Result<BundleRecipe, Faults> {
+    let document = reader::parse(text, file)?;
+    let recipe = read(&document.root());
+    document.finish(recipe)
+}
+
+fn read(root: &Table<'_>) -> Option<BundleRecipe> {
+    let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
+    let description = root.required("description", root.word("description"), "say in one line what it is for");
+    let packages = root.strings("packages");
+    for package in packages.iter().filter(|name| !is_package(name)) {
+        root.fault_at(package, "is no name of a Debian package", "packages = [\"mpich\"]");
+    }
+    let packages = root.required("packages", (!packages.is_empty()).then_some(packages), "packages = [\"mpich\"]");
+    let (mut programs, mut names) = (Vec::new(), BTreeSet::new());
+    for table in &root.tables("programs") {
+        let Some(program) = program(table) else { continue };
+        if !names.insert(program.name().to_owned()) {
+            table.fault("path", format!("`{}` is the name of another program too", program.name()), "leave one out");
+        }
+        programs.push(program);
+    }
+    if programs.is_empty() && !root.has("programs") {
+        root.fault("programs", "is required", "[[programs]] path = \"usr/bin/mpiexec.hydra\"");
+    }
+    let files: Vec<Copied> = root.tables("files").iter().filter_map(copied).collect();
+    for (what, count) in [("programs", programs.len()), ("files", files.len())] {
+        if count > MAX_LISTED {
+            root.fault(what, format!("lists {count}"), format!("at most {MAX_LISTED}"));
+        }
+    }
+    let environment = root.table("environment").map(|table| environment(&table)).unwrap_or_default();
+    Some(BundleRecipe {
+        arch: arch?.value,
+        description: description?.value,
+        packages: packages?.into_iter().map(|name| name.value).collect(),
+        programs,
+        files,
+        environment,
+    })
+}
+
+fn program(table: &Table<'_>) -> Option<Program> {
+    let path = table.required("path", table.parsed::<SafePath>("path"), "path = \"usr/bin/mpiexec.hydra\"");
+    let arguments = quotable(table, table.strings("arguments"));
+    let program = Program { path: path?.value, arguments };
+    // It is written into a script as it is.
+    if !program.name().bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c)) {
+        let message = format!("the name `{}` has characters that a shell reads", program.name());
+        table.fault("path", message, "letters, digits and + . _ - are plain");
+    }
+    Some(program)
+}
+
+fn copied(table: &Table<'_>) -> Option<Copied> {
+    let from = table.required("from", table.parsed("from"), "where the package has it");
+    let to = table.required("to", table.parsed("to"), "where it goes in the bundle");
+    Some(Copied { from: from?.value, to: to?.value })
+}
+
+fn environment(table: &Table<'_>) -> BTreeMap<String, String> {
+    let plain = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+    };
+    let mut found = BTreeMap::new();
+    for name in table.keys() {
+        if !plain(&name) {
+            table.fault(&name, "is no name of a variable", "write it as QEMU_MODULE_DIR");
+        }
+        let values = quotable(table, table.string(&name).into_iter().collect());
+        found.extend(values.into_iter().map(|value| (name.value.clone(), value)));
+    }
+    found
+}
+
+/// Words that can be put between single quotes in a shell script.
+fn quotable(table: &Table<'_>, words: Vec<At<String>>) -> Vec<String> {
+    for word in words.iter().filter(|word| word.contains('\'') || word.contains(char::is_control)) {
+        table.fault_at(word, "has a quote or a control character", "a script of the node carries it; leave that out");
+    }
+    words.into_iter().map(|word| word.value).collect()
+}
+
+/// A name of a package: safe as a file name and as an argument of a command.
+pub(super) fn is_package(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_recipes_have_no_faults() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/bundles");
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let recipe = load(&path).unwrap_or_else(|faults| panic!("{faults}"));
+            assert!(!recipe.programs.is_empty());
+            names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        }
+        names.sort();
+        assert_eq!(names, ["mpi", "qemu"]);
+    }
+
+    #[test]
+    fn a_name_that_a_shell_would_read_and_one_that_is_there_twice_are_faults() {
+        let program = |path: &str| format!("[[programs]]\npath = \"{path}\"\n");
+        let head = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"p\"]\n";
+        let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")].concat();
+        let faults = parse(&text, Path::new("bundle.toml")).unwrap_err().to_string();
+        assert!(faults.contains("bundle.toml:7: programs[1].path: the name `$(id)`"), "{faults}");
+        assert!(faults.contains("`a` is the name of another program too"), "{faults}");
+    }
+
+    #[test]
+    fn every_fault_of_a_recipe_comes_at_once() {
+        let text = "\
+arch = \"z80\"
+packages = [\"ok\", \"-o x\"]
+[[programs]]
+path = \"../bin/x\"
+arguments = [\"it's\"]
+[[files]]
+from = \"usr/share/x\"
+[environment]
+lower = \"x\"
+colour = 1
+";
+        let faults = parse(text, Path::new("bundle.toml")).unwrap_err();
+        let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
+        for expected in [
+            (1, "arch"),
+            (2, "packages[1]"),
+            (4, "programs[0].path"),
+            (5, "programs[0].arguments[0]"),
+            (9, "environment.lower"),
+            (10, "environment.colour"),
+        ] {
+            assert!(seen.contains(&expected), "{expected:?} is missing from\n{faults}");
+        }
+        let text = faults.to_string();
+        for said in ["description", "files[0].to"] {
+            assert!(text.contains(said), "{said} is missing from\n{text}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Fetches files over HTTP with curl: bounded in size and patience, several at a time.
+
+use crate::builder::{
+    command::{CommandError, Run},
+    error::{BuildError, io_error},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where a file comes from, and where it goes.
+pub(super) struct Wish {
+    pub(super) url: String,
+    pub(super) to: PathBuf,
+}
+
+/// Fetches one file of at most `limit` bytes.
+pub(super) fn one(url: &str, to: &Path, limit: u64) -> Result<(), CommandError> {
+    curl(limit).arg("--output").arg(to).arg("--url").arg(url).done()
+}
+
+/// Fetches many; what cannot be fetched is simply not there afterwards, and the first failure is told.
+pub(super) fn many(wishes: &[Wish], limit: u64, scratch: &Path) -> Result<Option<CommandError>, BuildError> {
+    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+    let lines = wishes
+        .iter()
+        .map(|wish| format!("url = \"{}\"\noutput = \"{}\"\n", quoted(&wish.url), quoted(&wish.to.to_string_lossy())));
+    let list = scratch.join("curl.list");
+    fs::write(&list, lines.collect::<String>()).map_err(io_error("write", &list))?;
+    Ok(curl(limit).args(["--parallel", "--parallel-max", "8", "--config"]).arg(list).done().err())
+}
+
+fn curl(limit: u64) -> Run {
+    Run::new("curl")
+        // Not the user's own settings.
+        .arg("--disable")
+        .args(["--fail", "--location", "--silent", "--show-error", "--remove-on-error", "--proto", "=http,https"])
+        .args(["--connect-timeout", "20", "--speed-limit", "1024", "--speed-time", "60", "--retry", "2"])
+        .args(["--max-filesize".to_owned(), limit.to_string()])
+}

@@ -1,0 +1,49 @@
+//! A folder that is imported without a recipe says everything itself: the kernel its architecture, `keys/` whom to trust, and the
+//! index what to install.
+
+use super::{
+    check,
+    error::ImportError,
+    recipe::{ImportRecipe, Mirror, Netboot},
+};
+use crate::builder::error::{BuildError, io_error};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What such a folder says, and the keys in it. An empty list of packages means all.
+pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), BuildError> {
+    let names = |folder: &Path| -> Result<Vec<PathBuf>, BuildError> {
+        let entries = fs::read_dir(folder).map_err(io_error("read", folder))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        Ok(paths)
+    };
+    let named = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+    let kernel = names(folder)?
+        .into_iter()
+        .find(|path| named(path).is_some_and(|name| name == "vmlinuz" || name.starts_with("vmlinuz-")));
+    let hint = "a folder holds vmlinuz-lts, initramfs-lts, modloop-lts, packages/ and keys/";
+    let absent = |what: &str| ImportError::NoFile { folder: folder.to_owned(), what: what.to_owned(), hint };
+    let kernel = kernel.ok_or_else(|| absent("vmlinuz-lts"))?;
+    let bytes = fs::read(&kernel).map_err(io_error("read", &kernel))?;
+    let facts = check::kernel(&bytes).map_err(|why| ImportError::Kernel { file: kernel.clone(), why })?;
+    let name = named(&kernel).unwrap_or_default();
+    let flavor = name.strip_prefix("vmlinuz-").unwrap_or("lts").to_owned();
+    let keys = if folder.join("keys").is_dir() { names(&folder.join("keys"))? } else { Vec::new() };
+    if keys.is_empty() {
+        return Err(absent("public key of the packages under keys/").into());
+    }
+    let (url, branch) = (folder.display().to_string(), String::new());
+    Ok((
+        ImportRecipe {
+            arch: facts.arch,
+            description: format!("imported from {}", folder.display()),
+            mirror: Mirror { url, branch, repositories: vec![String::new()], keys: Vec::new() },
+            netboot: Netboot { version: facts.release, flavor, sha256: None },
+            install: Vec::new(),
+        },
+        keys,
+    ))
+}

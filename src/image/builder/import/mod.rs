@@ -1,0 +1,146 @@
+//! Imports Alpine's own netboot files and packages, from a mirror or a folder, as a version of an image.
+//!
+//! Nothing is believed: the bundle by the digest that is published, the indexes by Alpine's signature, each package by its index,
+//! kernel and modules by each other; and at the end Alpine's own apk installs what was put together. What the mirror lacks, or
+//! what does not fit, ends the import, and nodes go on with the version that they have.
+
+mod check;
+mod curl;
+mod error;
+mod folder;
+mod packages;
+pub mod recipe;
+mod source;
+
+pub use check::{KernelFacts, kernel};
+pub use error::ImportError;
+
+use super::{
+    build::{BuildRequest, recipe_digest},
+    command::{IMPORT_TOOLS, Run, missing},
+    error::BuildError,
+    keys,
+    progress::{Progress, Step},
+    store,
+    work::Work,
+};
+use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
+use meshd_types::{Digest, Timestamp};
+use packages::Packages;
+use recipe::ImportRecipe;
+use source::{Desk, Netboot, Source};
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Instant, SystemTime},
+};
+
+/// What to import, and where to.
+#[derive(Clone, Debug)]
+pub struct ImportRequest {
+    /// Recipe, name and folders.
+    pub build: BuildRequest,
+    /// A folder with the files, in place of the mirror. Without a recipe it says everything itself.
+    pub from: Option<PathBuf>,
+    /// Another mirror than the recipe's.
+    pub mirror: Option<String>,
+}
+
+/// Imports an image. What was imported before is fetched again only where it has changed.
+///
+/// # Errors
+/// What went wrong. Nothing is left half-written, and nodes still get what they got before.
+pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+    let (recipe, digest, keys) = given(request)?;
+    let missing = missing(&IMPORT_TOOLS);
+    if !missing.is_empty() {
+        return Err(BuildError::Tools(missing));
+    }
+    Run::as_root("true").done().map_err(BuildError::Namespaces)?;
+    let work = Work::begin(&request.build.work_dir, request.build.name.as_str())?;
+    store::sweep(&request.build.blobs_dir);
+    let cache = &request.build.cache_dir;
+    let scratch = [work.folder("netboot")?, work.folder("packages")?];
+    let desk = |scratch| Desk {
+        recipe: &recipe,
+        source: request.from.as_deref().map_or(Source::Mirror, Source::Folder),
+        cache,
+        scratch,
+    };
+    std::fs::create_dir_all(cache).map_err(super::error::io_error("make the folder", cache))?;
+    let (kernel, packages) = (desk(&scratch[0]), desk(&scratch[1]));
+    let trusted = work.folder("trusted")?;
+    let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
+    let packages = Packages { desk: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
+    let (netboot, made) = thread::scope(|scope| {
+        let netboot = scope.spawn(|| fetch_netboot(&kernel, progress));
+        let made = packages.make();
+        (netboot.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), made)
+    });
+    let ((netboot, release), made) = (netboot?, made?);
+    timed(progress, Step::Store, || {
+        let _lock = store::lock(&request.build.blobs_dir)?;
+        let put = |file| store::put_blob(&request.build.blobs_dir, file);
+        let parts = Parts {
+            kernel: put(&netboot.kernel)?,
+            initramfs: put(&netboot.initramfs)?,
+            modloop: put(&netboot.modloop)?,
+            packages: put(&made.initrd)?,
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let netboot = &recipe.netboot;
+        let alpine_release = made.versions.get("alpine-release").and_then(|version| version.split('-').next());
+        let manifest = ImageManifest {
+            format: FORMAT,
+            name: request.build.name.clone(),
+            arch: recipe.arch,
+            recipe: digest,
+            kernel_release: release,
+            kernel_package: format!("alpine-netboot-{}={}", netboot.flavor, netboot.version),
+            alpine_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
+            parts,
+            packages: made.versions,
+            // Alpine says of a package which files it has only inside of it.
+            contents: Contents::default(),
+            built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+        };
+        store::finish(&request.build.blobs_dir, &manifest, request.build.promote)
+    })
+}
+
+/// The recipe, its digest, and the keys that are trusted: the recipe's, or those that a folder brings without one.
+fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
+    let recipe_dir = &request.build.recipe_dir;
+    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::recipe::RECIPE_FILE).exists()) {
+        let (recipe, keys) = folder::recipe(folder)?;
+        return Ok((recipe, Digest::of(b"imported without a recipe"), keys));
+    }
+    let mut recipe = recipe::load(recipe_dir).map_err(BuildError::Recipe)?;
+    if let Some(url) = &request.mirror {
+        url.trim_end_matches('/').clone_into(&mut recipe.mirror.url);
+    }
+    let keys = recipe.key_files(recipe_dir);
+    Ok((recipe, recipe_digest(recipe_dir)?, keys))
+}
+
+/// The kernel's three files, checked against what was published and against each other.
+fn fetch_netboot(desk: &Desk<'_>, progress: &dyn Progress) -> Result<(Netboot, String), BuildError> {
+    timed(progress, Step::FetchKernel, || {
+        let (netboot, how) = desk.netboot()?;
+        let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, desk.recipe.arch)?;
+        progress.note(Step::FetchKernel, &format!("kernel {release}, {how}"));
+        Ok((netboot, release))
+    })
+}
+
+fn timed<T>(
+    progress: &dyn Progress,
+    step: Step,
+    work: impl FnOnce() -> Result<T, BuildError>,
+) -> Result<T, BuildError> {
+    let begun = Instant::now();
+    progress.begin(step);
+    let done = work()?;
+    progress.end(step, begun.elapsed());
+    Ok(done)
+}

@@ -1,0 +1,188 @@
+//! The packages of an import: indexes believed by their signature, the closure found, each package checked, and all of them put
+//! into one initrd with an index that the site's own key signs.
+
+use super::{error::ImportError, source::Desk, timed};
+use crate::builder::{
+    apk::{
+        closure::closure,
+        depends::Dependency,
+        index::{self, INDEX_FILE, Record},
+        members::{self, File},
+        package, signature,
+    },
+    command::Run,
+    error::{BuildError, failed, io_error},
+    initrd,
+    keys::{PUBLIC_NAME, RepoKey},
+    progress::{Progress, Step},
+    recipe::{Algorithm, Compression},
+    repo,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Packages are compressed already; the initrd around them is so only because every initrd must be.
+const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 1 };
+/// What shows that the closure holds a whole apk.
+const APK: &str = "apk-tools";
+/// Largest index, unpacked, in bytes.
+const MAX_INDEX: u64 = 256 << 20;
+
+/// What is needed to put the packages together.
+pub(super) struct Packages<'a> {
+    pub(super) desk: &'a Desk<'a>,
+    /// Who may have signed the indexes.
+    pub(super) keys: &'a [PathBuf],
+    /// Signs our own.
+    pub(super) site_key: &'a RepoKey,
+    /// A folder with only its public half.
+    pub(super) trusted: &'a Path,
+    pub(super) progress: &'a dyn Progress,
+}
+
+/// What came of it.
+pub(super) struct Made {
+    pub(super) initrd: PathBuf,
+    /// Name -> version.
+    pub(super) versions: BTreeMap<String, String>,
+}
+
+impl Packages<'_> {
+    pub(super) fn make(&self) -> Result<Made, BuildError> {
+        let (records, install) = timed(self.progress, Step::Index, || self.read_indexes())?;
+        let chosen = closure(&records, &install).map_err(ImportError::Lacks)?;
+        let files = timed(self.progress, Step::FetchPackages, || self.fetch(&chosen))?;
+        let initrd = timed(self.progress, Step::Packages, || self.assemble(&records, &chosen, &files))?;
+        let versions = chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
+        Ok(Made { initrd, versions })
+    }
+
+    /// All packages that there are, and those that are asked for.
+    fn read_indexes(&self) -> Result<(Vec<Record>, Vec<String>), BuildError> {
+        let recipe = self.desk.recipe;
+        let mut all = Vec::new();
+        for (at, repository) in recipe.mirror.repositories.iter().enumerate() {
+            let (bytes, name) = self.desk.index(repository)?;
+            let signed = signature::verify(&bytes, self.keys, self.desk.scratch)
+                .map_err(|source| ImportError::Signature { file: name.clone(), source })?;
+            let damaged = |source| ImportError::Damaged { file: name.clone(), source };
+            let files = members::all(signed, MAX_INDEX).and_then(|tar| members::files(&tar)).map_err(damaged)?;
+            let index = files.into_iter().find(|file| file.name == INDEX_FILE);
+            let text = index.map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).unwrap_or_default();
+            let records = index::parse(&text).map_err(|source| ImportError::Index { file: name, source })?;
+            all.extend(records.into_iter().map(|record| Record { repository: at, ..record }));
+        }
+        let mut install = recipe.install.clone();
+        if install.is_empty() {
+            install = all.iter().map(|record| record.name.clone()).collect();
+        }
+        self.progress.note(Step::Index, &format!("{} packages in the mirror", all.len()));
+        Ok((all, install))
+    }
+
+    /// Brings every package into the cache and checks it; gives where each one lies.
+    fn fetch(&self, chosen: &[&Record]) -> Result<Vec<PathBuf>, BuildError> {
+        let repositories = &self.desk.recipe.mirror.repositories;
+        let kept = |record: &&Record| {
+            // The checksum is in the name, so that another build of the same version is another file.
+            let kept = self.desk.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
+            (repositories[record.repository].clone(), record.file(), kept)
+        };
+        let wanted: Vec<(String, String, PathBuf)> = chosen.iter().map(kept).collect();
+        for (record, (_, _, path)) in chosen.iter().zip(&wanted) {
+            // A damaged file of the cache is fetched again.
+            if fs::read(path).is_ok_and(|bytes| package::check(&bytes, record).is_err()) {
+                fs::remove_file(path).map_err(io_error("remove", path))?;
+            }
+        }
+        self.desk.packages(&wanted)?;
+        let absent: Vec<String> =
+            wanted.iter().filter(|(_, _, path)| !path.is_file()).map(|(_, file, _)| file.clone()).collect();
+        if !absent.is_empty() {
+            return Err(ImportError::Absent(absent).into());
+        }
+        for (record, (_, file, path)) in chosen.iter().zip(&wanted) {
+            let bytes = fs::read(path).map_err(io_error("read", path))?;
+            if let Err(why) = package::check(&bytes, record) {
+                // The next try shall not begin with it.
+                let _ = fs::remove_file(path);
+                return Err(ImportError::Package { file: file.clone(), why }.into());
+            }
+        }
+        let bytes: u64 = chosen.iter().map(|record| record.size).sum();
+        self.progress.note(Step::FetchPackages, &format!("{} packages, {} MiB", chosen.len(), bytes >> 20));
+        Ok(wanted.into_iter().map(|(_, _, path)| path).collect())
+    }
+
+    /// Repository, index and public key as one initrd.
+    fn assemble(&self, all: &[Record], chosen: &[&Record], files: &[PathBuf]) -> Result<PathBuf, BuildError> {
+        let scratch = self.desk.scratch;
+        let arch = self.desk.recipe.arch.to_string();
+        let root = scratch.join("root");
+        let (repository, keys) = (root.join("packages").join(&arch), root.join("etc/apk/keys"));
+        for folder in [&repository, &keys] {
+            fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
+        }
+        let mut listed = Vec::new();
+        for (record, file) in chosen.iter().zip(files) {
+            let to = repository.join(record.file());
+            fs::copy(file, &to).map_err(io_error("write", &to))?;
+            listed.push(format!("packages/{arch}/{}", record.file()));
+        }
+        let index: String = chosen.iter().map(|record| format!("{}\n", record.text)).collect();
+        let index = [
+            File { name: "DESCRIPTION".to_owned(), bytes: b"meshd".to_vec() },
+            File { name: INDEX_FILE.to_owned(), bytes: index.into_bytes() },
+        ];
+        let signed = signature::sign(&index, &self.site_key.private, PUBLIC_NAME, scratch);
+        let path = repository.join("APKINDEX.tar.gz");
+        fs::write(&path, signed.map_err(failed("sign the index"))?).map_err(io_error("write", &path))?;
+        // Alpine's initramfs trusts Alpine's keys; this one lands beside them, and its init copies all of them to the node.
+        let key = keys.join(PUBLIC_NAME);
+        fs::copy(self.trusted.join(PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
+        self.prove(all, chosen, files, &root.join("packages"))?;
+        let folders = ["etc", "etc/apk", "etc/apk/keys", "packages"].map(str::to_owned);
+        let last = [format!("packages/{arch}/APKINDEX.tar.gz"), format!("etc/apk/keys/{PUBLIC_NAME}")];
+        let mut paths: Vec<String> = folders.into_iter().chain([format!("packages/{arch}")]).collect();
+        paths.extend(listed.into_iter().chain(last));
+        let date = chosen.iter().map(|record| record.built).max().unwrap_or(0);
+        let out = scratch.join("packages.initrd");
+        initrd::pack(&root, &paths, date, COMPRESSION, scratch, &out)?;
+        Ok(out)
+    }
+
+    /// Installs everything into an empty root with the apk that is among the packages: what it refuses now it would refuse on
+    /// every node. Where that apk cannot run here, the checks that were made must do.
+    fn prove(
+        &self,
+        all: &[Record],
+        chosen: &[&Record],
+        files: &[PathBuf],
+        repository: &Path,
+    ) -> Result<(), BuildError> {
+        let arch = self.desk.recipe.arch.to_string();
+        let own = closure(all, &[APK.to_owned()]).unwrap_or_default();
+        let apk = Dependency::parse(APK);
+        if arch != std::env::consts::ARCH || !chosen.iter().any(|record| record.meets(&apk)) {
+            self.progress.note(Step::Packages, "not tried with apk: there is none that runs here");
+            return Ok(());
+        }
+        let tree = self.desk.scratch.join("apk");
+        fs::create_dir_all(&tree).map_err(io_error("make the folder", &tree))?;
+        for (_, file) in chosen.iter().zip(files).filter(|(record, _)| own.iter().any(|one| one.name == record.name)) {
+            let run = Run::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]).arg(file);
+            run.arg("-C").arg(&tree).done().map_err(failed("unpack apk"))?;
+        }
+        let root = self.desk.scratch.join("proof");
+        fs::create_dir_all(&root).map_err(io_error("make the folder", &root))?;
+        let names: Vec<&str> = chosen.iter().map(|record| record.name.as_str()).collect();
+        let apk = repo::apk(&tree, &arch, "add");
+        let installed = repo::install(apk, &arch, self.trusted, &root, repository, &names).done();
+        installed.map_err(ImportError::Unproven)?;
+        self.progress.note(Step::Packages, &format!("{} packages, and apk installs them", names.len()));
+        Ok(())
+    }
+}

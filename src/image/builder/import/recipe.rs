@@ -1,0 +1,252 @@
+//! `image.toml` of an image that is imported: Alpine's own netboot files and packages, from a mirror or a folder.
+
+use crate::builder::recipe::RECIPE_FILE;
+use meshd_config::{
+    Fault, Faults,
+    reader::{self, Table},
+};
+use meshd_types::{Arch, Digest, SafePath};
+use std::path::{Path, PathBuf};
+
+/// The section that tells an imported image from a built one.
+pub const SECTION: &str = "mirror";
+/// Most packages that a recipe lists; what they need comes on top.
+const MAX_INSTALL: usize = 512;
+
+/// A recipe, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportRecipe {
+    /// What the image runs on.
+    pub arch: Arch,
+    /// One line for people.
+    pub description: String,
+    /// Where everything comes from.
+    pub mirror: Mirror,
+    /// Which kernel.
+    pub netboot: Netboot,
+    /// Packages; what they need is added.
+    pub install: Vec<String>,
+}
+
+/// An Alpine mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// Its root, without a slash at the end.
+    pub url: String,
+    /// Alpine's branch, such as `v3.23`.
+    pub branch: String,
+    /// Repositories of the branch, such as `main`.
+    pub repositories: Vec<String>,
+    /// Public keys that may have signed the indexes: files of the recipe, named as the signatures name them.
+    pub keys: Vec<SafePath>,
+}
+
+/// Alpine's netboot bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Netboot {
+    /// Alpine's release, such as `3.23.6`.
+    pub version: String,
+    /// Which of its kernels, such as `lts`.
+    pub flavor: String,
+    /// Digest of the bundle, beside the one that the mirror publishes.
+    pub sha256: Option<Digest>,
+}
+
+impl Mirror {
+    /// URL of Alpine's netboot bundle.
+    pub fn bundle(&self, netboot: &Netboot, arch: Arch) -> String {
+        let (url, branch, version) = (&self.url, &self.branch, &netboot.version);
+        format!("{url}/{branch}/releases/{arch}/alpine-netboot-{version}-{arch}.tar.gz")
+    }
+
+    /// URL of a repository's file.
+    pub fn file(&self, repository: &str, arch: Arch, file: &str) -> String {
+        format!("{}/{}/{repository}/{arch}/{file}", self.url, self.branch)
+    }
+}
+
+/// True if the recipe in this folder is of an imported image. False also if it cannot be read: reading it again says why.
+pub fn is_import(recipe_dir: &Path) -> bool {
+    let file = recipe_dir.join(RECIPE_FILE);
+    let Ok(text) = reader::read_text(&file, "") else { return false };
+    let Ok(document) = reader::parse(&text, &file) else { return false };
+    document.root().has(SECTION)
+}
+
+/// Reads `recipe_dir/image.toml` of an imported image.
+///
+/// # Errors
+/// All faults of the file, or the one why it cannot be read.
+pub fn load(recipe_dir: &Path) -> Result<ImportRecipe, Faults> {
+    let file = recipe_dir.join(RECIPE_FILE);
+    let hint = "an image is a folder with an image.toml; `meshd image list` shows those there are";
+    let recipe = parse(&reader::read_text(&file, hint)?, &file)?;
+    let absent: Vec<Fault> = recipe
+        .key_files(recipe_dir)
+        .into_iter()
+        .filter(|key| !key.is_file())
+        .map(|key| {
+            let message = format!("names the key {}, which is not there", key.display());
+            Fault::of_file(&file, message, "put Alpine's public key there; its name is the one in the signatures")
+        })
+        .collect();
+    if absent.is_empty() { Ok(recipe) } else { Err(Faults(absent)) }
+}
+
+impl ImportRecipe {
+    /// Where the trusted keys lie.
+    pub fn key_files(&self, recipe_dir: &Path) -> Vec<PathBuf> {
+        self.mirror.keys.iter().map(|key| recipe_dir.join(key.relative())).collect()
+    }
+}
+
+/// Reads the text of an `image.toml`; `file` is what faults name.
+///
+/// # Errors
+/// All faults.
+pub fn parse(text: &str, file: &Path) -> Result<ImportRecipe, Faults> {
+    let document = reader::parse(text, file)?;
+    let recipe = read(&document.root());
+    document.finish(recipe)
+}
+
+fn read(root: &Table<'_>) -> Option<ImportRecipe> {
+    let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
+    let description = root.required("description", root.word("description"), "say in one line what the image is");
+    let mirror = section(root, SECTION, mirror);
+    let netboot = section(root, "netboot", netboot);
+    let install = section(root, "packages", install);
+    Some(ImportRecipe {
+        arch: arch?.value,
+        description: description?.value,
+        mirror: mirror?,
+        netboot: netboot?,
+        install: install?,
+    })
+}
+
+fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
+    let table = root.table(key);
+    read(&root.required(key, table, format!("add the section [{key}]"))?)
+}
+
+fn mirror(table: &Table<'_>) -> Option<Mirror> {
+    let hint = "url = \"https://dl-cdn.alpinelinux.org/alpine\"";
+    let url = table.required("url", table.word("url"), hint);
+    if let Some(url) = url.as_ref().filter(|url| !is_url(url)) {
+        table.fault_at(url, "is no URL of a mirror", hint);
+    }
+    let branch = word(table, "branch", "branch = \"v3.23\"");
+    let repositories = table.strings("repositories");
+    for repository in repositories.iter().filter(|name| !is_word(name)) {
+        table.fault_at(repository, "is no name of a repository", "repositories = [\"main\", \"community\"]");
+    }
+    let given = (!repositories.is_empty()).then_some(repositories);
+    let repositories = table.required("repositories", given, "repositories = [\"main\", \"community\"]");
+    let keys = table.list::<SafePath>("keys");
+    let keys = table.required("keys", (!keys.is_empty()).then_some(keys), "list Alpine's public keys, in this folder");
+    Some(Mirror {
+        url: url?.value.trim_end_matches('/').to_owned(),
+        branch: branch?,
+        repositories: repositories?.into_iter().map(|name| name.value).collect(),
+        keys: keys?.into_iter().map(|key| key.value).collect(),
+    })
+}
+
+fn netboot(table: &Table<'_>) -> Option<Netboot> {
+    let version = word(table, "version", "version = \"3.23.0\"");
+    let flavor = word(table, "flavor", "flavor = \"lts\"");
+    let sha256 = table.parsed("sha256").map(|digest| digest.value);
+    Some(Netboot { version: version?, flavor: flavor?, sha256 })
+}
+
+fn install(table: &Table<'_>) -> Option<Vec<String>> {
+    let list = table.strings("install");
+    for word in list.iter().filter(|word| word.starts_with(['-', '!']) || word.contains(char::is_whitespace)) {
+        table.fault_at(word, "is no name of a package", "write openssh, or openssh>=10 for certain versions");
+    }
+    if list.len() > MAX_INSTALL {
+        table.fault("install", format!("lists {} packages", list.len()), format!("at most {MAX_INSTALL}"));
+    }
+    let given = (!list.is_empty()).then_some(list);
+    let list = table.required("install", given, "install = [\"alpine-base\"], and what overlays ask for")?;
+    let names = |word: &str| word.split(['<', '>', '=', '~']).next() == Some("alpine-base");
+    if !list.iter().any(|word| names(word)) {
+        table.fault("install", "lacks alpine-base, which Alpine's init installs", "add \"alpine-base\"");
+    }
+    Some(list.into_iter().map(|word| word.value).collect())
+}
+
+/// A required word that becomes a part of a URL and of a file name.
+fn word(table: &Table<'_>, key: &str, hint: &str) -> Option<String> {
+    let word = table.required(key, table.word(key), hint)?;
+    if !is_word(&word) {
+        table.fault_at(&word, "has characters that no mirror has in it", hint);
+    }
+    Some(word.value)
+}
+
+fn is_word(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) && !text.contains("..")
+}
+
+/// Safe as an argument of curl, which takes braces and brackets for patterns.
+pub fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/%+@".contains(c);
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.chars().all(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_recipe_has_no_faults_and_names_alpines_places() {
+        let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/alpine-lts");
+        assert!(is_import(&dir) && !is_import(&dir.with_file_name("alpine-lab")));
+        let recipe = load(&dir).unwrap_or_else(|faults| panic!("{faults}"));
+        let bundle = recipe.mirror.bundle(&recipe.netboot, recipe.arch);
+        let start = "https://dl-cdn.alpinelinux.org/alpine/v3.23/releases/x86_64/alpine-netboot-3.23.";
+        assert!(bundle.starts_with(start) && bundle.ends_with("-x86_64.tar.gz"), "{bundle}");
+        let index = recipe.mirror.file("main", recipe.arch, "APKINDEX.tar.gz");
+        assert_eq!(index, "https://dl-cdn.alpinelinux.org/alpine/v3.23/main/x86_64/APKINDEX.tar.gz");
+    }
+
+    #[test]
+    fn every_fault_of_a_recipe_comes_at_once() {
+        let text = "\
+arch = \"z80\"
+[mirror]
+url = \"ftp://x/{a,b}\"
+branch = \"../v3\"
+repositories = [\"main\", \"-x\"]
+[netboot]
+version = \"3.23/0\"
+sha256 = \"12\"
+mirrors = 1
+[packages]
+install = [\"a b\", \"openssh\"]
+";
+        let faults = parse(text, Path::new("image.toml")).unwrap_err();
+        let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
+        for expected in [
+            (1, "arch"),
+            (3, "mirror.url"),
+            (4, "mirror.branch"),
+            (5, "mirror.repositories[1]"),
+            (7, "netboot.version"),
+            (8, "netboot.sha256"),
+            (9, "netboot.mirrors"),
+            (11, "packages.install[0]"),
+            (11, "packages.install"),
+        ] {
+            assert!(seen.contains(&expected), "{expected:?} is missing from\n{faults}");
+        }
+        let text = faults.to_string();
+        for said in ["description", "mirror.keys", "netboot.flavor", "lacks alpine-base"] {
+            assert!(text.contains(said), "{said} is missing from\n{text}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What versions promise: one pointer, moved whole; what is needed stays.
+
+use super::*;
+use crate::{
+    builder::store,
+    catalog::{
+        bundle,
+        image::{Blob, Contents, FORMAT, Parts, load_image, manifest_path},
+    },
+};
+use meshd_types::{Arch, Timestamp};
+use std::{collections::BTreeMap, path::PathBuf};
+
+struct Shop {
+    dir: tempfile::TempDir,
+    name: ImageName,
+}
+
+impl Shop {
+    fn new() -> Self {
+        Shop { dir: tempfile::tempdir().unwrap(), name: "lab".parse().unwrap() }
+    }
+
+    fn blobs(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes a version whose kernel holds `text`; the other parts are shared by all.
+    fn manifest(&self, text: &str, built_at: i64) -> ImageManifest {
+        let put = |text: &str| {
+            let file = self.blobs().join("in");
+            fs::write(&file, text).unwrap();
+            store::put_blob(self.blobs(), &file).unwrap()
+        };
+        let parts = Parts {
+            kernel: put(text),
+            initramfs: put("initramfs"),
+            modloop: put("modloop"),
+            packages: put("packages"),
+        };
+        ImageManifest {
+            format: FORMAT,
+            name: self.name.clone(),
+            arch: Arch::X86_64,
+            recipe: Digest::of(text.as_bytes()),
+            kernel_release: "6.1".into(),
+            kernel_package: "linux=6.1".into(),
+            alpine_release: "3.23.0".into(),
+            parts,
+            packages: BTreeMap::new(),
+            contents: Contents::default(),
+            built_at: Timestamp::from_millis(built_at),
+        }
+    }
+
+    fn add(&self, text: &str, built_at: i64) -> Digest {
+        store::finish(self.blobs(), &self.manifest(text, built_at), true).unwrap().version()
+    }
+
+    fn current(&self) -> Digest {
+        load_image(self.blobs(), &self.name).unwrap().manifest.version()
+    }
+
+    fn prune(&self, keep: usize) -> Result<Pruned, VersionError> {
+        prune(self.blobs(), &Prune { what: Things::Images, name: None, keep, in_use: BTreeSet::new(), dry_run: false })
+    }
+
+    fn blob(&self, version: &Digest) -> PathBuf {
+        let manifest = load_version(self.blobs(), &self.name, version).unwrap();
+        blob_path(self.blobs(), &manifest.parts.kernel.digest)
+    }
+}
+
+#[test]
+fn a_version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
+    let shop = Shop::new();
+    let (a, b, c) = (shop.add("kernel a", 1), shop.add("kernel b", 2), shop.add("kernel c", 3));
+    assert_eq!(shop.current(), c);
+    promote(shop.blobs(), &shop.name, &a.to_string()[..6]).unwrap();
+    assert_eq!(shop.current(), a);
+    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), c);
+    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), a);
+    let all = versions(shop.blobs(), &shop.name).unwrap();
+    let seen: Vec<_> = all.iter().map(|one| (one.version, one.current, one.previous)).collect();
+    assert_eq!(seen, [(c, false, true), (b, false, false), (a, true, false)]);
+}
+
+#[test]
+fn what_is_no_version_or_damaged_is_refused_and_the_pointer_stays() {
+    let shop = Shop::new();
+    let first = shop.add("kernel a", 1);
+    let told = rollback(shop.blobs(), &shop.name).unwrap_err().to_string();
+    assert!(told.contains("no version before"), "{told}");
+    let second = shop.add("kernel b", 2);
+    for wrong in ["", &first.to_string()[..3], "zzzz", &"0".repeat(64)] {
+        let told = promote(shop.blobs(), &shop.name, wrong).unwrap_err().to_string();
+        assert!(told.contains(&first.short()) && told.contains(&second.short()), "{told}");
+    }
+    fs::write(shop.blob(&first), "kernel X").unwrap();
+    let told = promote(shop.blobs(), &shop.name, &first.to_string()).unwrap_err().to_string();
+    assert!(told.contains("damaged"), "{told}");
+    assert!(rollback(shop.blobs(), &shop.name).is_err());
+    assert_eq!(shop.current(), second);
+}
+
+#[test]
+fn a_build_that_is_not_promoted_is_there_and_nobody_gets_it() {
+    let shop = Shop::new();
+    let first = store::finish(shop.blobs(), &shop.manifest("kernel a", 1), false).unwrap().version();
+    assert_eq!(shop.current(), first, "without any version the first one is it");
+    let second = store::finish(shop.blobs(), &shop.manifest("kernel b", 2), false).unwrap().version();
+    assert_eq!(shop.current(), first);
+    promote(shop.blobs(), &shop.name, &second.short()).unwrap();
+    assert_eq!(shop.current(), second);
+}
+
+#[test]
+fn prune_keeps_current_previous_last_built_and_what_is_in_use() {
+    let shop = Shop::new();
+    let made: Vec<Digest> = (0..7).map(|at| shop.add(&format!("kernel {at}"), at)).collect();
+    promote(shop.blobs(), &shop.name, &made[1].to_string()).unwrap();
+    // Now 1 is current and 6 was so before.
+    declare_in_use(shop.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
+    let gone = [shop.blob(&made[2]), shop.blob(&made[4])];
+    let what = Prune { what: Things::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
+    let told = prune(shop.blobs(), &what).unwrap();
+    assert!(gone.iter().all(|path| path.exists()), "a dry run only tells");
+    let pruned = prune(shop.blobs(), &Prune { dry_run: false, ..what }).unwrap();
+    assert_eq!((pruned.blobs, pruned.bytes), (told.blobs, told.bytes));
+    let dropped: BTreeSet<Digest> = pruned.versions.iter().map(|one| one.version).collect();
+    assert_eq!((dropped, pruned.blobs), (BTreeSet::from([made[2], made[4]]), 2));
+    assert!(gone.iter().all(|path| !path.exists()));
+    for kept in [0, 1, 3, 5, 6] {
+        promote(shop.blobs(), &shop.name, &made[kept].to_string()).unwrap();
+    }
+}
+
+#[test]
+fn prune_throws_nothing_away_while_a_list_makes_no_sense() {
+    let shop = Shop::new();
+    let made: Vec<Digest> = (0..4).map(|at| shop.add(&format!("kernel {at}"), at)).collect();
+    fs::create_dir(shop.blobs().join(IN_USE)).unwrap();
+    fs::write(shop.blobs().join(IN_USE).join("rack"), "what?\n").unwrap();
+    assert!(matches!(shop.prune(0), Err(VersionError::InUse(_))));
+    assert!(shop.blob(&made[0]).exists());
+    fs::remove_file(shop.blobs().join(IN_USE).join("rack")).unwrap();
+    assert_eq!(shop.prune(0).unwrap().versions.len(), 2, "current and previous stay even so");
+}
+
+#[test]
+fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
+    let shop = Shop::new();
+    let other = Shop { dir: shop.dir, name: "other".parse().unwrap() };
+    let theirs: Vec<Digest> = (0..4).map(|at| other.add(&format!("their {at}"), at)).collect();
+    let shop = Shop { dir: other.dir, name: "lab".parse().unwrap() };
+    for at in 0..4 {
+        shop.add(&format!("our {at}"), at);
+    }
+    // A manifest of a later release, and the blob that it names.
+    let later = shop.manifest("from the future", 9).parts.kernel;
+    let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
+    fs::write(manifest_path(shop.blobs(), &"later".parse().unwrap()), manifest).unwrap();
+    let what = Prune {
+        what: Things::Images,
+        name: Some(shop.name.to_string()),
+        keep: 0,
+        in_use: BTreeSet::new(),
+        dry_run: false,
+    };
+    assert_eq!(prune(shop.blobs(), &what).unwrap().versions.len(), 2);
+    assert!(blob_path(shop.blobs(), &later.digest).exists());
+    let other: ImageName = "other".parse().unwrap();
+    for version in theirs {
+        promote(shop.blobs(), &other, &version.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_manifest_of_an_earlier_release_becomes_a_version_when_it_gets_a_past() {
+    let shop = Shop::new();
+    let manifest = shop.manifest("kernel a", 1);
+    fs::create_dir_all(shop.blobs().join(IMAGES)).unwrap();
+    fs::write(manifest_path(shop.blobs(), &shop.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    assert_eq!(shop.current(), manifest.version());
+    assert!(versions(shop.blobs(), &shop.name).unwrap()[0].current);
+    assert!(rollback(shop.blobs(), &shop.name).is_err());
+    let second = shop.add("kernel b", 2);
+    assert_eq!(shop.current(), second);
+    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap(), manifest);
+}
+
+/// Every state that a kill can leave behind: the steps of a promotion, done one after the other.
+#[test]
+fn whatever_a_killed_promotion_left_the_next_one_works() {
+    let shop = Shop::new();
+    let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
+    let shelf = Shelf::image(shop.blobs(), &shop.name);
+    let root = shop.blobs().join(IMAGES);
+    let before = shelf.pointer().unwrap();
+    assert_eq!((before.current, before.previous), (Some(b), Some(a)));
+    std::os::unix::fs::symlink(format!("../{a}.json"), root.join(shelf.move_target(3, &a))).unwrap();
+    assert_eq!(shelf.pointer().unwrap(), before, "a move alone changes nothing");
+    std::os::unix::fs::symlink(shelf.move_target(3, &a), root.join(".lab.json.4194305")).unwrap();
+    assert_eq!(shelf.pointer().unwrap(), before, "nor does the link that is not in place yet");
+    assert_eq!(shop.current(), b);
+    let c = shop.add("kernel c", 3);
+    let after = shelf.pointer().unwrap();
+    assert_eq!((after.moves, after.current, after.previous), (3, Some(c), Some(b)));
+    shop.prune(0).unwrap();
+    assert!(!root.join(".lab.json.4194305").exists(), "prune sweeps what was left");
+}
+
+#[test]
+fn the_past_is_bounded() {
+    let shop = Shop::new();
+    let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
+    (0..40).for_each(|_| drop(rollback(shop.blobs(), &shop.name).unwrap()));
+    let shelf = Shelf::image(shop.blobs(), &shop.name);
+    assert!(shelf.moves().unwrap().len() <= 17);
+    assert_eq!(
+        shelf.pointer().unwrap(),
+        crate::catalog::versions::Pointer { moves: 42, current: Some(b), previous: Some(a) }
+    );
+}
+
+#[test]
+fn a_version_whose_manifest_was_edited_is_not_that_version() {
+    let shop = Shop::new();
+    let (a, _) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
+    let path = Shelf::image(shop.blobs(), &shop.name).version_path(&a);
+    let mut manifest = load_version(shop.blobs(), &shop.name, &a).unwrap();
+    manifest.parts.kernel = Blob { ..manifest.parts.modloop };
+    fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    assert!(matches!(rollback(shop.blobs(), &shop.name), Err(VersionError::Image(_))));
+}
+
+#[test]
+fn prune_of_bundles_keeps_layers_that_are_current_previous_last_built_or_in_use() {
+    let shop = Shop::new();
+    let name: BundleName = "mpi".parse().unwrap();
+    let shelf = Shelf::bundle(shop.blobs(), &name);
+    let add = |at: i64| {
+        let file = shop.blobs().join("in");
+        fs::write(&file, format!("layer {at}")).unwrap();
+        let layer = store::put_blob(shop.blobs(), &file).unwrap();
+        let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
+        let (format, arch, recipe) = (bundle::FORMAT, Arch::X86_64, Digest::of(b"recipe"));
+        let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
+        store::put_version(&shelf, &layer.digest, &manifest).unwrap();
+        store::point(&shelf, &layer.digest).unwrap();
+        layer.digest
+    };
+    let image = shop.add("kernel", 1);
+    let made: Vec<Digest> = (0..6).map(add).collect();
+    declare_in_use(shop.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
+    let prune = |what, keep| {
+        let what = Prune { what, name: None, keep, in_use: BTreeSet::new(), dry_run: false };
+        prune(shop.blobs(), &what).unwrap().versions.into_iter().map(|one| one.version).collect::<Vec<_>>()
+    };
+    assert_eq!(prune(Things::Images, 0), [], "one of images leaves bundles alone");
+    let gone: BTreeSet<Digest> = prune(Things::Bundles, 3).into_iter().collect();
+    assert_eq!(gone, BTreeSet::from([made[0], made[2]]), "5, 4 and 3 were built last, 1 is in use");
+    assert_eq!(prune(Things::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
+    for (at, version) in made.iter().enumerate() {
+        assert_eq!(bundle::load_layer(shop.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
+    }
+    assert_eq!(
+        (bundle::load_bundle(shop.blobs(), &name).unwrap().manifest.layer.digest, shop.current()),
+        (made[5], image)
+    );
+}
+
+#[test]
+fn what_a_site_says_is_in_use_lies_in_one_folder_and_is_never_another_site_s() {
+    let shop = Shop::new();
+    let digests = ["a b", "a_b", "../a", "a/b", "ä"].map(|site| (site, Digest::of(site.as_bytes())));
+    for (site, digest) in digests {
+        declare_in_use(shop.blobs(), site, &BTreeSet::from([digest])).unwrap();
+    }
+    assert_eq!(in_use(shop.blobs()).unwrap(), digests.map(|(_, digest)| digest).into());
+    assert_eq!(fs::read_dir(shop.blobs().join(IN_USE)).unwrap().count(), digests.len());
+}

@@ -1,0 +1,335 @@
+//! Files that virtual machines name by their digests.
+//!
+//!     blobs_dir/volumes/<digest>         a file, never changed
+//!     blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole
+//!     blobs_dir/volumes/.new-*           half a file; the next that is added removes it
+
+use meshd_proto::vm::qcow2;
+use meshd_types::{Digest, Timestamp, VolumeFileName};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Bytes that are copied at once.
+const PIECE: usize = 1 << 20;
+/// Where an ISO 9660 image says that it is one (ECMA-119, 8.1), and what it says.
+const ISO_MARK: (usize, &[u8]) = (0x8001, b"CD001");
+/// Largest description that is read, in bytes.
+const MAX_DESCRIPTION: u64 = 16 * 1024;
+/// Half a file begins so.
+const FRESH: &str = ".new-";
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeKind {
+    /// A disk.
+    Qcow2,
+    /// A CD.
+    Iso,
+}
+
+impl VolumeKind {
+    /// As a vm.toml writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VolumeKind::Qcow2 => "qcow2",
+            VolumeKind::Iso => "iso",
+        }
+    }
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// What people call it.
+    pub name: VolumeFileName,
+    /// What everything else calls it.
+    pub digest: Digest,
+    /// What it is.
+    pub kind: VolumeKind,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Bytes that a guest sees.
+    pub virtual_size: u64,
+    /// When it was added.
+    pub added_at: Timestamp,
+}
+
+/// Why a volume is not added, or cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The file, or a file of ours.
+    #[error("cannot use {}; check the file and the disk", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is of no use to a machine.
+    #[error("{} cannot be a volume: {why}", path.display())]
+    Unfit {
+        /// Which.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Another one has the name.
+    #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
+    Taken {
+        /// The name.
+        name: VolumeFileName,
+        /// Whose it is.
+        digest: Digest,
+    },
+    /// There is none.
+    #[error("there is no volume `{0}`; `meshd volume list` shows those that there are")]
+    None(String),
+}
+
+/// The folder of volumes.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    dir: PathBuf,
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
+    let path = path.to_owned();
+    move |source| VolumeError::Io { path, source }
+}
+
+impl Volumes {
+    /// Those of a folder of blobs, which need not exist.
+    pub fn new(blobs_dir: &Path) -> Self {
+        Volumes { dir: blobs_dir.join("volumes") }
+    }
+
+    /// Where a file lies.
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join(digest.to_string())
+    }
+
+    fn description(&self, digest: &Digest) -> PathBuf {
+        self.path(digest).with_extension("json")
+    }
+
+    /// Copies a file in; `each` is told how many bytes are copied. One that is there already gets the name. Blocks.
+    ///
+    /// # Errors
+    /// When it is no image, or one that stands on another file; when the name is taken; when a file cannot be read or written.
+    /// Nothing is left then.
+    pub fn add(
+        &self,
+        file: &Path,
+        name: VolumeFileName,
+        now: Timestamp,
+        each: impl FnMut(u64),
+    ) -> Result<VolumeInfo, VolumeError> {
+        let mut from = File::open(file).map_err(failed(file))?;
+        let _alone = self.alone()?;
+        self.sweep();
+        let mut head = Vec::new();
+        let wanted = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
+        (&mut from).take(wanted).read_to_end(&mut head).map_err(failed(file))?;
+        let kind = kind(&head).map_err(|why| VolumeError::Unfit { path: file.to_owned(), why })?;
+        let fresh = self.dir.join(format!("{FRESH}{}", std::process::id()));
+        let added = self.copy(head, from, &fresh, each).map_err(failed(&fresh)).and_then(|(digest, size)| {
+            let virtual_size = if let Kind::Qcow2(virtual_size) = kind { virtual_size } else { size };
+            let kind = if let Kind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
+            let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
+            self.keep(&fresh, &info).map(|()| info)
+        });
+        // What was renamed is not there any more.
+        let _ = fs::remove_file(&fresh);
+        added
+    }
+
+    /// Held by who adds or removes.
+    fn alone(&self) -> Result<File, VolumeError> {
+        fs::create_dir_all(&self.dir).map_err(failed(&self.dir))?;
+        let path = self.dir.join(".lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let lock = lock.map_err(failed(&path))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(&path)(error.into()))?;
+        Ok(lock)
+    }
+
+    /// What a crash left: half files, and files that nobody knows of.
+    fn sweep(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let digest = name.to_str().and_then(|name| name.parse::<Digest>().ok());
+            let unknown = digest.is_some_and(|digest| !self.description(&digest).exists());
+            if unknown || name.to_str().is_some_and(|name| name.starts_with(FRESH)) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    fn copy(
+        &self,
+        head: Vec<u8>,
+        mut from: File,
+        fresh: &Path,
+        mut each: impl FnMut(u64),
+    ) -> io::Result<(Digest, u64)> {
+        let mut to = OpenOptions::new().create_new(true).write(true).mode(0o640).open(fresh)?;
+        // Whoever serves it has the folder.
+        let owner = fs::metadata(&self.dir)?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::fchown(&to, Some(owner.uid()), Some(owner.gid()))?;
+        }
+        let (mut hash, mut size, mut piece) = (Sha256::new(), 0, head);
+        loop {
+            to.write_all(&piece)?;
+            hash.update(&piece);
+            size += piece.len() as u64;
+            each(size);
+            piece.resize(PIECE, 0);
+            let length = from.read(&mut piece)?;
+            if length == 0 {
+                break;
+            }
+            piece.truncate(length);
+        }
+        to.sync_all()?;
+        Ok((Digest(hash.finalize().into()), size))
+    }
+
+    fn keep(&self, fresh: &Path, info: &VolumeInfo) -> Result<(), VolumeError> {
+        let taken = self.list()?.into_iter().find(|other| other.name == info.name && other.digest != info.digest);
+        if let Some(VolumeInfo { name, digest, .. }) = taken {
+            return Err(VolumeError::Taken { name, digest });
+        }
+        let (path, description) = (self.path(&info.digest), self.description(&info.digest));
+        fs::rename(fresh, &path).map_err(failed(&path))?;
+        let text = serde_json::to_vec(info).expect("plain data");
+        let write = || {
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o644).open(fresh)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(fresh, &description)?;
+            File::open(&self.dir)?.sync_all()
+        };
+        write().map_err(failed(&description))
+    }
+
+    /// All, by name. Blocks.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn list(&self) -> Result<Vec<VolumeInfo>, VolumeError> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed(&self.dir))?,
+        };
+        let read = |path: PathBuf| {
+            let mut text = String::new();
+            File::open(&path).ok()?.take(MAX_DESCRIPTION).read_to_string(&mut text).ok()?;
+            serde_json::from_str::<VolumeInfo>(&text).ok()
+        };
+        let described =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "json"));
+        let mut all: Vec<VolumeInfo> =
+            described.filter_map(read).filter(|info| self.path(&info.digest).is_file()).collect();
+        all.sort_by(|one, two| one.name.cmp(&two.name));
+        Ok(all)
+    }
+
+    /// One, by its name or digest. Blocks.
+    ///
+    /// # Errors
+    /// When there is none, or the folder cannot be read.
+    pub fn find(&self, text: &str) -> Result<VolumeInfo, VolumeError> {
+        let is = |info: &VolumeInfo| info.name.as_str() == text || info.digest.to_string() == text;
+        let none = || VolumeError::None(text.chars().take(80).collect());
+        self.list()?.into_iter().find(is).ok_or_else(none)
+    }
+
+    /// Removes one. Blocks.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub fn remove(&self, info: &VolumeInfo) -> Result<(), VolumeError> {
+        let _alone = self.alone()?;
+        for path in [self.description(&info.digest), self.path(&info.digest)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Kind {
+    Qcow2(u64),
+    Iso,
+}
+
+/// What a file is, by its beginning.
+fn kind(head: &[u8]) -> Result<Kind, String> {
+    if head.starts_with(&qcow2::MAGIC) {
+        return qcow2::virtual_size(head).map(Kind::Qcow2).map_err(str::to_owned);
+    }
+    if head.get(ISO_MARK.0..) == Some(ISO_MARK.1) {
+        return Ok(Kind::Iso);
+    }
+    Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qcow2(backing: u8) -> Vec<u8> {
+        let mut image = vec![0; 4096];
+        image[..4].copy_from_slice(&qcow2::MAGIC);
+        (image[7], image[15], image[31]) = (3, backing, 200);
+        image
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_millis(0)
+    }
+
+    #[test]
+    fn what_is_added_is_there_whole_and_what_is_no_image_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let volumes = Volumes::new(&dir.path().join("blobs"));
+        assert_eq!(volumes.list().expect("none yet"), []);
+        let file = dir.path().join("disk.img");
+        let add = |bytes: &[u8], name: &str| {
+            fs::write(&file, bytes).expect("written");
+            volumes.add(&file, name.parse().expect("a name"), now(), |_| {})
+        };
+        let one = add(&qcow2(0), "one").expect("an image");
+        assert_eq!((one.kind, one.size, one.virtual_size), (VolumeKind::Qcow2, 4096, 200));
+        assert_eq!(fs::read(volumes.path(&one.digest)).expect("there"), qcow2(0));
+        let mut iso = vec![0; 40_000];
+        iso[ISO_MARK.0..ISO_MARK.0 + 5].copy_from_slice(ISO_MARK.1);
+        assert!(matches!(add(&iso, "one"), Err(VolumeError::Taken { .. })));
+        let two = add(&iso, "two").expect("an image");
+        assert_eq!((two.kind, two.digest), (VolumeKind::Iso, Digest::of(&iso)));
+        for (bytes, why) in [(qcow2(9), "backing file"), (vec![0; 50_000], "neither"), (Vec::new(), "neither")] {
+            assert!(add(&bytes, "three").expect_err("no image").to_string().contains(why));
+        }
+        assert_eq!(volumes.list().expect("read"), [one.clone(), two.clone()]);
+        // As a crash leaves it.
+        fs::write(volumes.dir.join(".new-1"), "half").expect("written");
+        fs::write(volumes.path(&Digest::of(b"x")), "x").expect("written");
+        let again = add(&iso, "again").expect("the same file by another name");
+        assert_eq!(volumes.find("again").expect("there").digest, two.digest);
+        volumes.remove(&volumes.find(&one.digest.to_string()).expect("there")).expect("removed");
+        assert_eq!(volumes.list().expect("read"), [again]);
+        // The file, its description, the lock.
+        assert_eq!(fs::read_dir(&volumes.dir).expect("a folder").count(), 3);
+    }
+}

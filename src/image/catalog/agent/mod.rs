@@ -1,0 +1,220 @@
+//! The mesh-agent that nodes receive: where meshd finds the file, and whether nodes can run it.
+//!
+//! A node that cannot run its agent stays silent, and only its own console says why. meshd therefore refuses such a file before any
+//! node boots.
+
+mod elf;
+
+use super::image::load_manifest;
+use bytes::Bytes;
+use meshd_config::{Fault, Site};
+use meshd_types::{Arch, ImageName, Timestamp};
+use std::{
+    collections::BTreeSet,
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Largest agent, in bytes.
+const MAX_SIZE: u64 = 64 * 1024 * 1024;
+/// File name of the agent.
+const NAME: &str = "mesh-agent";
+/// The build note that only the program mesh-agent contains. Two parts: meshd itself must not contain it.
+const NOTE: [&str; 2] = ["mesh-agent", " build: version="];
+/// Longest build note after its beginning, in bytes.
+const MAX_NOTE: usize = 256;
+/// What to do about an unusable agent.
+const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-agent";
+
+/// A mesh-agent that nodes can run.
+#[derive(Clone, Debug)]
+pub struct AgentProgram {
+    /// The file.
+    pub path: PathBuf,
+    /// Its content.
+    pub bytes: Bytes,
+    /// The processors that run it.
+    pub arch: Arch,
+    /// What it was built from.
+    pub build: AgentBuild,
+}
+
+/// What an agent was built from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentBuild {
+    /// Version of the package.
+    pub version: String,
+    /// Commit, with `-dirty` when files differed from it.
+    pub commit: String,
+    /// Build time.
+    pub time: Timestamp,
+}
+
+impl fmt::Display for AgentBuild {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.version, self.commit, self.time)
+    }
+}
+
+/// Why a file is no agent for the nodes of a site.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use the agent {}: {cause}; {HINT}", path.display())]
+pub struct AgentError {
+    path: PathBuf,
+    cause: String,
+}
+
+impl From<AgentError> for Fault {
+    fn from(error: AgentError) -> Self {
+        Fault::of_file(error.path, format!("cannot use the agent: {}", error.cause), HINT)
+    }
+}
+
+/// Returns where the agent of a site is: `[agent].binary`, else where `make build` writes it, else beside this program.
+///
+/// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static one of the tree comes first.
+pub fn agent_path(site: &Site) -> PathBuf {
+    let own = || std::env::current_exe().ok();
+    site.agent.binary.clone().or_else(|| own().map(|program| default_path(&program))).unwrap_or_else(|| NAME.into())
+}
+
+fn default_path(program: &Path) -> PathBuf {
+    let folder = program.parent().and_then(Path::parent);
+    let built = folder.map(|target| target.join("agent").join(std::env::consts::ARCH).join(NAME));
+    built.filter(|path| path.is_file()).unwrap_or_else(|| program.with_file_name(NAME))
+}
+
+/// Reads the agent of a site.
+///
+/// # Errors
+/// When the file cannot be read, when it is no static mesh-agent, or when a built image of the site is for another architecture.
+pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
+    let path = agent_path(site);
+    let refused = |cause: String| AgentError { path: path.clone(), cause };
+    let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
+    let arch = elf::static_program(&bytes).map_err(refused)?;
+    let build = build_note(&bytes).ok_or_else(|| refused("it is another program than mesh-agent".to_owned()))?;
+    let images: BTreeSet<&ImageName> = site.profiles.values().map(|profile| &profile.image).collect();
+    for name in images {
+        if let Ok(image) = load_manifest(&site.blobs_dir, name)
+            && image.arch != arch
+        {
+            return Err(refused(format!("it is built for {arch}, but image {name} is for {}", image.arch)));
+        }
+    }
+    Ok(AgentProgram { path, bytes, arch, build })
+}
+
+fn read_bounded(path: &Path) -> io::Result<Bytes> {
+    let found = fs::metadata(path)?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    if found.len() == 0 || found.len() > MAX_SIZE {
+        return Err(io::Error::other(format!("its size is {} bytes", found.len())));
+    }
+    fs::read(path).map(Bytes::from)
+}
+
+/// Finds `version=V commit=C time=SECONDS;` behind the beginning of the note.
+fn build_note(program: &[u8]) -> Option<AgentBuild> {
+    let start = NOTE.concat().into_bytes();
+    let mut rest = program;
+    while let Some(at) = find(rest, &start) {
+        rest = &rest[at + start.len()..];
+        if let Some(build) = parse_note(&rest[..rest.len().min(MAX_NOTE)]) {
+            return Some(build);
+        }
+    }
+    None
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    let first = *what.first()?;
+    let mut from = 0;
+    while let Some(at) = bytes[from..].iter().position(|byte| *byte == first) {
+        if bytes[from + at..].starts_with(what) {
+            return Some(from + at);
+        }
+        from += at + 1;
+    }
+    None
+}
+
+fn parse_note(bytes: &[u8]) -> Option<AgentBuild> {
+    let end = bytes.iter().position(|byte| *byte == b';')?;
+    let (version, rest) = std::str::from_utf8(&bytes[..end]).ok()?.split_once(" commit=")?;
+    let (commit, time) = rest.split_once(" time=")?;
+    let plain = |text: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+');
+        !text.is_empty() && text.bytes().all(allowed)
+    };
+    let seconds: i64 = time.trim().parse().ok()?;
+    let time = Timestamp::from_millis(seconds.saturating_mul(1000));
+    (plain(version) && plain(commit)).then(|| AgentBuild {
+        version: version.to_owned(),
+        commit: commit.to_owned(),
+        time,
+    })
+}
+
+/// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no node. `rest` makes it unlike others.
+pub fn sample_agent(arch: Arch, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes[16] = 2;
+    bytes[18..20].copy_from_slice(&elf::machine(arch).to_le_bytes());
+    bytes.extend(format!("{}0.0.0 commit=sample time=0;", NOTE.concat()).bytes());
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(binary: &Path) -> Site {
+        let text = include_str!("../../../../site.toml");
+        let text = text.replace("[agent]\n", &format!("[agent]\nbinary = {:?}\n", binary.display().to_string()));
+        meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    fn refusal(content: &[u8]) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        fs::write(&path, content).unwrap();
+        load_agent(&site(&path)).expect_err("it is unusable").to_string()
+    }
+
+    #[test]
+    fn static_agent_tells_its_build() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        fs::write(&path, sample_agent(Arch::X86_64, b"")).unwrap();
+        let agent = load_agent(&site(&path)).unwrap();
+        assert_eq!((agent.arch, agent.build.commit.as_str()), (Arch::X86_64, "sample"));
+    }
+
+    #[test]
+    fn unusable_agents_are_refused_with_their_cause() {
+        assert!(refusal(&fs::read("/bin/ls").unwrap()).contains("dynamically linked"));
+        assert!(refusal(b"#!/bin/sh\n").contains("no 64-bit ELF program"));
+        let foreign = sample_agent(Arch::X86_64, b"");
+        assert!(refusal(&foreign[..64]).contains("another program than mesh-agent"));
+        let mut unknown = sample_agent(Arch::X86_64, b"");
+        unknown[18] = 8;
+        assert!(refusal(&unknown).contains("another processor: ELF machine 8"));
+        assert!(refusal(b"").contains("0 bytes"));
+    }
+
+    #[test]
+    fn agent_of_the_tree_precedes_what_cargo_wrote_beside_meshd() {
+        let dir = tempfile::tempdir().unwrap();
+        let meshd = dir.path().join("release/meshd");
+        assert_eq!(default_path(&meshd), dir.path().join("release/mesh-agent"));
+        let built = dir.path().join("agent").join(std::env::consts::ARCH).join(NAME);
+        fs::create_dir_all(built.parent().unwrap()).unwrap();
+        fs::write(&built, "").unwrap();
+        assert_eq!(default_path(&meshd), built);
+    }
+}

@@ -1,0 +1,199 @@
+//! Built bundles: software as a squashfs layer, named by its SHA-256, which nodes fetch and mount before their services.
+//!
+//!     blobs_dir/sha256/<hex>            the layer
+//!     blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side
+
+use super::{
+    image::{Blob, read_blob, read_bounded},
+    versions::Shelf,
+};
+use bytes::Bytes;
+use meshd_types::{Arch, BundleName, Digest, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+/// The manifest format that this program writes and reads.
+pub const FORMAT: u16 = 1;
+/// Largest layer, in bytes: a node keeps it in memory.
+pub const MAX_LAYER: u64 = 512 << 20;
+/// The largest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 1 << 20;
+
+/// What a built bundle consists of, and what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BundleManifest {
+    /// [`FORMAT`].
+    pub format: u16,
+    /// The bundle's name: its folder under `images_dir/bundles`.
+    pub name: BundleName,
+    /// What machines it runs on.
+    pub arch: Arch,
+    /// Digest of the recipe folder that it was built from.
+    pub recipe: Digest,
+    /// The layer. Its digest names the version.
+    pub layer: Blob,
+    /// Commands that it brings.
+    pub programs: Vec<String>,
+    /// Debian packages that it was made from: name -> version.
+    pub packages: BTreeMap<String, String>,
+    /// When the build ended.
+    pub built_at: Timestamp,
+}
+
+/// A built bundle in memory. Its layer has been compared with its digest.
+#[derive(Clone)]
+pub struct Bundle {
+    /// What it is.
+    pub manifest: BundleManifest,
+    /// The squashfs.
+    pub layer: Bytes,
+}
+
+impl fmt::Debug for Bundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bundle").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+/// Why a bundle cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// There is no manifest.
+    #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
+    NotBuilt {
+        /// The bundle.
+        name: BundleName,
+        /// Where the manifest would be.
+        path: PathBuf,
+    },
+    /// The manifest is there and cannot be used.
+    #[error("manifest {} of bundle `{name}` is unusable; run `meshd bundle build {name}` to make it again", .path.display())]
+    Manifest {
+        /// The bundle.
+        name: BundleName,
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The layer is missing or damaged.
+    #[error("the layer of bundle `{name}`, blob {}, {why}; run `meshd bundle build {name}` to make it again", .path.display())]
+    Layer {
+        /// The bundle.
+        name: BundleName,
+        /// The blob.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Reads a bundle's manifest, without its layer.
+pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<BundleManifest, BundleError> {
+    let path = Shelf::bundle(blobs_dir, name).current_path();
+    let text = match read_bounded(&path, MAX_MANIFEST) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(BundleError::NotBuilt { name: name.clone(), path });
+        }
+        Err(e) => return Err(BundleError::Manifest { name: name.clone(), path, source: e.into() }),
+    };
+    let unusable = |source| BundleError::Manifest { name: name.clone(), path: path.clone(), source };
+    let manifest: BundleManifest = serde_json::from_slice(&text).map_err(|e| unusable(e.into()))?;
+    if manifest.format != FORMAT || manifest.name != *name {
+        let (format, name) = (manifest.format, &manifest.name);
+        return Err(unusable(
+            format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}").into(),
+        ));
+    }
+    Ok(manifest)
+}
+
+/// Reads a bundle and checks its layer against its digest.
+pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, BundleError> {
+    let manifest = load_bundle_manifest(blobs_dir, name)?;
+    let path = super::image::blob_path(blobs_dir, &manifest.layer.digest);
+    let layer = read_blob(&path, manifest.layer, MAX_LAYER);
+    let layer = layer.map_err(|why| BundleError::Layer { name: name.clone(), path, why })?;
+    Ok(Bundle { manifest, layer })
+}
+
+/// Reads a layer by its digest, which names a version of a bundle, and compares it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
+    let path = super::image::blob_path(blobs_dir, digest);
+    let bytes =
+        read_bounded(&path, MAX_LAYER).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    if Digest::of(&bytes) != *digest {
+        return Err(format!("{} is damaged", path.display()));
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Catalog, Overlays, image::blob_path};
+    use std::{collections::BTreeSet, fs};
+
+    fn write(dir: &Path, name: &str) -> BundleManifest {
+        let layer = b"hsqs...";
+        let manifest = BundleManifest {
+            format: FORMAT,
+            name: name.parse().unwrap(),
+            arch: Arch::X86_64,
+            recipe: Digest::of(b"recipe"),
+            layer: Blob { digest: Digest::of(layer), size: layer.len() as u64 },
+            programs: vec!["mpiexec".into()],
+            packages: BTreeMap::new(),
+            built_at: Timestamp::from_millis(1),
+        };
+        for folder in ["sha256", "bundles"] {
+            fs::create_dir_all(dir.join(folder)).unwrap();
+        }
+        fs::write(blob_path(dir, &manifest.layer.digest), layer).unwrap();
+        fs::write(Shelf::bundle(dir, &manifest.name).current_path(), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        manifest
+    }
+
+    #[test]
+    fn an_intact_bundle_is_served_by_its_digest_and_the_others_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write(dir.path(), "mpi");
+        let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
+        let catalog = Catalog::new(Vec::new(), Overlays::default()).with_bundles(dir.path(), &names);
+        assert_eq!(catalog.bundle(&manifest.name).unwrap().manifest, manifest);
+        assert_eq!(catalog.blob(&manifest.layer.digest).unwrap(), &b"hsqs..."[..]);
+        let older = b"hsqs of before";
+        let digest = Digest::of(older);
+        assert!(catalog.layer(&digest).is_none() && load_layer(dir.path(), &digest).is_err());
+        fs::write(blob_path(dir.path(), &digest), older).unwrap();
+        let kept = catalog.with_kept(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
+        assert_eq!(kept.blob(&digest).unwrap(), &older[..]);
+        let told = &kept.unusable_bundles()[&"qemu".parse().unwrap()];
+        assert!(told.contains("meshd bundle build qemu"), "{told}");
+    }
+
+    #[test]
+    fn a_layer_that_was_changed_or_a_manifest_of_another_bundle_is_never_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write(dir.path(), "mpi");
+        fs::write(blob_path(dir.path(), &manifest.layer.digest), b"hsqs..X").unwrap();
+        let told = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
+        assert!(told.contains("damaged") && told.contains("meshd bundle build mpi"), "{told}");
+        let other = "other".parse().unwrap();
+        fs::copy(
+            Shelf::bundle(dir.path(), &manifest.name).current_path(),
+            Shelf::bundle(dir.path(), &other).current_path(),
+        )
+        .unwrap();
+        assert!(matches!(load_bundle(dir.path(), &other), Err(BundleError::Manifest { .. })));
+    }
+}

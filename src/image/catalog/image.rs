@@ -1,0 +1,377 @@
+//! Built images: a manifest that names its blobs by SHA-256, and the blobs, read whole and checked.
+//!
+//!     blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
+//!     blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
+//!
+//! [`crate::catalog`] reads what the image builder writes. A blob whose bytes do not have its digest is never handed out.
+//! [`super::versions`] says how several versions of an image stand side by side.
+
+use super::versions::Shelf;
+use bytes::Bytes;
+use meshd_types::{Arch, Digest, ImageName, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The manifest format that this program writes and reads.
+pub const FORMAT: u16 = 1;
+/// The largest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 1 << 20;
+/// The largest blob that is held in memory, in bytes.
+const MAX_BLOB: u64 = 2 << 30;
+
+/// What a built image consists of, and what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageManifest {
+    /// [`FORMAT`].
+    pub format: u16,
+    /// The image's name: its folder under `images_dir`.
+    pub name: ImageName,
+    /// What machines it runs on.
+    pub arch: Arch,
+    /// Digest of the recipe folder that it was built from.
+    pub recipe: Digest,
+    /// Release of the kernel, as `uname -r` prints it.
+    pub kernel_release: String,
+    /// Where the kernel came from: `package=version`.
+    pub kernel_package: String,
+    /// Alpine release of the userland, such as `3.23.6`.
+    pub alpine_release: String,
+    /// The four blobs.
+    pub parts: Parts,
+    /// Packages in the repository: name -> version.
+    pub packages: BTreeMap<String, String>,
+    /// When the build ended.
+    pub built_at: Timestamp,
+    /// What else is in it, as far as it was recorded.
+    #[serde(default)]
+    pub contents: Contents,
+}
+
+/// What an overlay may ask an image for beside packages. Empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contents {
+    /// OpenRC services that its packages bring.
+    pub services: BTreeSet<String>,
+    /// Modules of its kernel, built in or not, with `_` for `-`.
+    pub modules: BTreeSet<String>,
+}
+
+impl ImageManifest {
+    /// What names this version: a digest of everything that a node boots of it. When and from which recipe it was built does
+    /// not matter, so two builds that give the same bytes are one version.
+    pub fn version(&self) -> Digest {
+        let parts = self.parts.each().map(|(_, blob)| blob.digest.0);
+        Digest::of_fields(parts.iter().map(<[u8; 32]>::as_slice).chain([self.kernel_release.as_bytes()]))
+    }
+
+    /// Bytes of all parts.
+    pub fn size(&self) -> u64 {
+        self.parts.each().iter().map(|(_, blob)| blob.size).sum()
+    }
+}
+
+/// The blobs of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parts {
+    /// Linux.
+    pub kernel: Blob,
+    /// Alpine's initramfs.
+    pub initramfs: Blob,
+    /// Squashfs with the kernel's modules.
+    pub modloop: Blob,
+    /// Signed package repository: a gzip-compressed cpio, one more initrd.
+    pub packages: Blob,
+}
+
+impl Parts {
+    /// Each part with its name, in boot order.
+    pub fn each(&self) -> [(&'static str, Blob); 4] {
+        [("kernel", self.kernel), ("initramfs", self.initramfs), ("packages", self.packages), ("modloop", self.modloop)]
+    }
+}
+
+/// A blob's name and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blob {
+    /// SHA-256 of its bytes, padding included.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+/// A built image in memory. Its blobs have been compared with their digests.
+#[derive(Clone)]
+pub struct Image {
+    /// What it is.
+    pub manifest: ImageManifest,
+    /// Linux.
+    pub kernel: Bytes,
+    /// Alpine's initramfs.
+    pub initramfs: Bytes,
+    /// Squashfs with the kernel's modules.
+    pub modloop: Bytes,
+    /// Signed package repository as an initrd.
+    pub packages: Bytes,
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+/// Why an image cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There is no manifest.
+    #[error("image `{name}` is not built ({} does not exist); run `meshd image build {name}`", .path.display())]
+    NotBuilt {
+        /// The image.
+        name: ImageName,
+        /// Where the manifest would be.
+        path: PathBuf,
+    },
+    /// The manifest is there and cannot be used.
+    #[error("manifest {} of image `{name}` is unusable; run `meshd image build {name}` to make it again", .path.display())]
+    Manifest {
+        /// The image.
+        name: ImageName,
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A blob is missing or unreadable.
+    #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
+    Blob {
+        /// The image.
+        name: ImageName,
+        /// Which part.
+        part: &'static str,
+        /// The blob.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A blob's bytes are not those that were built.
+    #[error(
+        "the {part} of image `{name}` is damaged: {} has {found}; \
+         run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it", .path.display()
+    )]
+    Damaged {
+        /// The image.
+        name: ImageName,
+        /// Which part.
+        part: &'static str,
+        /// The blob.
+        path: PathBuf,
+        /// Its length or digest.
+        found: String,
+    },
+}
+
+/// Where a blob lies.
+pub fn blob_path(blobs_dir: &Path, digest: &Digest) -> PathBuf {
+    blobs_dir.join("sha256").join(digest.to_string())
+}
+
+/// Where the manifest lies that nodes get of an image.
+pub fn manifest_path(blobs_dir: &Path, name: &ImageName) -> PathBuf {
+    Shelf::image(blobs_dir, name).current_path()
+}
+
+/// Reads the manifest that nodes get of an image, without its blobs.
+pub fn load_manifest(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, ImageError> {
+    read_manifest(manifest_path(blobs_dir, name), name)
+}
+
+/// Reads the manifest of a version, without its blobs.
+pub fn load_version(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, ImageError> {
+    let path = Shelf::image(blobs_dir, name).version_path(version);
+    let manifest = read_manifest(path.clone(), name)?;
+    let found = manifest.version();
+    if found != *version {
+        let source = format!("it describes version {}", found.short()).into();
+        return Err(ImageError::Manifest { name: name.clone(), path, source });
+    }
+    Ok(manifest)
+}
+
+fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, ImageError> {
+    let text = match read_bounded(&path, MAX_MANIFEST) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(ImageError::NotBuilt { name: name.clone(), path });
+        }
+        Err(e) => return Err(ImageError::Manifest { name: name.clone(), path, source: e.into() }),
+    };
+    let unusable = |source| ImageError::Manifest { name: name.clone(), path: path.clone(), source };
+    let manifest: ImageManifest = serde_json::from_slice(&text).map_err(|e| unusable(e.into()))?;
+    if manifest.format != FORMAT {
+        return Err(unusable(format!("its format is {}, this program knows {FORMAT}", manifest.format).into()));
+    }
+    if manifest.name != *name {
+        return Err(unusable(format!("it describes image `{}`", manifest.name).into()));
+    }
+    Ok(manifest)
+}
+
+/// Reads the image that nodes get and checks every blob against its digest.
+pub fn load_image(blobs_dir: &Path, name: &ImageName) -> Result<Image, ImageError> {
+    Image::load(blobs_dir, load_manifest(blobs_dir, name)?)
+}
+
+impl Image {
+    /// Reads the blobs of a manifest and checks each against its digest.
+    ///
+    /// # Errors
+    /// The first blob that is missing or damaged.
+    pub fn load(blobs_dir: &Path, manifest: ImageManifest) -> Result<Self, ImageError> {
+        let load = |part, blob| load_blob(blobs_dir, &manifest.name, part, blob);
+        Ok(Image {
+            kernel: load("kernel", manifest.parts.kernel)?,
+            initramfs: load("initramfs", manifest.parts.initramfs)?,
+            packages: load("packages", manifest.parts.packages)?,
+            modloop: load("modloop", manifest.parts.modloop)?,
+            manifest,
+        })
+    }
+
+    /// The bytes of a part, by its digest.
+    pub fn part(&self, digest: &Digest) -> Option<&Bytes> {
+        // In the order of `each`.
+        let bytes = [&self.kernel, &self.initramfs, &self.packages, &self.modloop];
+        let parts = self.manifest.parts.each();
+        parts.iter().zip(bytes).find_map(|((_, blob), bytes)| (blob.digest == *digest).then_some(bytes))
+    }
+}
+
+fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob) -> Result<Bytes, ImageError> {
+    let path = blob_path(blobs_dir, &blob.digest);
+    let bytes = read_bounded(&path, MAX_BLOB).map_err(|source| ImageError::Blob {
+        name: name.clone(),
+        part,
+        path: path.clone(),
+        source,
+    })?;
+    match differs(&bytes, blob) {
+        Some(found) => Err(ImageError::Damaged { name: name.clone(), part, path, found }),
+        None => Ok(bytes.into()),
+    }
+}
+
+/// What the bytes have in place of the length or digest that they should have.
+fn differs(bytes: &[u8], blob: Blob) -> Option<String> {
+    if bytes.len() as u64 != blob.size {
+        return Some(format!("{} bytes instead of {}", bytes.len(), blob.size));
+    }
+    let found = Digest::of(bytes);
+    (found != blob.digest).then(|| format!("SHA-256 {found}"))
+}
+
+/// Reads a blob and compares it with its digest; in words what is wrong.
+pub(super) fn read_blob(path: &Path, blob: Blob, limit: u64) -> Result<Bytes, String> {
+    let bytes = read_bounded(path, limit).map_err(|error| format!("cannot be read: {error}"))?;
+    differs(&bytes, blob).map_or_else(|| Ok(bytes.into()), |found| Err(format!("is damaged: it has {found}")))
+}
+
+pub(super) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let length = fs::metadata(path)?.len();
+    if length > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{length} bytes; {limit} are read at most")));
+    }
+    fs::read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(dir: &Path, bytes: &[u8]) -> Blob {
+        let digest = Digest::of(bytes);
+        fs::create_dir_all(dir.join("sha256")).unwrap();
+        fs::write(blob_path(dir, &digest), bytes).unwrap();
+        Blob { digest, size: bytes.len() as u64 }
+    }
+
+    fn write_image(dir: &Path) -> ImageManifest {
+        let manifest = ImageManifest {
+            format: FORMAT,
+            name: "lab".parse().unwrap(),
+            arch: Arch::X86_64,
+            recipe: Digest::of(b"recipe"),
+            kernel_release: "6.1.0-1-amd64".into(),
+            kernel_package: "linux-image-6.1.0-1-amd64=6.1.1-1".into(),
+            alpine_release: "3.23.6".into(),
+            parts: Parts {
+                kernel: blob(dir, b"kernel!!"),
+                initramfs: blob(dir, b"initramfs..."),
+                modloop: blob(dir, b"modloop."),
+                packages: blob(dir, b"packages"),
+            },
+            packages: BTreeMap::from([("musl".into(), "1.2.5-r23".into())]),
+            built_at: Timestamp::from_millis(1),
+            contents: Contents::default(),
+        };
+        fs::create_dir_all(dir.join("images")).unwrap();
+        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        manifest
+    }
+
+    #[test]
+    fn an_intact_image_is_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write_image(dir.path());
+        let image = load_image(dir.path(), &manifest.name).unwrap();
+        assert_eq!((image.manifest, &image.initramfs[..]), (manifest, b"initramfs...".as_slice()));
+    }
+
+    #[test]
+    fn one_flipped_bit_in_any_part_is_found_and_the_blob_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write_image(dir.path());
+        for (part, blob) in manifest.parts.each() {
+            let path = blob_path(dir.path(), &blob.digest);
+            let good = fs::read(&path).unwrap();
+            let mut bad = good.clone();
+            bad[3] ^= 1;
+            fs::write(&path, bad).unwrap();
+            let text = load_image(dir.path(), &manifest.name).unwrap_err().to_string();
+            assert!(text.contains(part) && text.contains(&blob.digest.to_string()), "{text}");
+            assert!(text.contains("meshd image build lab"), "{text}");
+            fs::write(&path, good).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_blob_that_is_gone_or_cut_short_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write_image(dir.path());
+        let path = blob_path(dir.path(), &manifest.parts.modloop.digest);
+        fs::write(&path, b"mod").unwrap();
+        assert!(matches!(load_image(dir.path(), &manifest.name), Err(ImageError::Damaged { part: "modloop", .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(load_image(dir.path(), &manifest.name), Err(ImageError::Blob { part: "modloop", .. })));
+    }
+
+    #[test]
+    fn a_manifest_that_is_missing_foreign_or_junk_says_how_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write_image(dir.path());
+        let other: ImageName = "other".parse().unwrap();
+        assert!(matches!(load_manifest(dir.path(), &other), Err(ImageError::NotBuilt { .. })));
+        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other)).unwrap();
+        assert!(matches!(load_manifest(dir.path(), &other), Err(ImageError::Manifest { .. })));
+        fs::write(manifest_path(dir.path(), &other), b"{").unwrap();
+        let text = load_manifest(dir.path(), &other).unwrap_err().to_string();
+        assert!(text.contains("meshd image build other"), "{text}");
+    }
+}

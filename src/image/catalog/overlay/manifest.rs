@@ -1,0 +1,175 @@
+//! `overlay.toml`: what plain files cannot say. Every key is checked, and an unknown one is a fault.
+
+use super::{
+    Entries, Golden, MAX_ENTRIES, Runlevel, Services, Variable, is_plain_name,
+    paths::{self, path},
+    variable,
+};
+use meshd_config::{
+    Fault,
+    reader::{self, At, Document, Table},
+};
+use meshd_types::{SafePath, VarName, VarValue};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+/// Longest value of a kernel parameter, in bytes.
+const MAX_SYSCTL: usize = 256;
+
+/// What the manifest declares beside the entries that it changes.
+#[derive(Default)]
+pub(super) struct Declared {
+    pub(super) description: String,
+    pub(super) services: Services,
+    pub(super) packages: BTreeSet<String>,
+    pub(super) modules: Vec<String>,
+    pub(super) sysctl: BTreeMap<String, String>,
+    pub(super) removed: BTreeMap<SafePath, usize>,
+    pub(super) variables: BTreeMap<VarName, Variable>,
+    pub(super) golden: Golden,
+}
+
+/// Reads the manifest, and puts modes, owners, links and folders into `entries`.
+pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) -> Declared {
+    let hint = "every overlay has one, with at least: description = \"what it is for\"";
+    let document = match reader::read_text(file, hint).and_then(|text| reader::parse(&text, file)) {
+        Ok(document) => document,
+        Err(found) => {
+            faults.extend(found.0);
+            return Declared::default();
+        }
+    };
+    let declared = everything(&document, entries);
+    if let Err(found) = document.finish(Some(())) {
+        faults.extend(found.0);
+    }
+    declared
+}
+
+fn everything(document: &Document, entries: &mut Entries) -> Declared {
+    let root = document.root();
+    let hint = "add: description = \"what it is for, in a line\"";
+    let description = root.required("description", root.word("description"), hint);
+    let removed = root.strings("remove").into_iter().filter_map(|at| Some((path(document, &at)?, at.line))).collect();
+    paths::read(document, &root, entries);
+    let declared = Declared {
+        description: description.map(|text| plain_line(document, text)).unwrap_or_default(),
+        packages: names(document, &root, "packages").into_iter().map(|name| name.value).collect(),
+        modules: names(document, &root, "modules").into_iter().map(|name| name.value).collect(),
+        services: root.table("services").map(|table| services(document, &table)).unwrap_or_default(),
+        sysctl: root.table("sysctl").map(|table| sysctl(&table)).unwrap_or_default(),
+        variables: entries_of(&root, "variables").filter_map(|entry| variable::read(document, entry)).collect(),
+        golden: root.table("golden").map(|table| golden(document, &table)).unwrap_or_default(),
+        removed,
+    };
+    for (at, line) in declared.removed.iter().filter(|(at, _)| entries.contains_key(*at)) {
+        let hint = "remove one of the two: a file that is brought replaces an earlier one anyway";
+        document.fault_at(*line, "remove".into(), format!("{at} is removed and brought by the same overlay"), hint);
+    }
+    if entries.len() > MAX_ENTRIES {
+        document.fault_at(0, String::new(), format!("more than {MAX_ENTRIES} entries"), "bring software as packages");
+    }
+    declared
+}
+
+/// Every table of a section.
+pub(super) fn entries_of<'d>(root: &Table<'d>, section: &str) -> impl Iterator<Item = reader::Entry<'d>> + use<'d> {
+    root.table(section).map(|table| table.entries()).unwrap_or_default().into_iter()
+}
+
+/// A text that is one line.
+pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
+    if text.chars().any(char::is_control) {
+        document.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
+    }
+    text.value
+}
+
+/// Names that apk, OpenRC and modprobe take without quoting, none twice.
+fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<At<String>> {
+    let mut names: Vec<At<String>> = Vec::new();
+    for name in table.strings(key) {
+        if names.iter().any(|other| other.value == name.value) {
+            document.fault(&name, format!("`{}` is here twice", name.value), "remove one of the two");
+        } else if is_plain_name(&name) {
+            names.push(name);
+        } else {
+            let hint = "write letters, digits, `+`, `.`, `_`, `-`, and no version";
+            document.fault(&name, format!("`{}` is not a name", reader::brief(&name)), hint);
+        }
+    }
+    names
+}
+
+fn services(document: &Document, table: &Table<'_>) -> Services {
+    let mut services = Services::default();
+    for level in Runlevel::ALL {
+        for name in names(document, table, level.as_str()) {
+            if let Some((other, _)) = services.enabled.get(&name.value) {
+                let what = format!("`{}` is in runlevel {other} already", name.value);
+                document.fault(&name, what, "a service starts once: remove one of the two");
+            } else {
+                let line = name.line;
+                services.enabled.insert(name.value, (level, line));
+            }
+        }
+    }
+    let lines = |key: &str| names(document, table, key).into_iter().map(|name| (name.value, name.line)).collect();
+    services.removed = lines("remove");
+    services.conflicts = lines("conflicts");
+    for (name, line) in services.conflicts.iter().filter(|(name, _)| services.enabled.contains_key(*name)) {
+        let what = format!("`{name}` is enabled here and in conflict with this overlay");
+        document.fault_at(*line, "services.conflicts".into(), what, "remove one of the two");
+    }
+    services
+}
+
+fn sysctl(table: &Table<'_>) -> BTreeMap<String, String> {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"._-/*".contains(&c);
+    let mut values = BTreeMap::new();
+    for key in table.keys() {
+        let value = match table.variable(&key).map(|value| value.value) {
+            Some(VarValue::Integer(number)) => number.to_string(),
+            Some(VarValue::Text(text)) => text,
+            Some(_) => {
+                table.fault(
+                    &key,
+                    "is neither a number nor a text",
+                    "write it as `sysctl -w` takes it: 10 or \"10 20\"",
+                );
+                continue;
+            }
+            None => continue,
+        };
+        let name = key.bytes().all(plain) && key.contains(['.', '/']) && !key.starts_with('/');
+        if !name {
+            table.fault(
+                &key,
+                format!("`{}` is no kernel parameter", reader::brief(&key)),
+                "write it as \"vm.swappiness\"",
+            );
+        } else if value.len() > MAX_SYSCTL || value.chars().any(char::is_control) {
+            table.fault(&key, "is not one short line", format!("a value has up to {MAX_SYSCTL} bytes"));
+        } else {
+            values.insert(key.value, value);
+        }
+    }
+    values
+}
+
+fn golden(document: &Document, table: &Table<'_>) -> Golden {
+    let after = table.list("after").into_iter().map(|name| name.value).collect();
+    let mut vars = BTreeMap::new();
+    if let Some(table) = table.table("vars") {
+        for key in table.keys() {
+            let value = table.variable(&key).map(|value| value.value);
+            match key.parse::<VarName>() {
+                Ok(name) => drop(value.map(|value| vars.insert(name, value))),
+                Err(error) => document.fault(&key, error.to_string(), "write a variable that is declared here"),
+            }
+        }
+    }
+    Golden { after, vars }
+}

@@ -1,0 +1,198 @@
+//! Templates of an overlay, compiled once when it is read: strict minijinja, so that a misspelt name is a fault and not a
+//! hole in a file. What a template names is known before anything renders, in branches that are never taken too.
+
+use super::Variable;
+use meshd_config::Fault;
+use meshd_types::VarName;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// What templates can name beside `vars` and `groups`. docs/overlays.md explains each.
+pub const NAMES: [(&str, &[&str]); 5] = [
+    ("agent", &["config"]),
+    ("image", &["manifest", "modloop", "name"]),
+    ("node", &["hostname", "id"]),
+    ("profile", &["name"]),
+    ("site", &["name", "ssh_keys"]),
+];
+/// The largest file that a template may render to, in bytes.
+const MAX_RENDERED: usize = 4 << 20;
+
+/// The templates of one overlay.
+#[derive(Clone)]
+pub struct Templates {
+    folder: PathBuf,
+    environment: Arc<Environment<'static>>,
+}
+
+impl fmt::Debug for Templates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Templates").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+/// What a template asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Variables.
+    pub vars: BTreeSet<VarName>,
+    /// Members of groups.
+    pub groups: bool,
+}
+
+/// Compiles templates; `read` them all, then render.
+pub(super) struct Compiler<'a> {
+    folder: &'a Path,
+    variables: &'a BTreeMap<VarName, Variable>,
+    environment: Environment<'static>,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a> Compiler<'a> {
+    pub(super) fn new(
+        folder: &'a Path,
+        variables: &'a BTreeMap<VarName, Variable>,
+        faults: &'a mut Vec<Fault>,
+    ) -> Self {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        // What comes out is a script or a configuration file, never HTML, whatever its name ends in.
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_keep_trailing_newline(true);
+        environment.add_filter("json", json);
+        Compiler { folder, variables, environment, faults }
+    }
+
+    /// Compiles one template and says what it uses. `file` is relative to the overlay's folder.
+    pub(super) fn add(&mut self, file: &str, text: &str) -> Uses {
+        if let Err(error) = self.environment.add_template_owned(file.to_owned(), text.to_owned()) {
+            let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            self.fault(file, error.line(), message, "see the documentation of minijinja: {{ value }}, {% if x %}");
+            return Uses::default();
+        }
+        let names = self.environment.get_template(file).map(|template| template.undeclared_variables(true));
+        let mut names: Vec<String> = names.into_iter().flatten().collect();
+        names.sort();
+        let mut uses = Uses::default();
+        for name in names {
+            self.name(file, text, &name, &mut uses);
+        }
+        uses
+    }
+
+    pub(super) fn finish(self) -> Templates {
+        Templates { folder: self.folder.to_owned(), environment: Arc::new(self.environment) }
+    }
+
+    fn name(&mut self, file: &str, text: &str, name: &str, uses: &mut Uses) {
+        let mut parts = name.split('.');
+        let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+        match (first, second) {
+            ("vars", None) => {
+                let what = "names `vars` as a whole";
+                self.fault(file, line_of(text, "vars"), what, "name each variable: vars.NAME");
+            }
+            ("vars", Some(variable)) => {
+                match self.variables.keys().find(|declared| declared.as_str() == variable) {
+                    Some(declared) => drop(uses.vars.insert(declared.clone())),
+                    None => {
+                        let what = format!("`vars.{variable}` is not declared");
+                        let hint =
+                            format!("add to overlay.toml: [variables.{variable}] type = \"text\" required = true");
+                        self.fault(file, line_of(text, &format!("vars.{variable}")), what, hint);
+                    }
+                };
+            }
+            ("groups", _) => uses.groups = true,
+            _ if self.environment.globals().any(|(global, _)| global == first) => {}
+            _ => match (NAMES.iter().find(|(group, _)| *group == first), second) {
+                (Some(_), None) => {}
+                (Some((_, members)), Some(member)) if members.contains(&member) => {}
+                _ => {
+                    let named = second.map_or_else(|| first.to_owned(), |second| format!("{first}.{second}"));
+                    let line = line_of(text, &named);
+                    self.fault(file, line, format!("`{named}` is undefined"), known_names());
+                }
+            },
+        }
+    }
+
+    fn fault(&mut self, file: &str, line: Option<usize>, message: impl Into<String>, hint: impl Into<String>) {
+        let fault = Fault::of_file(self.folder.join(file), message, hint);
+        self.faults.push(Fault { line: line.unwrap_or(0), ..fault });
+    }
+}
+
+impl Templates {
+    /// The text of one template, or where and why it has none.
+    ///
+    /// # Errors
+    /// One fault with file and line.
+    pub fn render(&self, file: &str, values: &Value) -> Result<String, Fault> {
+        let fault = |line: Option<usize>, what: String, hint: &str| Fault {
+            line: line.unwrap_or(0),
+            ..Fault::of_file(self.folder.join(file), what, hint)
+        };
+        let rendered = self.environment.get_template(file).and_then(|template| template.render(values));
+        match rendered {
+            Ok(text) if text.len() > MAX_RENDERED => Err(fault(
+                None,
+                format!("renders to {} bytes, more than {MAX_RENDERED}", text.len()),
+                "bring it smaller",
+            )),
+            Ok(text) => Ok(text),
+            Err(error) => {
+                let (what, hint) = explain(&error);
+                Err(fault(error.line(), what, &hint))
+            }
+        }
+    }
+}
+
+/// minijinja says "undefined value"; a person wants the name, and the names that there are.
+fn explain(error: &Error) -> (String, String) {
+    if error.kind() == ErrorKind::UndefinedError {
+        let named = error.template_source().zip(error.range()).and_then(|(text, range)| whole_name(text, range));
+        return (format!("`{}` is undefined", named.unwrap_or("a name")), known_names());
+    }
+    let what = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    (what, "see docs/overlays.md for what each name is".to_owned())
+}
+
+/// minijinja's place begins at the part of `groups.x.members` that failed; the name begins before it.
+fn whole_name(text: &str, range: Range<usize>) -> Option<&str> {
+    let before = text.get(..range.start)?;
+    let part = |c: char| c.is_alphanumeric() || "_.[]\"'".contains(c);
+    let start = before.trim_end_matches(part).len();
+    text.get(start..range.end).map(str::trim)
+}
+
+fn known_names() -> String {
+    let names = NAMES.iter().flat_map(|(group, members)| members.iter().map(move |member| format!("{group}.{member}")));
+    let names: Vec<String> = names.chain(["groups.NAME.members".to_owned(), "vars.NAME".to_owned()]).collect();
+    format!("templates know {}", names.join(", "))
+}
+
+/// The first line, from 1, on which a name stands by itself.
+fn line_of(text: &str, name: &str) -> Option<usize> {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let at = text.match_indices(name).find(|(at, _)| {
+        let after = text[at + name.len()..].chars().next();
+        !text[..*at].ends_with(|c| word(c) || c == '.') && !after.is_some_and(word)
+    });
+    at.map(|(at, _)| text[..at].matches('\n').count() + 1)
+}
+
+/// `value | json`: the value as JSON writes it, quotes included.
+fn json(value: &Value) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}

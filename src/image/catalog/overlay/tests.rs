@@ -1,0 +1,268 @@
+//! An overlay is read whole or not at all, and nothing outside it can get in.
+
+use super::*;
+use meshd_config::Faults;
+use std::{
+    fs,
+    os::unix::{fs::symlink, net::UnixListener},
+};
+
+/// One overlay `one`, with this manifest and these files below `rootfs/`.
+fn one(manifest: &str, files: &[&str]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let rootfs = root.path().join("one/rootfs");
+    fs::create_dir_all(&rootfs).expect("made");
+    fs::write(root.path().join("one/overlay.toml"), manifest).expect("written");
+    for file in files {
+        let path = rootfs.join(file);
+        fs::create_dir_all(path.parent().expect("has one")).expect("made");
+        fs::write(path, format!("content of {file}\n")).expect("written");
+    }
+    root
+}
+
+fn faults(root: &tempfile::TempDir) -> Vec<String> {
+    let Faults(faults) = read_overlays(root.path()).expect_err("has faults");
+    let root = format!("{}/", root.path().display());
+    faults.iter().map(|fault| fault.to_string().replace(&root, "").replace("\n  hint: ", "; ")).collect()
+}
+
+#[test]
+fn what_the_manifest_says_and_what_lies_in_the_folder_come_together() {
+    let manifest = r#"
+        description = "all there is"
+        packages = ["openssh"]
+        modules = ["vfio", "vfio_pci"]
+        [services]
+        default = ["sshd"]
+        [files."/etc/secretive"]
+        mode = "0600"
+        owner = "0:42"
+        [files."/usr/bin/mesh-agent"]
+        source = "agent"
+        [directories."/var/empty"]
+        mode = "0700"
+        [links]
+        "/etc/localtime" = "/usr/share/zoneinfo/UTC"
+    "#;
+    let root = one(manifest, &["etc/secretive", "etc/name.j2"]);
+    symlink("../secretive", root.path().join("one/rootfs/etc/link")).expect("made");
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let overlay = &overlays.named[&"one".parse().expect("plain")];
+    let entry = |path: &str| &overlay.entries[&SafePath::new(path).expect("plain")];
+    assert_eq!((entry("/etc/secretive").mode, entry("/etc/secretive").owner), (0o600, (0, 42)));
+    assert!(matches!(entry("/etc/name").source, Source::Template { .. }));
+    assert_eq!(entry(AGENT_PATH).source, Source::Agent);
+    assert_eq!(entry("/etc/link").source, Source::Link("../secretive".into()));
+    assert_eq!(entry("/etc/localtime").source, Source::Link("/usr/share/zoneinfo/UTC".into()));
+    assert_eq!((&entry("/var/empty").source, entry("/var/empty").mode), (&Source::Directory, 0o700));
+    assert_eq!(overlay.modules, ["vfio", "vfio_pci"]);
+    assert_eq!(overlay.services.enabled["sshd"].0, Runlevel::Default);
+}
+
+#[test]
+fn every_fault_is_reported_at_once_with_its_line_and_a_hint() {
+    let manifest = "packages = [\"a b\", \"ok\", \"ok\"]\ncolour = 1\n[services]\nevening = [\"x\"]\n\
+        [files.\"/etc/absent\"]\nmode = \"0600\"\n[files.\"etc/x\"]\n[files.\"/etc/../x\"]\n[files.\"/etc/x\"]\nmode = 600\nowner = \"root:root\"\n";
+    let faults = faults(&one(manifest, &["etc/x"])).join("\n");
+    for wanted in [
+        "one/overlay.toml: description: is required; add: description = ",
+        "one/overlay.toml:1: packages[0]: `a b` is not a name",
+        "one/overlay.toml:1: packages[2]: `ok` is here twice",
+        "one/overlay.toml:2: colour: unknown key; known here: append, description",
+        "one/overlay.toml:4: services.evening: unknown key; known here: boot, conflicts, default",
+        "one/overlay.toml:5: files./etc/absent: there is no file /etc/absent in rootfs/; add rootfs/etc/absent",
+        "one/overlay.toml:7: files.etc/x: `etc/x` does not begin with `/`",
+        "one/overlay.toml:8: files./etc/../x: `/etc/../x` has a `.`, `..`",
+        "one/overlay.toml:10: files./etc/x.mode: is an integer; write a text in quotes",
+        "one/overlay.toml:11: files./etc/x.owner: is not user and group number",
+    ] {
+        assert!(faults.contains(wanted), "{wanted}\nnot in\n{faults}");
+    }
+}
+
+#[test]
+fn nothing_from_outside_its_folder_gets_into_an_overlay() {
+    let root = one("description = \"x\"\n", &["etc/x"]);
+    let rootfs = root.path().join("one/rootfs");
+    symlink("/etc/shadow", rootfs.join("absolute")).expect("made");
+    symlink("../../../../etc", rootfs.join("climbs")).expect("made");
+    symlink("x/../../..", rootfs.join("etc/climbs")).expect("made");
+    let _socket = UnixListener::bind(rootfs.join("socket")).expect("bound");
+    let faults = faults(&root);
+    assert_eq!(faults.len(), 4, "{faults:?}");
+    assert!(faults[0].starts_with("one/rootfs/absolute: is a link that leaves the overlay: /etc/shadow"), "{faults:?}");
+    assert!(faults.iter().any(|fault| fault.contains("socket: is neither a file")), "{faults:?}");
+}
+
+#[test]
+fn files_that_meshd_writes_and_files_too_large_are_refused() {
+    let root = one(
+        "description = \"x\"\n",
+        &["etc/apk/world", "etc/runlevels/boot/x", "etc/meshd/boot.json", "etc/modules-load.d/x"],
+    );
+    fs::write(root.path().join("one/rootfs/large"), vec![0; MAX_FILE as usize + 1]).expect("written");
+    let faults = faults(&root);
+    assert_eq!(faults.len(), 4, "{faults:?}");
+    assert!(
+        faults.iter().any(|fault| fault.contains("/etc/apk/world") && fault.contains("packages = [")),
+        "{faults:?}"
+    );
+}
+
+#[test]
+fn the_digest_follows_content_and_not_the_description() {
+    let read = |manifest: &str| {
+        let root = one(manifest, &["etc/x"]);
+        let overlays = read_overlays(root.path()).expect("no faults");
+        overlays.named.values().next().expect("one overlay").digest
+    };
+    let plain = read("description = \"a\"\n");
+    assert_eq!(plain, read("description = \"b\"\n"));
+    assert_ne!(plain, read("description = \"a\"\n[files.\"/etc/x\"]\nmode = \"0600\"\n"));
+    assert_ne!(plain, read("description = \"a\"\npackages = [\"p\"]\n"));
+}
+
+/// Writes this file into the overlay `one`.
+fn put(root: &tempfile::TempDir, path: &str, bytes: &[u8]) {
+    let path = root.path().join("one/rootfs").join(path);
+    fs::create_dir_all(path.parent().expect("has one")).expect("made");
+    fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn what_people_in_a_hurry_write_is_a_sentence_with_a_place_each() {
+    let root = one("description = \"a\\tb\"\n\tpackages = []\n", &["etc/Motd", "etc/motd"]);
+    put(&root, "etc/init.d/x", b"#!/sbin/openrc-run\r\nstart() {\r\n}\r\n");
+    put(&root, "etc/conf.d/x", b"A=1\nB=2\r\n");
+    put(&root, "usr/bin/marked", b"\xef\xbb\xbf#!/bin/sh\n");
+    put(&root, "etc/app.yaml", b"a:\n  b: 1\n\tc: 2\n");
+    put(&root, "etc/binary.j2", b"\x7fELF\0{{ node.id }}");
+    put(&root, "etc/latin.j2", b"caf\xe9");
+    put(&root, "etc/lines.j2", b"{{ node.id }}\nx\r\n");
+    put(&root, "etc/ta\tb", b"");
+    // Two gigabytes that take no room: the size is looked at before anything is read.
+    let huge = fs::File::create(root.path().join("one/rootfs/huge")).expect("made");
+    huge.set_len(2 << 30).expect("sparse");
+    let faults = faults(&root);
+    for wanted in [
+        "one/overlay.toml:1: description: is not one line of text; ",
+        "one/rootfs/etc/motd: /etc/motd and /etc/Motd differ only by case; rename one of the two",
+        "one/rootfs/etc/init.d/x:1: is a script with line ends of Windows",
+        "one/rootfs/etc/conf.d/x:2: has line ends of Windows (CRLF); save it with line ends of Unix",
+        "one/rootfs/usr/bin/marked:1: begins with a byte order mark",
+        "one/rootfs/etc/app.yaml:3: is indented with a tab, which YAML does not allow; indent it with spaces",
+        "one/rootfs/etc/binary.j2: is a template, but binary",
+        "one/rootfs/etc/latin.j2: is a template, but binary",
+        "one/rootfs/etc/lines.j2:2: has line ends of Windows",
+        "has a control character; rename it",
+        "one/rootfs/huge: is of 2147483648 bytes; a file has up to 4 MiB",
+    ] {
+        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
+    }
+    assert_eq!(faults.len(), 11, "{faults:#?}");
+}
+
+#[test]
+fn a_template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
+    let root = one("description = \"x\"\n[variables.a]\ntype = \"bool\"\ndefault = true\n", &[]);
+    put(
+        &root,
+        "etc/a.j2",
+        b"{% if vars.a %}\nfine {{ node.id }} {{ range(3) }}\n{% else %}\n{{ node.nmae }}\n{% endif %}\n",
+    );
+    put(&root, "etc/b.j2", b"\n{{ vars.b }}\n");
+    put(&root, "etc/c.j2", b"{% if %}\n");
+    put(&root, "etc/d.j2", b"{{ vars | json }}\n");
+    put(&root, "etc/e.j2", b"{{ hostname }}\n");
+    let faults = faults(&root);
+    for wanted in [
+        "one/rootfs/etc/a.j2:4: `node.nmae` is undefined; templates know agent.config",
+        "one/rootfs/etc/b.j2:2: `vars.b` is not declared; add to overlay.toml: [variables.b]",
+        "one/rootfs/etc/c.j2:1: ",
+        "one/rootfs/etc/d.j2:1: names `vars` as a whole; name each variable",
+        "one/rootfs/etc/e.j2:1: `hostname` is undefined",
+    ] {
+        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
+    }
+    assert_eq!(faults.len(), 5, "{faults:#?}");
+}
+
+#[test]
+fn what_is_declared_of_variables_services_and_parameters_is_checked() {
+    let manifest = r#"
+        description = "x"
+        remove = ["/etc/x", "etc/y"]
+        [services]
+        boot = ["a"]
+        default = ["a", "b"]
+        conflicts = ["b"]
+        [sysctl]
+        "vm.swappiness" = 10
+        "nothing" = 1
+        "net.core.x" = true
+        [files."/etc/x"]
+        append = true
+        mode = "0600"
+        [append]
+        "/etc/x" = ["twice"]
+        [variables.BIG]
+        type = "text"
+        default = "x"
+        [variables.none]
+        type = "number"
+        [variables.open]
+        type = "text"
+        [variables.wrong]
+        type = "integer"
+        default = "4"
+        [variables.key]
+        type = "text"
+        secret = true
+        default = "hunter2"
+        [variables.role]
+        type = "text"
+        choices = ["server", "agent"]
+        default = "sever"
+    "#;
+    let root = one(manifest, &["etc/x"]);
+    put(&root, "etc/key.j2", b"{{ vars.key }}\n");
+    let faults = faults(&root);
+    for wanted in [
+        ":3: remove[1]: `etc/y` does not begin with `/`",
+        ":3: remove: /etc/x is removed and brought by the same overlay",
+        ":6: services.default[0]: `a` is in runlevel boot already",
+        ":7: services.conflicts: `b` is enabled here and in conflict",
+        ":10: sysctl.nothing: `nothing` is no kernel parameter",
+        ":11: sysctl.net.core.x: is neither a number nor a text",
+        ":13: files./etc/x.append: what is appended has the mode and owner of the file",
+        ":16: append./etc/x: /etc/x is in this overlay already",
+        ":17: variables.BIG: `BIG` is not the name of a variable",
+        ":21: variables.none.type: `number` is not known",
+        "variables.open.default: says neither what it is by default nor that it must be set",
+        ":26: variables.wrong.default: is of type text, not integer; write a whole number",
+        ":30: variables.key.default: a secret has no default",
+        ":34: variables.role.default: cannot be `sever`; it may be server, agent",
+        "one/rootfs/etc/key.j2: /etc/key uses the secret `key` and is not 0600 and root's",
+    ] {
+        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
+    }
+    assert_eq!(faults.len(), 15, "{faults:#?}");
+}
+
+#[test]
+fn a_node_has_an_overlay_of_its_own_and_a_broken_one_does_not_hide_the_others() {
+    let root = one("description = \"x\"\n", &["etc/x"]);
+    for (path, manifest) in
+        [("nodes/0123abcd", "description = \"x\"\n"), ("nodes/gpu-1", "description = \"x\"\n"), ("two", "bad = 1\n")]
+    {
+        fs::create_dir_all(root.path().join(path)).expect("made");
+        fs::write(root.path().join(path).join("overlay.toml"), manifest).expect("written");
+    }
+    let Reading { overlays, broken, faults } = read_all(root.path());
+    assert_eq!(overlays.all().map(|overlay| overlay.name.to_string()).collect::<Vec<_>>(), ["one", "nodes/0123abcd"]);
+    assert_eq!(broken.iter().map(Layer::to_string).collect::<Vec<_>>(), ["two"]);
+    let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert!(faults.iter().any(|fault| fault.contains("nodes/gpu-1") && fault.contains("name it by the node's ID")));
+    assert_eq!(faults.len(), 3, "{faults:?}");
+}

@@ -1,0 +1,167 @@
+//! Walks `rootfs/` without ever following a link, so that nothing outside an overlay can get into one.
+
+use super::{Entries, Entry, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, Place, Source, Uses};
+use bytes::Bytes;
+use meshd_config::Fault;
+use meshd_types::SafePath;
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Component, Path, PathBuf},
+};
+
+/// A file with this suffix is a template of the file without it.
+const TEMPLATE_SUFFIX: &str = ".j2";
+const PLAIN_MODE: u32 = 0o644;
+const EXECUTABLE_MODE: u32 = 0o755;
+
+/// What the walk has gathered.
+struct Walk<'a> {
+    root: &'a Path,
+    entries: Entries,
+    bytes: u64,
+    seen: usize,
+    faults: &'a mut Vec<Fault>,
+}
+
+/// Every file and link below `rootfs`. Folders come to a node with what is in them, or by `overlay.toml`.
+pub(super) fn read(rootfs: &Path, faults: &mut Vec<Fault>) -> Entries {
+    let mut walk = Walk { root: rootfs, entries: Entries::new(), bytes: 0, seen: 0, faults };
+    // An overlay of services and packages alone has no rootfs/.
+    if rootfs.is_dir() {
+        walk.folder(rootfs);
+    }
+    walk.entries
+}
+
+impl Walk<'_> {
+    fn fault<T>(&mut self, path: &Path, what: impl Into<String>, hint: &str) -> Option<T> {
+        self.faults.push(Fault::of_file(path, what, hint));
+        None
+    }
+
+    fn unreadable<T>(&mut self, path: &Path, error: &io::Error) -> Option<T> {
+        self.fault(path, format!("cannot be read: {error}"), "check its permissions")
+    }
+
+    fn folder(&mut self, folder: &Path) {
+        let listing = fs::read_dir(folder).and_then(|listing| listing.collect::<io::Result<Vec<_>>>());
+        let mut paths: Vec<PathBuf> = match listing {
+            Ok(listing) => listing.into_iter().map(|entry| entry.path()).collect(),
+            Err(error) => {
+                self.unreadable::<()>(folder, &error);
+                return;
+            }
+        };
+        paths.sort();
+        for path in paths {
+            self.seen += 1;
+            if self.seen == MAX_ENTRIES + 1 {
+                let what = format!("more than {MAX_ENTRIES} files in one overlay");
+                self.fault::<()>(&path, what, "bring software as packages");
+            }
+            if self.seen > MAX_ENTRIES {
+                return;
+            }
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => self.folder(&path),
+                Ok(metadata) => {
+                    let _ = self.entry(&path, &metadata);
+                }
+                Err(error) => {
+                    self.unreadable::<()>(&path, &error);
+                }
+            }
+        }
+    }
+
+    /// `None` once a fault has been noted.
+    fn entry(&mut self, path: &Path, metadata: &fs::Metadata) -> Option<()> {
+        let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
+        let Some(relative) = relative.to_str() else {
+            return self.fault(path, "its name is not UTF-8", "rename it");
+        };
+        let executable = metadata.permissions().mode() & 0o111 != 0;
+        let mode = if executable { EXECUTABLE_MODE } else { PLAIN_MODE };
+        let kind = metadata.file_type();
+        let (on_node, source) = if kind.is_symlink() {
+            (relative, Source::Link(self.link_target(path, relative)?))
+        } else if kind.is_file() {
+            let bytes = self.content(path, metadata.len())?;
+            match relative.strip_suffix(TEMPLATE_SUFFIX) {
+                Some(on_node) => (on_node, self.template(path, relative, bytes)?),
+                None => (relative, Source::File(Bytes::from(bytes))),
+            }
+        } else {
+            return self.fault(path, "is neither a file, a folder nor a link", "make devices and sockets on the node");
+        };
+        let at = match SafePath::new(on_node) {
+            Ok(at) => at,
+            Err(error) => return self.fault(path, error.to_string(), "rename it"),
+        };
+        let place = Place { file: format!("rootfs/{relative}"), line: 0 };
+        let entry = Entry { source, mode, owner: (0, 0), append: false, replace: false, place };
+        match self.entries.insert(at, entry) {
+            None => Some(()),
+            Some(_) => self.fault(path, "is here as a file and as a template", "remove one of the two"),
+        }
+    }
+
+    fn content(&mut self, path: &Path, size: u64) -> Option<Vec<u8>> {
+        const HINT: &str = "a file has up to 4 MiB and an overlay 16 MiB: bring software as packages";
+        if size > MAX_FILE {
+            return self.fault(path, format!("is of {size} bytes"), HINT);
+        }
+        let before = self.bytes;
+        self.bytes += size;
+        if self.bytes > MAX_OVERLAY {
+            // Said once, of the file with which it was too much.
+            if before <= MAX_OVERLAY {
+                self.fault::<()>(path, format!("makes the overlay {} bytes large", self.bytes), HINT);
+            }
+            return None;
+        }
+        fs::read(path).map_err(|error| self.unreadable::<()>(path, &error)).ok()
+    }
+
+    fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {
+        let file = format!("rootfs/{relative}");
+        match String::from_utf8(bytes) {
+            Ok(text) if !text.contains('\0') => {
+                Some(Source::Template { text, file, omit_empty: false, uses: Uses::default() })
+            }
+            _ => {
+                let what = "is a template, but binary: it is not UTF-8, or holds a NUL";
+                self.fault(path, what, "take the suffix .j2 away if it is no template")
+            }
+        }
+    }
+
+    /// A link in the folder leads to a place in the folder; otherwise it would mean one thing here and another there.
+    fn link_target(&mut self, path: &Path, relative: &str) -> Option<String> {
+        let target = match fs::read_link(path) {
+            Ok(target) => target,
+            Err(error) => return self.unreadable(path, &error),
+        };
+        let mut depth = relative.matches('/').count();
+        let stays = target.components().all(|part| match part {
+            Component::Normal(_) => {
+                depth += 1;
+                true
+            }
+            Component::CurDir => true,
+            Component::ParentDir if depth > 0 => {
+                depth -= 1;
+                true
+            }
+            _ => false,
+        });
+        match target.to_str() {
+            Some(text) if stays => Some(text.to_owned()),
+            _ => {
+                let what = format!("is a link that leaves the overlay: {}", target.display());
+                self.fault(path, what, "declare it in overlay.toml, under [links]: \"/path\" = \"target\"")
+            }
+        }
+    }
+}

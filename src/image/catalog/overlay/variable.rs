@@ -1,0 +1,136 @@
+//! `[variables.NAME]`: what an overlay lets profiles, groups and nodes decide, with a type that a value must have.
+
+use super::manifest::plain_line;
+use meshd_config::reader::{Document, Entry, Table};
+use meshd_types::{VarName, VarValue};
+
+/// A variable as an overlay declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// What a value must be.
+    pub kind: VarKind,
+    /// What it is where nobody sets it.
+    pub default: Option<VarValue>,
+    /// Rendering fails where nobody sets it.
+    pub required: bool,
+    /// Its value comes from `[secrets]` of the site and is never shown.
+    pub secret: bool,
+    /// The only texts that it may be; empty for any.
+    pub choices: Vec<String>,
+    /// What it is for, in a line.
+    pub description: String,
+    /// Where it is declared: a line of `overlay.toml`.
+    pub line: usize,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VarKind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Integer,
+    /// A text.
+    Text,
+    /// A list of texts.
+    List,
+}
+
+impl VarKind {
+    const ALL: [(&str, VarKind); 4] =
+        [("bool", VarKind::Bool), ("integer", VarKind::Integer), ("text", VarKind::Text), ("list", VarKind::List)];
+
+    /// The word for it, as [`VarValue::type_name`] has it.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
+    }
+
+    /// What a variable is that nobody has to set and nobody has set.
+    pub fn empty(self) -> VarValue {
+        match self {
+            VarKind::Bool => VarValue::Bool(false),
+            VarKind::Integer => VarValue::Integer(0),
+            VarKind::Text => VarValue::Text(String::new()),
+            VarKind::List => VarValue::List(Vec::new()),
+        }
+    }
+}
+
+impl Variable {
+    /// Why a value cannot be this variable's, and what it may be.
+    ///
+    /// # Errors
+    /// What is wrong, and what to write instead.
+    pub fn check(&self, value: &VarValue) -> Result<(), (String, String)> {
+        if value.type_name() != self.kind.as_str() {
+            let example = match self.kind {
+                VarKind::Bool => "true or false",
+                VarKind::Integer => "a whole number, without quotes",
+                VarKind::Text => "a text in quotes",
+                VarKind::List => "a list of texts, [\"a\", \"b\"]",
+            };
+            return Err((
+                format!("is of type {}, not {}", value.type_name(), self.kind.as_str()),
+                format!("write {example}"),
+            ));
+        }
+        match value {
+            VarValue::Text(text) if !self.choices.is_empty() && !self.choices.contains(text) => {
+                let hint = format!("it may be {}", self.choices.join(", "));
+                Err((format!("cannot be `{}`", meshd_config::reader::brief(text)), hint))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads one `[variables.NAME]`.
+pub(super) fn read(document: &Document, Entry { name, table }: Entry<'_>) -> Option<(VarName, Variable)> {
+    let hint = "say what a value must be: bool, integer, text or list";
+    let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
+    let (default, required) = (table.variable("default"), table.bool("required"));
+    let secret = table.bool("secret").is_some_and(|secret| secret.value);
+    let description = table.word("description").map(|text| plain_line(document, text)).unwrap_or_default();
+    let choices = table.strings("choices").into_iter().map(|choice| choice.value).collect();
+    let variable = Variable {
+        kind: kind?.value,
+        // A secret that is not there is rarely meant, and an empty one is never safe.
+        required: required.as_ref().map_or(secret, |required| required.value),
+        default: default.as_ref().map(|default| default.value.clone()),
+        secret,
+        choices,
+        description,
+        line: table.here().line,
+    };
+    sound(&table, &variable, required.is_some());
+    let name = name.parse::<VarName>().map_err(|error| document.fault(&name, error.to_string(), "rename it")).ok()?;
+    Some((name, variable))
+}
+
+/// What one key says of another.
+fn sound(table: &Table<'_>, variable: &Variable, says_required: bool) {
+    if variable.secret && variable.kind != VarKind::Text {
+        table.fault("type", "a secret is a text", "write type = \"text\"");
+    }
+    if !variable.choices.is_empty() && (variable.kind != VarKind::Text || variable.secret) {
+        table.fault("choices", "only a text that is no secret has choices", "remove it");
+    }
+    match &variable.default {
+        Some(_) if variable.secret => {
+            table.fault("default", "a secret has no default: it would stand in a file that people read", "remove it");
+        }
+        Some(_) if variable.required => {
+            table.fault("default", "a variable that must be set needs no default", "remove this, or `required`");
+        }
+        Some(default) => {
+            if let Err((message, hint)) = variable.check(default) {
+                table.fault("default", message, hint);
+            }
+        }
+        None if says_required || variable.secret => {}
+        None => {
+            let hint = "write default = .., or required = true; required = false leaves it empty";
+            table.fault("default", "says neither what it is by default nor that it must be set", hint);
+        }
+    }
+}

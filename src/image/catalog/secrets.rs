@@ -1,0 +1,96 @@
+//! Secrets of overlays, read from the files that the site names. Their values are here and in the overlay of one boot.
+
+use meshd_config::{Fault, Faults};
+use meshd_types::{MAX_VAR_TEXT, Secret, VarName};
+use rustix::fs::OFlags;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Values by the names of their variables.
+pub type Secrets = BTreeMap<VarName, Secret<String>>;
+
+/// Reads them all. One line end at the end of a file is not part of the secret.
+///
+/// # Errors
+/// Everything that is wrong with any of the files. Never tells what is in one.
+pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Faults> {
+    let (mut secrets, mut faults) = (Secrets::new(), Vec::new());
+    for (name, file) in files {
+        match read(file) {
+            Ok(text) => drop(secrets.insert(name.clone(), Secret::new(text))),
+            Err((what, hint)) => faults.push(Fault::of_file(file, format!("secret `{name}` {what}"), hint)),
+        }
+    }
+    if faults.is_empty() { Ok(secrets) } else { Err(Faults(faults)) }
+}
+
+fn read(path: &Path) -> Result<String, (String, String)> {
+    let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
+    // A pipe would be waited for, and with it every reload.
+    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2) is an int");
+    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(("is not a file".into(), "name a file that holds the secret and nothing else".into()));
+    }
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err((format!("may be read by others (mode {mode:04o})"), format!("run: chmod 600 {}", path.display())));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_VAR_TEXT as u64 + 2).read_to_end(&mut bytes).map_err(unreadable)?;
+    let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let hint = "write it as base64, and decode it where it is used";
+    let text = text.ok_or_else(|| ("is not text".to_owned(), hint.to_owned()))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    match text.len() {
+        0 => Err(("is empty".into(), "write the secret into the file".into())),
+        1..=MAX_VAR_TEXT => Ok(text.to_owned()),
+        _ => Err((format!("is longer than {MAX_VAR_TEXT} bytes"), "is it the right file?".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_secret_is_its_file_s_text_and_a_file_that_others_may_read_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, content: &[u8], mode: u32| {
+            let path = dir.path().join(name);
+            fs::write(&path, content).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
+            (name.parse::<VarName>().expect("a name"), path)
+        };
+        let good = BTreeMap::from([write("a", b"hunter2\n", 0o600), write("b", b"two\n\n", 0o400)]);
+        let secrets = read_secrets(&good).expect("both");
+        let values: Vec<&str> = secrets.values().map(|secret| secret.expose().as_str()).collect();
+        assert_eq!(values, ["hunter2", "two\n"]);
+        let bad = [
+            (write("c", b"hunter2", 0o640), "may be read by others (mode 0640)\n  hint: run: chmod 600"),
+            (write("d", b"\n", 0o600), "is empty"),
+            (write("e", &[0xff, 0xfe], 0o600), "is not text"),
+            (write("f", &vec![b'x'; MAX_VAR_TEXT + 1], 0o600), "is longer than 16384 bytes"),
+            (("g".parse().expect("a name"), dir.path().join("absent")), "secret `g` cannot be read: No such file"),
+            (("h".parse().expect("a name"), dir.path().to_owned()), "is not a file"),
+        ];
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status();
+        assert!(made.expect("mkfifo is there").success());
+        let pipe = BTreeMap::from([("p".parse().expect("a name"), pipe)]);
+        assert!(read_secrets(&pipe).expect_err("nobody waits for it").to_string().contains("is not a file"));
+        let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect()).expect_err("all of them");
+        for (_, wanted) in &bad {
+            assert!(faults.to_string().contains(wanted), "{wanted}\nnot in\n{faults}");
+        }
+        assert_eq!(faults.0.len(), bad.len());
+        assert!(!faults.to_string().contains("hunter2"));
+    }
+}

@@ -1,0 +1,222 @@
+//! The snapshot: everything that a boot can be made of, read and checked at one moment.
+
+use super::{
+    Bundle, Image, Overlays, Secrets,
+    bundle::{load_bundle, load_layer},
+    image::{load_image, load_version},
+    read_overlays,
+    versions::Shelf,
+};
+use bytes::Bytes;
+use meshd_config::Faults;
+use meshd_trust::MarkKey;
+use meshd_types::{BundleName, Digest, ImageName, VarName};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+/// Images and overlays as they were when it was made. Never changes; a reload makes another one.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    images: BTreeMap<ImageName, Image>,
+    previous: BTreeMap<ImageName, Image>,
+    /// Versions beside those, for nodes that are kept on one.
+    kept: Vec<Image>,
+    /// Layers of bundles beside the current ones, for the same nodes and for those that are half-way through their boot.
+    layers: BTreeMap<Digest, Bytes>,
+    unusable: BTreeMap<ImageName, String>,
+    bundles: BTreeMap<BundleName, Bundle>,
+    unusable_bundles: BTreeMap<BundleName, String>,
+    overlays: Overlays,
+    overlays_digest: Digest,
+    secrets: Secrets,
+}
+
+impl Catalog {
+    /// Puts a snapshot together from parts that were read already.
+    pub fn new(images: Vec<Image>, overlays: Overlays) -> Self {
+        let overlays_digest = overlays.digest();
+        let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
+        Catalog {
+            images,
+            previous: BTreeMap::new(),
+            kept: Vec::new(),
+            layers: BTreeMap::new(),
+            unusable: BTreeMap::new(),
+            bundles: BTreeMap::new(),
+            unusable_bundles: BTreeMap::new(),
+            overlays,
+            overlays_digest,
+            secrets: Secrets::new(),
+        }
+    }
+
+    /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
+    /// with the reason, and machines that want it are told so; it does not keep the others from booting.
+    ///
+    /// # Errors
+    /// Every fault of every overlay.
+    pub fn load(overlays_dir: &Path, blobs_dir: &Path, names: &BTreeSet<ImageName>) -> Result<Self, Faults> {
+        let overlays = read_overlays(overlays_dir)?;
+        let mut images = Vec::new();
+        let (mut previous, mut unusable) = (BTreeMap::new(), BTreeMap::new());
+        for name in names {
+            match load_image(blobs_dir, name) {
+                Ok(image) => {
+                    previous.extend(load_previous(blobs_dir, &image).map(|image| (name.clone(), image)));
+                    images.push(image);
+                }
+                Err(error) => {
+                    unusable.insert(name.clone(), explain(&error));
+                }
+            }
+        }
+        Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
+    }
+
+    /// The same with these secrets. What is rendered from now on changes with them, by their marks.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Secrets, key: &MarkKey) -> Self {
+        let mark = |(name, secret): (&VarName, _)| (name.clone(), key.mark(name.as_str(), secret));
+        self.overlays.secret_marks = secrets.iter().map(mark).collect();
+        self.overlays_digest = self.overlays.digest();
+        self.secrets = secrets;
+        self
+    }
+
+    /// Secrets of overlays: for the overlay of an admitted node and nothing else.
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// Adds the named bundles that are built. One that is not there or damaged is left out with the reason.
+    pub fn with_bundles(mut self, blobs_dir: &Path, names: &BTreeSet<BundleName>) -> Self {
+        for name in names {
+            match load_bundle(blobs_dir, name) {
+                Ok(bundle) => {
+                    self.layers.extend(load_previous_layer(blobs_dir, name));
+                    self.bundles.insert(name.clone(), bundle);
+                }
+                Err(error) => drop(self.unusable_bundles.insert(name.clone(), explain(&error))),
+            }
+        }
+        self
+    }
+
+    /// A bundle, if it can be served.
+    pub fn bundle(&self, name: &BundleName) -> Option<&Bundle> {
+        self.bundles.get(name)
+    }
+
+    /// The bundles that cannot be served, with the reason.
+    pub fn unusable_bundles(&self) -> &BTreeMap<BundleName, String> {
+        &self.unusable_bundles
+    }
+
+    /// An image, if it can be served.
+    pub fn image(&self, name: &ImageName) -> Option<&Image> {
+        self.images.get(name)
+    }
+
+    /// All images that can be served.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        self.images.values()
+    }
+
+    /// The images that cannot be served, with the reason.
+    pub fn unusable(&self) -> &BTreeMap<ImageName, String> {
+        &self.unusable
+    }
+
+    /// All overlays.
+    pub fn overlays(&self) -> &Overlays {
+        &self.overlays
+    }
+
+    /// The version of an image that was served before the one that is served now: a machine that is half-way through its boot
+    /// still fetches parts of it.
+    pub fn previous(&self, name: &ImageName) -> Option<&Image> {
+        self.previous.get(name)
+    }
+
+    /// The same with more versions of images and layers of bundles, for nodes that are kept on one.
+    pub fn with_kept(mut self, kept: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
+        self.layers.extend(layers);
+        Catalog { kept, ..self }
+    }
+
+    /// The layer of a bundle, if it can be fetched: the current one, or one that somebody still needs.
+    pub fn layer(&self, digest: &Digest) -> Option<&Bytes> {
+        let mut current = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
+        current.next().map(|bundle| &bundle.layer).or_else(|| self.layers.get(digest))
+    }
+
+    /// Versions beside the current and previous ones.
+    pub fn kept(&self) -> &[Image] {
+        &self.kept
+    }
+
+    /// All versions of images whose parts can be fetched.
+    pub fn served(&self) -> impl Iterator<Item = &Image> {
+        self.images.values().chain(self.previous.values()).chain(&self.kept)
+    }
+
+    /// A version of an image, if its parts can be fetched.
+    pub fn version(&self, version: &Digest) -> Option<&Image> {
+        self.served().find(|image| image.manifest.version() == *version)
+    }
+
+    /// The bytes of a part of any image, or of a bundle's layer, by its digest.
+    pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
+        self.served().find_map(|image| image.part(digest)).or_else(|| self.layer(digest)).cloned()
+    }
+
+    /// True if a machine could not tell the two apart.
+    pub fn is_same(&self, other: &Catalog) -> bool {
+        let versions =
+            |catalog: &Catalog| catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>();
+        let current = |catalog: &Catalog| -> Vec<Digest> {
+            catalog.images.values().map(|image| image.manifest.version()).collect()
+        };
+        let layers = |catalog: &Catalog| -> Vec<(BundleName, Digest)> {
+            let layer = |(name, bundle): (&BundleName, &Bundle)| (name.clone(), bundle.manifest.layer.digest);
+            catalog.bundles.iter().map(layer).collect()
+        };
+        self.overlays_digest == other.overlays_digest
+            && self.unusable == other.unusable
+            && self.unusable_bundles == other.unusable_bundles
+            && layers(self) == layers(other)
+            && current(self) == current(other)
+            && versions(self) == versions(other)
+    }
+}
+
+/// The version before this one, sharing what both have. Without it nothing but a boot that is under way would fail, so a damaged
+/// one is left out.
+fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
+    let name = &image.manifest.name;
+    let version = Shelf::image(blobs_dir, name).pointer().ok()?.previous?;
+    let manifest = load_version(blobs_dir, name, &version).ok()?;
+    let mut previous = Image::load(blobs_dir, manifest).ok()?;
+    let parts = [&mut previous.kernel, &mut previous.initramfs, &mut previous.packages, &mut previous.modloop];
+    for (part, (_, blob)) in parts.into_iter().zip(previous.manifest.parts.each()) {
+        if let Some(same) = image.part(&blob.digest) {
+            *part = same.clone();
+        }
+    }
+    Some(previous)
+}
+
+/// The layer that a bundle had before this one, for the same reason.
+fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, Bytes)> {
+    let previous = Shelf::bundle(blobs_dir, name).pointer().ok()?.previous?;
+    Some((previous, load_layer(blobs_dir, &previous).ok()?))
+}
+
+fn explain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,206 @@
+//! The bytes of an overlay: tar members, gzip, and the cpio that carries them. With `image/apk/members`, which reads what mirrors send, the only home of
+//! tar and flate2.
+//!
+//! An apkovl may be several gzip members after each other, each holding tar entries, if only the last of them has tar's
+//! end-of-archive blocks. So the agent is compressed once, a node's public files once per generation, and the secrets
+//! of one boot are a small last member. Nothing here depends on the clock, the machine or the order of its input.
+
+mod read;
+mod stream;
+
+pub use read::read;
+pub use stream::{Packer, Unpacked, unpack};
+
+use bytes::Bytes;
+use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};
+use meshd_types::SafePath;
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
+
+/// Where the initramfs finds the overlay, and what the command line's `apkovl=` says.
+pub const APKOVL_PATH: &str = "/apkovl.tar.gz";
+/// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that renders.
+const GZIP_OS_UNKNOWN: u8 = 255;
+/// The EFI stub appends initrds without padding, and the kernel looks for the next one at multiples of this.
+const INITRD_ALIGN: usize = 4;
+/// Heads and contents within a cpio begin at multiples of this.
+const CPIO_ALIGN: usize = 4;
+/// Two empty blocks end a tar archive.
+const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
+
+/// One thing in a member.
+#[derive(Debug, Clone)]
+pub struct Entry<'a> {
+    /// Where on the node.
+    pub path: &'a SafePath,
+    /// Permission bits; not used by links.
+    pub mode: u32,
+    /// Owner's user and group number.
+    pub owner: (u64, u64),
+    /// What it is.
+    pub content: Content<'a>,
+}
+
+/// What an entry holds.
+#[derive(Debug, Clone)]
+pub enum Content<'a> {
+    /// A regular file.
+    File(&'a [u8]),
+    /// A symbolic link to this target.
+    Link(&'a str),
+    /// A folder.
+    Directory,
+}
+
+/// A gzip member of tar entries that is used in many archives.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// As it is.
+    pub bytes: Bytes,
+    /// As it lies within an initrd: made once, so that an initrd is put together and not copied.
+    stored: Arc<Stored>,
+}
+
+impl Member {
+    /// One that was packed before.
+    pub fn of(bytes: Bytes) -> Self {
+        Member { stored: Arc::new(Stored::of(&bytes, false)), bytes }
+    }
+}
+
+/// A gzip member of tar entries, in the order given, without end of archive. For what many nodes share.
+pub fn member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
+    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
+}
+
+/// The same for what one node has alone: packing costs the central node more than some hundred bytes cost the network.
+pub fn quick_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
+    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
+}
+
+/// As [`member`], and ends the archive: nothing can follow.
+pub fn last_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Bytes {
+    in_memory(|| {
+        let mut tar = tar_entries(entries)?;
+        tar.extend_from_slice(&END_OF_ARCHIVE);
+        gzip(&tar, Compression::fast())
+    })
+}
+
+/// One initrd that unpacks to [`APKOVL_PATH`] with these members as its content, in pieces.
+///
+/// It is in gzip's format, though stored, because the kernel takes a compressed cpio at any offset of the initrd memory
+/// but a plain one only at multiples of four, which the EFI stub does not keep.
+pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
+    let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
+    let mut head = Vec::new();
+    cpio_head(&mut head, 0o100_600, APKOVL_PATH.trim_start_matches('/'), size);
+    let mut tail = last.to_vec();
+    tail.resize(tail.len() + size.next_multiple_of(CPIO_ALIGN) - size, 0);
+    cpio_head(&mut tail, 0, "TRAILER!!!", 0);
+    let (head, tail) = (Stored::of(&head, false), Stored::of(&tail, true));
+
+    let mut crc = Crc::new();
+    crc.combine(&head.crc);
+    members.iter().for_each(|member| crc.combine(&member.stored.crc));
+    crc.combine(&tail.crc);
+    let first = [&GZIP_HEADER[..], &head.blocks].concat();
+    let mut end = [&tail.blocks[..], &crc.sum().to_le_bytes(), &crc.amount().to_le_bytes()].concat();
+    let middle = members.iter().map(|member| member.stored.blocks.clone());
+    let length = first.len() + middle.clone().map(|blocks| blocks.len()).sum::<usize>() + end.len();
+    end.resize(end.len() + length.next_multiple_of(INITRD_ALIGN) - length, 0);
+    [Bytes::from(first)].into_iter().chain(middle).chain([Bytes::from(end)]).collect()
+}
+
+/// RFC 1952: deflate, no name, no time, nothing said of the system.
+const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, GZIP_OS_UNKNOWN];
+
+/// Bytes as deflate's stored blocks (RFC 1951, 3.2.4), with their checksum. Blocks that are stored begin and end at whole bytes, so
+/// they can be put one after another.
+#[derive(Debug)]
+struct Stored {
+    blocks: Bytes,
+    crc: Crc,
+}
+
+impl Stored {
+    /// `last` ends the stream.
+    fn of(bytes: &[u8], last: bool) -> Self {
+        const MOST: usize = u16::MAX as usize;
+        let mut crc = Crc::new();
+        crc.update(bytes);
+        let mut blocks = Vec::with_capacity(bytes.len() + bytes.len() / MOST * 5 + 5);
+        let count = bytes.len().div_ceil(MOST);
+        for (number, block) in (1..).zip(bytes.chunks(MOST)) {
+            let length = u16::try_from(block.len()).expect("a chunk is as long as a block at most");
+            blocks.push(u8::from(last && number == count));
+            blocks.extend_from_slice(&length.to_le_bytes());
+            blocks.extend_from_slice(&(!length).to_le_bytes());
+            blocks.extend_from_slice(block);
+        }
+        Stored { blocks: blocks.into(), crc }
+    }
+}
+
+/// Writing into memory has no way to fail; what tar and flate2 could still refuse is excluded by `SafePath`.
+fn in_memory(write: impl FnOnce() -> io::Result<Bytes>) -> Bytes {
+    write().expect("an archive is written to memory from checked paths")
+}
+
+fn tar_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> io::Result<Vec<u8>> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for entry in entries {
+        let path = entry.path.relative();
+        let mut header = tar::Header::new_gnu();
+        header.set_mtime(0);
+        header.set_uid(entry.owner.0);
+        header.set_gid(entry.owner.1);
+        header.set_mode(entry.mode);
+        header.set_size(0);
+        match entry.content {
+            Content::File(bytes) => {
+                header.set_entry_type(tar::EntryType::Regular);
+                header.set_size(bytes.len() as u64);
+                builder.append_data(&mut header, path, bytes)?;
+            }
+            Content::Link(target) => {
+                header.set_entry_type(tar::EntryType::Symlink);
+                header.set_mode(0o777);
+                builder.append_link(&mut header, path, target)?;
+            }
+            Content::Directory => {
+                header.set_entry_type(tar::EntryType::Directory);
+                builder.append_data(&mut header, format!("{path}/"), io::empty())?;
+            }
+        }
+    }
+    // Taken out before the builder ends the archive, which it then does into what is left.
+    Ok(std::mem::take(builder.get_mut()))
+}
+
+fn gzip(bytes: &[u8], compression: Compression) -> io::Result<Bytes> {
+    let header = GzBuilder::new().mtime(0).operating_system(GZIP_OS_UNKNOWN);
+    let mut encoder: GzEncoder<Vec<u8>> = header.write(Vec::new(), compression);
+    encoder.write_all(bytes)?;
+    encoder.finish().map(Bytes::from)
+}
+
+/// Appends the head of one entry in cpio's "newc" format (the kernel's `early-userspace/buffer-format.rst`), padded.
+fn cpio_head(out: &mut Vec<u8>, mode: u32, name: &str, size: usize) {
+    let size = u32::try_from(size).expect("an overlay is far below the 4 GiB that cpio can say");
+    let name_size = u32::try_from(name.len() + 1).expect("names here are constants");
+    let (inode, owner, group, links, time, checksum) = (u32::from(size > 0), 0, 0, 1, 0, 0);
+    let no_device = [0; 4];
+    let begin = out.len();
+    out.extend_from_slice(b"070701");
+    let before = [inode, mode, owner, group, links, time, size];
+    for field in before.into_iter().chain(no_device).chain([name_size, checksum]) {
+        out.extend_from_slice(format!("{field:08x}").as_bytes());
+    }
+    out.extend_from_slice(name.as_bytes());
+    out.push(0);
+    let length = out.len() - begin;
+    out.resize(begin + length.next_multiple_of(CPIO_ALIGN), 0);
+}

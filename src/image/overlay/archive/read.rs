@@ -1,0 +1,46 @@
+//! Reads an archive back: the public part of a node's overlay as the central node sends it to those who want to look.
+
+use crate::overlay::{Kind, RenderedFile};
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use meshd_types::{Digest, SafePath};
+use std::io::{self, Read as _};
+
+/// Most bytes that an archive may unpack to: an overlay and the agent take a quarter of it.
+const MAX_UNPACKED: u64 = 128 << 20;
+
+/// Everything in a gzip-compressed tar, in the order of paths. Who brought it is not in there.
+///
+/// # Errors
+/// It is no such archive, is cut short, or unpacks to more than 128 MiB.
+pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
+    let mut archive = tar::Archive::new(MultiGzDecoder::new(targz).take(MAX_UNPACKED));
+    let mut files = Vec::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let header = entry.header();
+        let (mode, owner) = (header.mode()?, (header.uid()?, header.gid()?));
+        let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
+        let path = SafePath::new(&path).map_err(io::Error::other)?;
+        let (kind, size) = match header.entry_type() {
+            tar::EntryType::Directory => (Kind::Directory, 0),
+            tar::EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default();
+                (Kind::Link(String::from_utf8_lossy(&target).into_owned()), 0)
+            }
+            _ => {
+                let mut bytes = Vec::new();
+                let size = entry.read_to_end(&mut bytes)? as u64;
+                (Kind::File(Bytes::from(bytes)), size)
+            }
+        };
+        let digest = match &kind {
+            Kind::File(bytes) | Kind::Secret(bytes) => Digest::of(bytes),
+            Kind::Link(target) => Digest::of(target.as_bytes()),
+            Kind::Directory | Kind::Agent => Digest::of(b""),
+        };
+        files.push(RenderedFile { path, kind, mode, owner, origins: Vec::new(), digest, size });
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}

@@ -1,0 +1,104 @@
+//! Files as a gzip-compressed tar that is written and read as a stream: what is too large to be held in memory.
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use meshd_types::SafePath;
+use std::io::{self, Read, Write};
+
+/// Writes such an archive.
+pub struct Packer<W: Write>(tar::Builder<GzEncoder<W>>);
+
+/// What an archive holds at a path.
+pub enum Unpacked<'a> {
+    /// A regular file.
+    File(&'a mut dyn Read),
+    /// A symbolic link to this target.
+    Link(String),
+    /// A folder.
+    Folder,
+}
+
+impl<W: Write> Packer<W> {
+    /// An archive that goes to `out`.
+    pub fn new(out: W) -> Self {
+        Packer(tar::Builder::new(GzEncoder::new(out, Compression::fast())))
+    }
+
+    /// A file of `size` bytes.
+    ///
+    /// # Errors
+    /// It cannot be read or written, or is shorter.
+    pub fn file(&mut self, path: &SafePath, mode: u32, size: u64, content: impl Read) -> io::Result<()> {
+        let mut header = header(tar::EntryType::Regular, mode, size);
+        self.0.append_data(&mut header, path.relative(), Whole { rest: size, content })
+    }
+
+    /// A symbolic link.
+    pub fn link(&mut self, path: &SafePath, target: &str) -> io::Result<()> {
+        self.0.append_link(&mut header(tar::EntryType::Symlink, 0o777, 0), path.relative(), target)
+    }
+
+    /// A folder.
+    pub fn folder(&mut self, path: &SafePath, mode: u32) -> io::Result<()> {
+        let mut header = header(tar::EntryType::Directory, mode, 0);
+        self.0.append_data(&mut header, format!("{}/", path.relative()), io::empty())
+    }
+
+    /// Ends the archive.
+    pub fn finish(self) -> io::Result<W> {
+        self.0.into_inner()?.finish()
+    }
+}
+
+fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header
+}
+
+/// Gives so many bytes and no more; it is an error if there are fewer.
+struct Whole<R> {
+    rest: u64,
+    content: R,
+}
+
+impl<R: Read> Read for Whole<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(usize::try_from(self.rest).unwrap_or(usize::MAX));
+        let count = self.content.read(&mut buffer[..most])?;
+        if count == 0 && most > 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read"));
+        }
+        self.rest -= count as u64;
+        Ok(count)
+    }
+}
+
+/// Hands over everything in an archive, with its permission bits, and reads it to its end.
+///
+/// # Errors
+/// It is no such archive, is cut short, or `each` fails.
+pub fn unpack(input: impl Read, mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>) -> io::Result<()> {
+    let mut archive = tar::Archive::new(GzDecoder::new(input));
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let mode = entry.header().mode()?;
+        let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
+        let path = SafePath::new(&path).map_err(io::Error::other)?;
+        let unpacked = match entry.header().entry_type() {
+            tar::EntryType::Directory => Unpacked::Folder,
+            tar::EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default();
+                Unpacked::Link(String::from_utf8_lossy(&target).into_owned())
+            }
+            tar::EntryType::Regular => Unpacked::File(&mut entry),
+            kind => return Err(io::Error::other(format!("{path} is a {kind:?}"))),
+        };
+        each(path, mode, unpacked)?;
+    }
+    let mut decoder = archive.into_inner();
+    io::copy(&mut decoder, &mut io::sink())?;
+    io::copy(&mut decoder.into_inner(), &mut io::sink())?;
+    Ok(())
+}

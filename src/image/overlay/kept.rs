@@ -1,0 +1,80 @@
+//! A rendered overlay as it is kept and compared, and made again from what was kept.
+
+use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
+use bytes::Bytes;
+use meshd_model::fleet::{KeptFile, KeptKind};
+use meshd_types::{Digest, SafePath};
+
+/// Where a node finds the names of the packages that it shall have.
+const PACKAGES_FILE: &str = "/etc/meshd/packages";
+
+impl PublicOverlay {
+    /// What it puts on the node.
+    pub fn listing(&self) -> Vec<KeptFile> {
+        let one = |file: &RenderedFile| KeptFile {
+            path: file.path.clone(),
+            kind: match file.kind {
+                Kind::File(_) | Kind::Agent => KeptKind::File,
+                Kind::Secret(_) => KeptKind::Secret,
+                Kind::Link(_) => KeptKind::Link,
+                Kind::Directory => KeptKind::Directory,
+            },
+            mode: file.mode,
+            owner: file.owner,
+            origin: file.origin(),
+            digest: file.digest,
+            size: file.size,
+        };
+        self.files.iter().map(one).collect()
+    }
+
+    /// The packages that a node has with it.
+    pub fn packages(&self) -> Vec<String> {
+        let file = self.files.iter().find(|file| file.path.to_string() == PACKAGES_FILE);
+        let Some(Kind::File(bytes)) = file.map(|file| &file.kind) else { return Vec::new() };
+        String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
+    }
+
+    /// The contents of its files and the targets of its links, but for the agent.
+    pub fn contents(&self) -> impl Iterator<Item = (Digest, &[u8])> {
+        self.files.iter().filter_map(|file| match &file.kind {
+            Kind::File(bytes) => Some((file.digest, bytes.as_ref())),
+            Kind::Link(target) => Some((file.digest, target.as_bytes())),
+            Kind::Secret(_) | Kind::Agent | Kind::Directory => None,
+        })
+    }
+
+    /// Puts an overlay together from what was kept of it. `content` gives the bytes of a digest; the agent of this program needs none.
+    /// Files with secrets are not kept: they are those of `now`, what the node would be given now, if they have the same digest.
+    ///
+    /// # Errors
+    /// Those of `content`.
+    pub fn restore<E>(
+        files: &[KeptFile],
+        agent: &AgentBinary,
+        now: Option<&PublicOverlay>,
+        content: impl Fn(&Digest) -> Result<Bytes, E>,
+    ) -> Result<PublicOverlay, E> {
+        let one = |file: &KeptFile| {
+            let kind = match file.kind {
+                KeptKind::Directory => Kind::Directory,
+                KeptKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
+                KeptKind::File if file.digest == agent.digest => Kind::Agent,
+                KeptKind::File => Kind::File(content(&file.digest)?),
+                KeptKind::Secret => {
+                    let is_it = |it: &&RenderedFile| it.path == file.path && it.digest == file.digest;
+                    return Ok(now.and_then(|now| now.files.iter().find(is_it)).cloned());
+                }
+            };
+            let KeptFile { path, mode, owner, digest, size, .. } = file.clone();
+            Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
+        };
+        let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
+        // Of the secrets that the node would be given now, those alone that it was given then.
+        let was_given =
+            |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
+        let now = now.iter().flat_map(|now| &now.secrets);
+        let secrets = now.filter(|secret| was_given(secret.path())).cloned().collect();
+        Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets })
+    }
+}

@@ -1,0 +1,278 @@
+//! Layers in order, the last writer winning: what all overlays of a node declare together.
+//!
+//! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. An
+//! overlay that is named again moves to the later place.
+
+use super::{GroupContext, NodeContext, RenderInput};
+use crate::catalog::{
+    ImageManifest,
+    overlay::{Entry, Overlay, Overlays, Place, Runlevel, Source, is_plain_name},
+};
+use meshd_config::{Fault, Profile, suggest};
+use meshd_types::{Digest, OverlayName, SafePath};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Display},
+};
+
+/// What all layers declare together.
+#[derive(Default)]
+pub(super) struct Merged<'a> {
+    /// In the order in which they were applied.
+    pub(super) layers: Vec<&'a Overlay>,
+    /// What makes each path: one entry, and those that append to it.
+    pub(super) paths: BTreeMap<&'a SafePath, Vec<Piece<'a>>>,
+    pub(super) services: BTreeMap<&'a str, Enabled>,
+    pub(super) packages: BTreeSet<&'a str>,
+    pub(super) modules: Vec<&'a str>,
+    pub(super) sysctl: BTreeMap<&'a str, &'a str>,
+}
+
+/// An entry and the layer that brings it, by its number.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) layer: usize,
+    pub(super) entry: &'a Entry,
+}
+
+/// A service that starts, and the layers that want it.
+pub(super) struct Enabled {
+    pub(super) level: Runlevel,
+    pub(super) by: Vec<usize>,
+}
+
+/// Applies all layers of a node.
+pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Merged<'a> {
+    let mut merged = Merged { layers: layers(input, faults), ..Merged::default() };
+    for number in 0..merged.layers.len() {
+        let overlay = merged.layers[number];
+        merged.remove(number, faults);
+        for (path, entry) in &overlay.entries {
+            merged.entry(number, path, entry, faults);
+        }
+        merged.enable(number, faults);
+        merged.packages.extend(overlay.packages.iter().map(String::as_str));
+        for module in overlay.modules.iter().map(String::as_str) {
+            if !merged.modules.contains(&module) {
+                merged.modules.push(module);
+            }
+        }
+        merged.sysctl.extend(overlay.sysctl.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    }
+    merged.conflicting_services(faults);
+    merged.same_but_for_case(faults);
+    for package in &input.profile.packages {
+        if is_plain_name(package) {
+            merged.packages.insert(package);
+        } else {
+            let what = format!("profile {}: `{package}` is not a package name", input.profile.name);
+            faults.push(Fault::of_file(&input.site.file, what, "write it without version or repository"));
+        }
+    }
+    merged
+}
+
+/// The packages that a node would be told to install and that its image's repository does not have. mesh-init would refuse to boot
+/// without them. Empty for an image that does not list its packages.
+pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<Fault> {
+    if image.packages.is_empty() {
+        return Vec::new();
+    }
+    let merged = merge(input, &mut Vec::new());
+    let absent = merged.packages.iter().filter(|package| !image.packages.contains_key(**package));
+    let hint = format!("add it to images/{}/image.toml and build the image, or use another image", image.name);
+    let fault = |package: &&str| {
+        let by = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
+        let file = by.map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
+        let what = format!("profile {}: image {} has no package {package}", input.profile.name, image.name);
+        Fault::of_file(file, what, &hint)
+    };
+    absent.map(fault).collect()
+}
+
+/// Who names an overlay.
+enum Who<'a> {
+    Profile(&'a Profile),
+    Group(&'a GroupContext),
+}
+
+impl Display for Who<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Profile(profile) => write!(f, "profile {}", profile.name),
+            Who::Group(group) => write!(f, "group {}", group.name),
+        }
+    }
+}
+
+/// The overlays that profile and groups name, in the order in which they are laid; one that is named again moves to the later place.
+fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, Who<'a>)> {
+    let mut names: Vec<(&OverlayName, Who<'a>)> = Vec::new();
+    let of_profile = profile.overlays.iter().map(|name| (name, Who::Profile(profile)));
+    let of_groups =
+        node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, Who::Group(group))));
+    for (name, who) in of_profile.chain(of_groups) {
+        names.retain(|(earlier, _)| *earlier != name);
+        names.push((name, who));
+    }
+    names
+}
+
+/// Over all that overlays can change in what a node is given: those that it takes, in their order, its own, and the marks of the
+/// secrets that they declare. An edit of any other overlay leaves it as it is.
+pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -> Digest {
+    let taken = named(profile, node);
+    let own = overlays.nodes.get(&node.id);
+    let mut fields: Vec<&[u8]> = Vec::new();
+    let mut marks = BTreeMap::new();
+    let layers = taken.iter().map(|(name, _)| (name.as_str(), overlays.named.get(*name)));
+    for (name, overlay) in layers.chain(own.map(|own| ("", Some(own)))) {
+        // One that is missing is a fault of the rendering, and another input all the same.
+        fields.extend([name.as_bytes(), overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice())]);
+        let declared = overlay.iter().flat_map(|overlay| &overlay.variables);
+        let secrets = declared.filter(|(_, variable)| variable.secret).map(|(name, _)| name);
+        marks.extend(secrets.filter_map(|name| Some((name, overlays.secret_marks.get(name)?))));
+    }
+    fields.push(b"secrets");
+    fields.extend(marks.iter().flat_map(|(name, mark)| [name.as_str().as_bytes(), mark.0.as_slice()]));
+    Digest::of_fields(fields)
+}
+
+fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overlay> {
+    let mut layers = Vec::new();
+    for (name, who) in named(input.profile, input.node) {
+        match input.overlays.named.get(name) {
+            Some(overlay) => layers.push(overlay),
+            None => {
+                let hint = suggest(name.as_str(), input.overlays.named.keys().map(OverlayName::as_str));
+                faults.push(Fault::of_file(&input.site.file, format!("{who}: there is no overlay `{name}`"), hint));
+            }
+        }
+    }
+    layers.extend(input.overlays.nodes.get(&input.node.id));
+    layers
+}
+
+/// A fault of one overlay.
+pub(super) fn fault(overlay: &Overlay, place: &Place, what: String, hint: impl Into<String>) -> Fault {
+    Fault { line: place.line, ..Fault::of_file(overlay.folder.join(&place.file), what, hint) }
+}
+
+fn in_manifest(overlay: &Overlay, line: usize, what: String, hint: impl Into<String>) -> Fault {
+    fault(overlay, &Place { file: "overlay.toml".into(), line }, what, hint)
+}
+
+/// What a person calls the kind, mode and owner of an entry.
+fn described(entry: &Entry) -> String {
+    let (user, group) = entry.owner;
+    let kind = match entry.source {
+        Source::Link(_) => return "a link".to_owned(),
+        Source::Directory => "a folder",
+        _ => "a file",
+    };
+    format!("{kind} {:04o} {user}:{group}", entry.mode)
+}
+
+impl<'a> Merged<'a> {
+    fn name(&self, number: usize) -> &dyn Display {
+        &self.layers[number].name
+    }
+
+    fn remove(&mut self, number: usize, faults: &mut Vec<Fault>) {
+        let overlay = self.layers[number];
+        for (removed, line) in &overlay.removed {
+            let before = self.paths.len();
+            self.paths.retain(|path, _| *path != removed && !path.parents().any(|parent| parent == removed.relative()));
+            if self.paths.len() == before {
+                let what = format!("removes {removed}, which no overlay before {} brings", overlay.name);
+                faults.push(in_manifest(overlay, *line, what, "take it out; what packages bring cannot be removed"));
+            }
+        }
+        for (service, line) in &overlay.services.removed {
+            if self.services.remove(service.as_str()).is_none() {
+                let what = format!("removes service `{service}`, which no overlay before {} enables", overlay.name);
+                faults.push(in_manifest(overlay, *line, what, "take it out, or put the overlay later"));
+            }
+        }
+    }
+
+    fn entry(&mut self, number: usize, path: &'a SafePath, entry: &'a Entry, faults: &mut Vec<Fault>) {
+        let overlay = self.layers[number];
+        let piece = Piece { layer: number, entry };
+        let earlier = self.paths.get(path).and_then(|pieces| pieces.first()).copied();
+        if entry.append {
+            let Some(earlier) = earlier else {
+                let what = format!("appends to {path}, which no overlay before {} writes", overlay.name);
+                let hint = "name the overlay that brings it before this one, or bring the whole file";
+                return faults.push(fault(overlay, &entry.place, what, hint));
+            };
+            if !matches!(earlier.entry.source, Source::File(_) | Source::Template { .. }) {
+                let (kind, other) = (described(earlier.entry), self.name(earlier.layer));
+                let what = format!("appends to {path}, which is {kind} in overlay {other}");
+                return faults.push(fault(overlay, &entry.place, what, "only a file can be appended to"));
+            }
+            self.paths.entry(path).or_default().push(piece);
+            return;
+        }
+        if let Some(earlier) = earlier.filter(|earlier| !entry.replace && differs(earlier.entry, entry)) {
+            let (now, before, other) = (described(entry), described(earlier.entry), self.name(earlier.layer));
+            let what = format!("{path} is {now} in overlay {}, and {before} in overlay {other}", overlay.name);
+            let hint = "give both the same mode and owner, or write replace = true where the later one means it";
+            faults.push(fault(overlay, &entry.place, what, hint));
+        }
+        self.paths.insert(path, vec![piece]);
+    }
+
+    fn enable(&mut self, number: usize, faults: &mut Vec<Fault>) {
+        let overlay = self.layers[number];
+        for (service, (level, line)) in &overlay.services.enabled {
+            let level = *level;
+            let enabled = self.services.entry(service.as_str()).or_insert(Enabled { level, by: Vec::new() });
+            if enabled.level != level {
+                let (other, by) = (enabled.level, enabled.by.first().map(|by| &self.layers[*by].name));
+                let by = by.map(ToString::to_string).unwrap_or_default();
+                let what = format!("enables `{service}` in runlevel {level}; overlay {by} enables it in {other}");
+                let hint = "a service starts once: take one of the two out, or write remove = [..] under [services]";
+                faults.push(in_manifest(overlay, *line, what.replace("; ", ", but "), hint));
+            }
+            enabled.by.push(number);
+        }
+    }
+
+    fn conflicting_services(&self, faults: &mut Vec<Fault>) {
+        for overlay in &self.layers {
+            for (service, line) in &overlay.services.conflicts {
+                let Some(enabled) = self.services.get(service.as_str()) else { continue };
+                let by = enabled.by.first().map(|by| self.name(*by).to_string()).unwrap_or_default();
+                let what = format!("overlay {} cannot run beside service `{service}` of overlay {by}", overlay.name);
+                let hint = "use one of the two overlays, or remove the service: [services] remove = [..]";
+                faults.push(in_manifest(overlay, *line, what, hint));
+            }
+        }
+    }
+
+    /// Two names that people take for one: whoever wrote the later one meant to replace the earlier.
+    fn same_but_for_case(&self, faults: &mut Vec<Fault>) {
+        let mut seen: BTreeMap<String, (&SafePath, Piece<'_>)> = BTreeMap::new();
+        for (path, pieces) in &self.paths {
+            let Some(piece) = pieces.first().copied() else { continue };
+            if let Some((other, earlier)) = seen.insert(path.relative().to_lowercase(), (path, piece)) {
+                let overlay = self.layers[piece.layer];
+                let by = self.name(earlier.layer);
+                let what =
+                    format!("{path} of overlay {} and {other} of overlay {by} differ only by case", overlay.name);
+                faults.push(fault(overlay, &piece.entry.place, what, "rename one of the two"));
+            }
+        }
+    }
+}
+
+/// Links have neither mode nor owner, and may take the place of a file.
+fn differs(earlier: &Entry, later: &Entry) -> bool {
+    let link = |entry: &Entry| matches!(entry.source, Source::Link(_));
+    let directory = |entry: &Entry| entry.source == Source::Directory;
+    if directory(earlier) != directory(later) {
+        return true;
+    }
+    !link(earlier) && !link(later) && (earlier.mode, earlier.owner) != (later.mode, later.owner)
+}

@@ -1,0 +1,263 @@
+//! Step 5, overlay: plan -> template -> archive. The same input gives the same bytes.
+//!
+//! [`render_public`] makes everything of a node's overlay that may be cached, compared and shown: the files of its
+//! profile's overlays in order, the last writer winning, and what follows from them (world, runlevels, manifest).
+//! [`deliver`] adds the one small member made for one boot, with session and token, and is never cached. A node's
+//! [`generation`] is a digest of the public part alone, so two boots of one generation are the same boot.
+
+mod archive;
+mod context;
+mod kept;
+mod merge;
+mod plan;
+mod rendered;
+pub mod sample;
+mod secret;
+mod values;
+
+pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
+pub use context::{GroupContext, MemberContext, NodeContext};
+pub use merge::{missing_packages, used_digest};
+pub use meshd_config::Faults as RenderFaults;
+pub use rendered::{Kind, Origin, RenderedFile};
+pub use secret::{Delivered, SecretFile};
+
+use crate::catalog::{
+    ImageManifest, Overlay, Overlays,
+    overlay::{AGENT_PATH, Entry, Source},
+};
+use archive::Member;
+use bytes::Bytes;
+use meshd_config::{Profile, Site};
+use meshd_model::fleet::Generation;
+use meshd_proto::{BOOT_FILE, BootPart};
+use meshd_types::{BundleName, Digest, ImageName, ProfileName, SafePath};
+use std::net::Ipv4Addr;
+
+/// What mesh-init reads of the per-boot part: the same facts as [`BOOT_FILE`] for a shell, without the token.
+const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
+/// Root alone may read what belongs to one boot.
+const BOOT_MODE: u32 = 0o600;
+
+/// Everything that determines the public part of a node's overlay.
+#[derive(Debug, Clone, Copy)]
+pub struct RenderInput<'a> {
+    /// The site, for its name, keys and agent plane.
+    pub site: &'a Site,
+    /// The node's profile.
+    pub profile: &'a Profile,
+    /// The snapshot that the profile's overlays are taken from.
+    pub overlays: &'a Overlays,
+    /// The node.
+    pub node: &'a NodeContext,
+    /// The central node's address on the segment that the node boots from.
+    pub central: Ipv4Addr,
+    /// The agent that nodes receive.
+    pub agent: &'a AgentBinary,
+    /// The image that the node will run on.
+    pub image: &'a ImageFacts,
+}
+
+/// What an overlay must know of the image: mesh-init refuses any other modloop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// The image's name.
+    pub name: ImageName,
+    /// Its version.
+    pub manifest: Digest,
+    /// Digest of its modloop.
+    pub modloop: Digest,
+    /// The profile's bundles in order, each with the digest of its layer: mesh-init mounts these and no others.
+    pub bundles: Vec<(BundleName, Digest)>,
+}
+
+impl ImageFacts {
+    /// The facts of a built image. When it was built and from which recipe do not matter: its bytes do.
+    pub fn of(manifest: &ImageManifest) -> Self {
+        let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
+        ImageFacts { name, manifest: manifest.version(), modloop, bundles: Vec::new() }
+    }
+}
+
+/// The agent as every overlay carries it: packed once, shared by all.
+#[derive(Debug, Clone)]
+pub struct AgentBinary {
+    digest: Digest,
+    size: u64,
+    member: Member,
+    bytes: Bytes,
+}
+
+impl AgentBinary {
+    /// Packs the static binary's bytes; takes a good part of a second for some megabytes.
+    pub fn new(binary: &[u8]) -> Self {
+        let path = agent_path();
+        let content = archive::Content::File(binary);
+        let member = archive::member([archive::Entry { path: &path, mode: 0o755, owner: (0, 0), content }]);
+        let (digest, size) = (Digest::of(binary), binary.len() as u64);
+        AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
+    }
+
+    /// Digest of the binary itself.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The binary itself.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn agent_path() -> SafePath {
+    SafePath::new(AGENT_PATH).expect("a constant path is plain")
+}
+
+/// The public part of one node's overlay.
+#[derive(Debug, Clone)]
+pub struct PublicOverlay {
+    /// None of them ends the archive.
+    members: Vec<Member>,
+    /// What is in them, in the order of paths.
+    pub files: Vec<RenderedFile>,
+    /// Over paths, modes, owners and contents, not over how they are compressed.
+    pub digest: Digest,
+    /// How to make the files with secrets, which are in no member.
+    pub secrets: Vec<SecretFile>,
+}
+
+impl PublicOverlay {
+    /// A complete archive of the public part alone, with placeholders for secrets: to look at, never to boot from, for
+    /// mesh-init refuses it.
+    pub fn to_targz(&self) -> Bytes {
+        let shown = self.files.iter().filter_map(|file| {
+            let Kind::Secret(bytes) = &file.kind else { return None };
+            let content = archive::Content::File(bytes);
+            Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+        });
+        Bytes::from(plain(&self.members, archive::last_member(shown)).concat())
+    }
+}
+
+/// Renders the public part of a node's overlay.
+///
+/// # Errors
+/// Everything that is wrong at once: templates and variables with file and line, unknown overlays, conflicting paths and services.
+pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
+    let plan::Planned { files, secrets, whole } = plan::plan(input)?;
+    let members = pack(&files, input.agent, &whole);
+    Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
+}
+
+/// The members of an archive of these files, the agent's first, then those overlays that are there as a whole.
+fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<Member> {
+    let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
+    let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(Entry::is_plain));
+    let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
+        let content = match &file.kind {
+            Kind::File(bytes) => archive::Content::File(bytes),
+            Kind::Link(target) => archive::Content::Link(target),
+            Kind::Directory => archive::Content::Directory,
+            Kind::Agent | Kind::Secret(_) => return None,
+        };
+        Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+    });
+    let own = archive::quick_member(entries);
+    let agent = with_agent.then(|| agent.member.clone()).into_iter();
+    agent.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect()
+}
+
+/// [`PublicOverlay::digest`] of what [`render_public`] would make, without packing it.
+///
+/// # Errors
+/// As [`render_public`].
+pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
+    Ok(digest(&plan::plan(input)?.files))
+}
+
+/// The plain files of an overlay, packed at the first call.
+fn plain_files(overlay: &Overlay) -> Member {
+    let packed = overlay.packed.get_or_init(|| {
+        let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(|(path, entry)| {
+            let content = match &entry.source {
+                Source::File(bytes) => archive::Content::File(bytes),
+                Source::Link(target) => archive::Content::Link(target),
+                Source::Directory => archive::Content::Directory,
+                Source::Template { .. } | Source::Agent => return None,
+            };
+            Some(archive::Entry { path, mode: entry.mode, owner: entry.owner, content })
+        });
+        archive::member(entries).bytes
+    });
+    Member::of(packed.clone())
+}
+
+fn digest(files: &[RenderedFile]) -> Digest {
+    let fields = files.iter().flat_map(|file| {
+        let (user, group) = file.owner;
+        [file.path.to_string(), format!("{} {:o} {user}:{group}", file.kind, file.mode), file.digest.to_string()]
+    });
+    Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
+}
+
+/// The overlay of one boot as an initrd that holds [`APKOVL_PATH`], in pieces, of which the large ones are shared by all boots.
+/// Not to be cached: it holds the boot's token and the node's secrets. `secrets` are for admitted nodes alone.
+pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
+    archive::initrd(&public.members, &boot_member(boot, secrets))
+}
+
+/// The overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Not to be cached either.
+pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
+    plain(&public.members, boot_member(boot, secrets))
+}
+
+fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
+    members.iter().map(|member| member.bytes.clone()).chain([last]).collect()
+}
+
+/// The member that ends an archive and makes it the overlay of one boot.
+fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
+    let json = serde_json::to_vec(boot).expect("a boot part is plain data");
+    let path = |text| SafePath::new(text).expect("a constant path is plain");
+    let env = boot_env(boot);
+    let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
+    let entry =
+        |path, bytes| archive::Entry { path, mode: BOOT_MODE, owner: (0, 0), content: archive::Content::File(bytes) };
+    // Exposed to the one archive that is sent and not kept.
+    let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
+    archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))
+}
+
+/// A shell reads it, so nothing but plain words may get in.
+fn boot_env(boot: &BootPart) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "-:.".contains(*c);
+    let facts = [
+        ("MESH_NODE", boot.node.to_string()),
+        ("MESH_SESSION", boot.session.to_string()),
+        ("MESH_GENERATION", boot.generation.clone()),
+        ("MESH_ISSUED_AT", boot.issued_at.to_string()),
+        ("MESH_ISSUED_AT_EPOCH", boot.issued_at.seconds().to_string()),
+    ];
+    facts.iter().map(|(name, value)| format!("{name}={}\n", value.chars().filter(plain).collect::<String>())).collect()
+}
+
+/// The generation of a node: everything public that determines its next boot. `overlay` is [`PublicOverlay::digest`],
+/// which holds the node's own values.
+pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, kernel_args: &[String]) -> Generation {
+    let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
+    let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
+    let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
+    Generation(Digest::of_fields(fields.map(str::as_bytes)))
+}
+
+/// The generation of a node that was given its overlay without the secrets in it, because nobody had approved it.
+pub fn without_secrets(whole: Generation) -> Generation {
+    Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
+}
+
+#[cfg(test)]
+mod merge_tests;
+#[cfg(test)]
+mod secret_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! What lies where on a node, and why: layers merged, templates rendered, and the files that follow from both.
+//!
+//! Pure. Packages, services, modules and kernel parameters of all layers are joined, then written as the files that Alpine reads.
+
+use super::{
+    RenderInput,
+    merge::{Merged, Piece, fault, merge},
+    rendered::{Kind, Origin, RenderedFile},
+    secret::SecretFile,
+    values::values,
+};
+use crate::catalog::overlay::{Overlay, Source};
+use bytes::Bytes;
+use meshd_config::{Fault, Faults};
+use meshd_types::{Digest, SafePath};
+use minijinja::Value;
+use std::collections::BTreeMap;
+
+/// What mesh-init fetches by digest and mounts, one a line; not there for a profile without bundles.
+const BUNDLES_FILE: &str = "/etc/meshd/bundles";
+/// mesh-init compares a node with this list before anything else runs.
+const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
+/// Kernel parameters of all layers. It sorts before files that an overlay writes as a whole with a higher number.
+const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
+/// Files that Alpine's initramfs or the packages' own scripts edit before mesh-init looks at them.
+const EDITED_ON_NODE: [&str; 8] = [
+    "/etc/apk/arch",
+    "/etc/apk/world",
+    "/etc/group",
+    "/etc/inittab",
+    "/etc/passwd",
+    "/etc/resolv.conf",
+    "/etc/securetty",
+    "/etc/shadow",
+];
+
+/// The whole overlay but for the per-boot part.
+pub(super) struct Planned<'a> {
+    /// In the order of paths.
+    pub(super) files: Vec<RenderedFile>,
+    /// What is made when the overlay is delivered.
+    pub(super) secrets: Vec<SecretFile>,
+    /// Overlays whose plain files nobody else has changed: they are packed once for all nodes.
+    pub(super) whole: Vec<&'a Overlay>,
+}
+
+/// Plans everything, or says everything that is wrong.
+pub(super) fn plan<'a>(input: &RenderInput<'a>) -> Result<Planned<'a>, Faults> {
+    let mut faults = Vec::new();
+    let merged = merge(input, &mut faults);
+    let values = values(input, &merged, &mut faults);
+    let mut plan = Plan { input, merged: &merged, values, files: Vec::new(), secrets: Vec::new() };
+    for (path, pieces) in &merged.paths {
+        if let Err(found) = plan.path(path, pieces) {
+            faults.extend(found);
+        }
+    }
+    plan.generated();
+    let Plan { mut files, secrets, .. } = plan;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    conflicts(input, &files, &mut faults);
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    let manifest =
+        rendered(input, made(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
+    let at = files.partition_point(|file| file.path < manifest.path);
+    files.insert(at, manifest);
+    Ok(Planned { files, secrets, whole: whole(&merged) })
+}
+
+fn whole<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
+    let mut left = vec![0; merged.layers.len()];
+    for pieces in merged.paths.values() {
+        if let [piece] = pieces.as_slice()
+            && piece.entry.is_plain()
+        {
+            left[piece.layer] += 1;
+        }
+    }
+    let plain = |overlay: &Overlay| overlay.entries.values().filter(|entry| entry.is_plain()).count();
+    let layers = merged.layers.iter().zip(left);
+    layers.filter(|(overlay, left)| *left > 0 && plain(overlay) == *left).map(|(overlay, _)| *overlay).collect()
+}
+
+/// Mode and owner of a file that meshd makes.
+const OWN_FILE: (u32, (u64, u64)) = (0o644, (0, 0));
+
+struct Plan<'a> {
+    input: &'a RenderInput<'a>,
+    merged: &'a Merged<'a>,
+    values: Vec<Value>,
+    files: Vec<RenderedFile>,
+    secrets: Vec<SecretFile>,
+}
+
+impl Plan<'_> {
+    fn layer(&self, piece: &Piece<'_>) -> &Overlay {
+        self.merged.layers[piece.layer]
+    }
+
+    fn path(&mut self, path: &SafePath, pieces: &[Piece<'_>]) -> Result<(), Vec<Fault>> {
+        let Some(first) = pieces.first() else { return Ok(()) };
+        let origins = self.origins(pieces.iter().map(|piece| piece.layer));
+        let secret = self.is_secret(path, pieces, first)?;
+        let kind = match &first.entry.source {
+            Source::File(_) | Source::Template { .. } => match self.text(pieces)? {
+                Some(text) if secret => Kind::Secret(text),
+                Some(text) => Kind::File(text),
+                None => return Ok(()),
+            },
+            Source::Agent => Kind::Agent,
+            Source::Link(target) => Kind::Link(target.clone()),
+            Source::Directory => Kind::Directory,
+        };
+        let how = (first.entry.mode, first.entry.owner);
+        let mut file = rendered(self.input, path.clone(), kind, how, origins);
+        if secret {
+            let recipe = SecretFile::new(path, pieces, &self.merged.layers, &self.values);
+            file.digest = recipe.digest(file.digest, &self.input.overlays.secret_marks);
+            self.secrets.push(recipe);
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// True if any piece has a secret; a fault if others than root could read the whole.
+    fn is_secret(&self, path: &SafePath, pieces: &[Piece<'_>], first: &Piece<'_>) -> Result<bool, Vec<Fault>> {
+        let mut secret = false;
+        for piece in pieces {
+            let overlay = self.layer(piece);
+            let Some(name) = piece.entry.source.secret(&overlay.variables) else { continue };
+            secret = true;
+            if (first.entry.mode, first.entry.owner) != (0o600, (0, 0)) {
+                let by = &self.layer(first).name;
+                let what = format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {by}");
+                return Err(vec![fault(overlay, &piece.entry.place, what, "write it to a file of its own")]);
+            }
+        }
+        Ok(secret)
+    }
+
+    /// All pieces one after the other, each on lines of its own. `None` if they come to nothing and may.
+    fn text(&self, pieces: &[Piece<'_>]) -> Result<Option<Bytes>, Vec<Fault>> {
+        let (mut whole, mut faults): (Option<Bytes>, _) = (None, Vec::new());
+        for piece in pieces {
+            let text = match &piece.entry.source {
+                Source::File(bytes) => bytes.clone(),
+                Source::Template { file, omit_empty, .. } => {
+                    match self.layer(piece).templates.render(file, &self.values[piece.layer]) {
+                        Ok(text) if *omit_empty && text.trim().is_empty() => continue,
+                        Ok(text) => Bytes::from(text),
+                        Err(fault) => {
+                            faults.push(fault);
+                            continue;
+                        }
+                    }
+                }
+                Source::Agent | Source::Link(_) | Source::Directory => continue,
+            };
+            whole = Some(match whole {
+                None => text,
+                Some(before) => joined(&before, &text),
+            });
+        }
+        if faults.is_empty() { Ok(whole) } else { Err(faults) }
+    }
+
+    fn origins(&self, layers: impl IntoIterator<Item = usize>) -> Vec<Origin> {
+        layers.into_iter().map(|layer| Origin::Overlay(self.merged.layers[layer].name.clone())).collect()
+    }
+
+    /// The files that Alpine reads packages, modules, services and kernel parameters from, and the list that mesh-init compares
+    /// packages with.
+    fn generated(&mut self) {
+        let merged = self.merged;
+        let packages = || lines(merged.packages.iter().copied());
+        self.own("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
+        self.own("/etc/meshd/packages", packages(), |overlay| !overlay.packages.is_empty());
+        let modules = lines(merged.modules.iter().copied());
+        self.own("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
+        if !merged.sysctl.is_empty() {
+            let text = merged.sysctl.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>();
+            self.own(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
+        }
+        let bundles = &self.input.image.bundles;
+        if !bundles.is_empty() {
+            let text: String = bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
+            self.own(BUNDLES_FILE, Kind::File(text.into()), |_| false);
+        }
+        for (service, enabled) in &merged.services {
+            let path = made(&format!("/etc/runlevels/{}/{service}", enabled.level));
+            let origins = [Origin::Generated].into_iter().chain(self.origins(enabled.by.iter().copied())).collect();
+            let link = Kind::Link(format!("/etc/init.d/{service}"));
+            self.files.push(rendered(self.input, path, link, (0o777, (0, 0)), origins));
+        }
+    }
+
+    fn own(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
+        let by = (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
+        let origins = [Origin::Generated].into_iter().chain(self.origins(by)).collect();
+        self.files.push(rendered(self.input, made(path), kind, OWN_FILE, origins));
+    }
+}
+
+fn made(path: &str) -> SafePath {
+    SafePath::new(path).expect("made of constants and plain names")
+}
+
+fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Kind {
+    Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
+}
+
+/// What is appended never ends up on the last line of what was there.
+pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
+    let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
+    [before, gap, text].concat().into()
+}
+
+fn rendered(
+    input: &RenderInput<'_>,
+    path: SafePath,
+    kind: Kind,
+    (mode, owner): (u32, (u64, u64)),
+    origins: Vec<Origin>,
+) -> RenderedFile {
+    let (digest, size) = match &kind {
+        Kind::File(bytes) | Kind::Secret(bytes) => (Digest::of(bytes), bytes.len() as u64),
+        Kind::Agent => (input.agent.digest, input.agent.size),
+        Kind::Link(target) => (Digest::of(target.as_bytes()), 0),
+        Kind::Directory => (Digest::of(b""), 0),
+    };
+    RenderedFile { path, kind, mode, owner, origins, digest, size }
+}
+
+/// A path cannot be a file for one overlay and a folder for another: tar would unpack whichever comes first.
+fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<Fault>) {
+    let leaves: BTreeMap<&str, &RenderedFile> =
+        files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
+    for below in files {
+        for leaf in below.path.parents().filter_map(|parent| leaves.get(parent)) {
+            let (path, file_in, folder_in) = (&leaf.path, leaf.origin(), below.origin());
+            let what = format!("{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}");
+            faults.push(Fault::of_file(&input.site.overlays_dir, what, "rename one of them"));
+        }
+    }
+}
+
+/// In the format of sha256sum, which busybox checks. Files with secrets are not in it: it is public.
+fn manifest(files: &[RenderedFile]) -> Bytes {
+    let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
+    let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));
+    Bytes::from(checked.map(|file| format!("{}  {}\n", file.digest, file.path)).collect::<String>())
+}

@@ -1,0 +1,133 @@
+//! A made-up site and node: what golden files are rendered on, so that they are the same in everybody's site.
+
+use super::{
+    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay, RenderInput,
+    RenderedFile, render_public,
+};
+use crate::catalog::overlay::{Layer, Overlay, Overlays, Source};
+use meshd_config::{Faults, Profile, Site};
+use meshd_types::{Digest, NodeId, OverlayName};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
+
+/// What golden files know of a site.
+const SITE: &str = r#"
+[site]
+name = "rack-a"
+[net]
+interface = "br0"
+[dhcp]
+range = "10.77.0.100-10.77.0.200"
+[defaults]
+profile = "compute"
+[profiles.compute]
+image = "alpine-lab"
+"#;
+/// The list of everything in a golden folder.
+pub const LISTING: &str = "FILES";
+
+/// A site with one profile, and everything else that a rendering needs.
+#[derive(Debug)]
+pub struct Sample {
+    /// The site.
+    pub site: Site,
+    /// Its one profile, `compute`.
+    pub profile: Profile,
+    /// All overlays that there are.
+    pub overlays: Overlays,
+    /// The node, in a group `pair` with one other.
+    pub node: NodeContext,
+    /// Some bytes.
+    pub agent: AgentBinary,
+    /// Made-up digests.
+    pub image: ImageFacts,
+}
+
+impl Sample {
+    /// The overlays of these names, in this order, on the made-up node. Each secret that any of them declares is there.
+    pub fn new(mut overlays: Overlays, names: Vec<OverlayName>) -> Self {
+        let site = meshd_config::parse(SITE, Path::new("site.toml")).expect("the made-up site is valid");
+        let profile = site.profiles[&site.default_profile].clone();
+        let variables = overlays.all().flat_map(|overlay| &overlay.variables);
+        let secrets = variables.filter(|(_, variable)| variable.secret).map(|(name, _)| name.clone());
+        overlays.secret_marks = secrets.map(|name| (name, Digest::of(b"a secret"))).collect();
+        let [id, other] = ["0123abcd", "1123abcd"].map(|id| id.parse().expect("a node ID"));
+        Sample {
+            profile: Profile { overlays: names, ..profile },
+            node: NodeContext { groups: vec![pair(id, other)], ..NodeContext::new(id, None) },
+            agent: AgentBinary::new(b"an agent"),
+            image: ImageFacts {
+                name: "alpine-lab".parse().expect("a plain name"),
+                manifest: Digest::of(b"manifest"),
+                modloop: Digest::of(b"modloop"),
+                bundles: Vec::new(),
+            },
+            site,
+            overlays,
+        }
+    }
+
+    /// Renders the overlays.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn render(&self) -> Result<PublicOverlay, Faults> {
+        render_public(&RenderInput {
+            site: &self.site,
+            profile: &self.profile,
+            overlays: &self.overlays,
+            node: &self.node,
+            central: Ipv4Addr::new(10, 77, 0, 1),
+            agent: &self.agent,
+            image: &self.image,
+        })
+    }
+}
+
+fn pair(id: NodeId, other: NodeId) -> GroupContext {
+    let member = |id: NodeId, last| MemberContext {
+        id,
+        hostname: NodeContext::new(id, None).hostname(),
+        address: Some(Ipv4Addr::new(10, 77, 0, last)),
+    };
+    let members = vec![member(id, 101), member(other, 102)];
+    GroupContext { name: "pair".parse().expect("a plain name"), overlays: Vec::new(), members: members.into() }
+}
+
+/// What lies in `golden/` of an overlay: text by path below that folder. `FILES` lists everything; beside it lies the text of
+/// each template and of what meshd makes of services and packages. A plain file stands in `rootfs/` already.
+///
+/// # Errors
+/// Everything that keeps the overlay, or one of those before it, from rendering.
+pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String, String>, Faults> {
+    let Layer::Named(name) = &overlay.name else { return Ok(BTreeMap::new()) };
+    let names = overlay.golden.after.iter().chain([name]).cloned().collect();
+    let mut sample = Sample::new(overlays.clone(), names);
+    sample.node.vars = overlay.golden.vars.clone();
+    let public = sample.render()?;
+    let this = Origin::Overlay(overlay.name.clone());
+    // What meshd makes stands here if this overlay has a part in it, or nobody has.
+    let of_this = |file: &&RenderedFile| file.origins.contains(&this) || file.origins.as_slice() == [Origin::Generated];
+    let files: Vec<&RenderedFile> = public.files.iter().filter(of_this).collect();
+    let mut golden = BTreeMap::from([(LISTING.to_owned(), files.iter().map(|file| line(file)).collect())]);
+    for file in files {
+        let entry = overlay.entries.get(&file.path);
+        let plain = entry.is_some_and(|entry| !entry.append && matches!(entry.source, Source::File(_)));
+        // Digests of files would only hide what has changed.
+        let digests = file.path.relative().ends_with("manifest.sha256");
+        if let (Kind::File(bytes) | Kind::Secret(bytes), false, false) = (&file.kind, plain, digests) {
+            golden.insert(file.path.relative().to_owned(), String::from_utf8_lossy(bytes).into_owned());
+        }
+    }
+    Ok(golden)
+}
+
+fn line(file: &RenderedFile) -> String {
+    let target = if let Kind::Link(target) = &file.kind { format!(" -> {target}") } else { String::new() };
+    let note = match &file.kind {
+        _ if file.origins.first() == Some(&Origin::Generated) => "  (made by meshd)",
+        Kind::Secret(_) => "  (secret)",
+        _ if file.origins.len() > 1 => "  (appended)",
+        _ => "",
+    };
+    format!("{:9} {:04o} {}:{} {}{target}{note}\n", file.kind, file.mode, file.owner.0, file.owner.1, file.path)
+}

@@ -1,0 +1,94 @@
+//! Files with secrets in them: of each, what can be kept and shown, and how the real one is made for one boot.
+
+use super::{merge::Piece, plan::joined, values::with_secrets};
+use crate::catalog::{
+    Secrets,
+    overlay::{Overlay, Source, Templates},
+};
+use bytes::Bytes;
+use meshd_config::Fault;
+use meshd_types::{Digest, SafePath, Secret, VarName};
+use minijinja::Value;
+use std::collections::BTreeMap;
+
+/// How to make a file with secrets. Holds none.
+#[derive(Debug, Clone)]
+pub struct SecretFile {
+    path: SafePath,
+    pieces: Vec<Part>,
+    /// The secrets in it.
+    uses: Vec<VarName>,
+}
+
+#[derive(Debug, Clone)]
+enum Part {
+    Text(Bytes),
+    Template { templates: Templates, file: String, values: Value },
+}
+
+/// The place of a fault. What a template says of a value may hold the value, and faults go to the log.
+fn without_value(fault: Fault) -> Fault {
+    let message = "cannot be rendered with the value that one of its secrets has".to_owned();
+    let hint = "what it says is not told, for it may tell the secret; try it with a value of your own".to_owned();
+    Fault { message, hint, ..fault }
+}
+
+/// A file with secrets as one node gets it, once.
+#[derive(Debug)]
+pub struct Delivered {
+    /// Where on the node.
+    pub path: SafePath,
+    /// What is in it.
+    pub content: Secret<Bytes>,
+}
+
+impl SecretFile {
+    pub(super) fn new(path: &SafePath, pieces: &[Piece<'_>], layers: &[&Overlay], values: &[Value]) -> Self {
+        let mut uses = Vec::new();
+        let mut part = |piece: &Piece<'_>| {
+            let overlay = layers[piece.layer];
+            match &piece.entry.source {
+                Source::File(bytes) => Some(Part::Text(bytes.clone())),
+                Source::Template { file, uses: names, .. } => {
+                    let secret = |name: &&VarName| overlay.variables.get(*name).is_some_and(|variable| variable.secret);
+                    uses.extend(names.vars.iter().filter(secret).cloned());
+                    let (templates, values) = (overlay.templates.clone(), values[piece.layer].clone());
+                    Some(Part::Template { templates, file: file.clone(), values })
+                }
+                Source::Agent | Source::Link(_) | Source::Directory => None,
+            }
+        };
+        let pieces = pieces.iter().filter_map(&mut part).collect();
+        SecretFile { path: path.clone(), pieces, uses }
+    }
+
+    /// Where on the node.
+    pub(super) fn path(&self) -> &SafePath {
+        &self.path
+    }
+
+    /// Over what may be shown of it, and the marks of its secrets.
+    pub(super) fn digest(&self, shown: Digest, marks: &BTreeMap<VarName, Digest>) -> Digest {
+        let marks = self.uses.iter().filter_map(|name| marks.get(name));
+        Digest::of_fields([shown.0.as_slice()].into_iter().chain(marks.map(|mark| mark.0.as_slice())))
+    }
+
+    /// The file itself.
+    ///
+    /// # Errors
+    /// A template that only fails with the real value in it: a fault with file and line, which does not say what the template said.
+    pub fn make(&self, secrets: &Secrets) -> Result<Delivered, Fault> {
+        let mut whole = Bytes::new();
+        for piece in &self.pieces {
+            let text = match piece {
+                Part::Text(bytes) => bytes.clone(),
+                Part::Template { templates, file, values } => {
+                    let used = secrets.iter().filter(|(name, _)| self.uses.contains(name));
+                    Bytes::from(templates.render(file, &with_secrets(values, used)).map_err(without_value)?)
+                }
+            };
+            whole = joined(&whole, &text);
+        }
+        Ok(Delivered { path: self.path.clone(), content: Secret::new(whole) })
+    }
+}

@@ -1,0 +1,216 @@
+//! What an overlay promises: the same bytes, one secret part, and faults that say where.
+
+use super::{sample::Sample, *};
+use crate::catalog::read_overlays;
+use meshd_types::{BootSessionId, Secret, Timestamp};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+pub(super) const TOKEN: &str = "token-that-nobody-may-see";
+
+/// The overlays of the repository in this order, on a made-up node.
+pub(super) fn shipped(names: &[&str]) -> Sample {
+    from(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays"), names)
+}
+
+pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Sample {
+    let overlays = read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}"));
+    Sample::new(overlays, names.iter().map(|name| name.parse().expect("a plain name")).collect())
+}
+
+/// What lies at a path.
+pub(super) fn file<'p>(public: &'p PublicOverlay, path: &str) -> &'p RenderedFile {
+    let found = public.files.iter().find(|file| file.path.to_string() == path);
+    found.unwrap_or_else(|| {
+        panic!("no {path} among {:?}", public.files.iter().map(|file| &file.path).collect::<Vec<_>>())
+    })
+}
+
+/// The text that lies at a path.
+pub(super) fn text(public: &PublicOverlay, path: &str) -> String {
+    match &file(public, path).kind {
+        Kind::File(bytes) | Kind::Secret(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+pub(super) fn boot_part() -> BootPart {
+    BootPart {
+        version: meshd_proto::VERSION,
+        node: "0123abcd".parse().expect("an ID"),
+        session: BootSessionId([7; 12]),
+        generation: Digest::of(b"generation").to_string(),
+        issued_at: Timestamp::from_millis(1_800_000_000_000),
+        roots_pem: None,
+        token: Some(Secret::new(TOKEN.to_owned())),
+    }
+}
+
+/// A folder of overlays made of (path, content) pairs.
+pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    for (path, content) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("has one")).expect("made");
+        fs::write(path, content).expect("written");
+    }
+    root
+}
+
+fn run(command: &mut Command, input: &[u8]) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the tool is installed");
+    child.stdin.take().expect("piped").write_all(input).expect("read by the tool");
+    let output = child.wait_with_output().expect("ends");
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out).expect("gzip");
+    out
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
+    let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
+    assert_eq!(one.to_targz(), other.to_targz());
+    let twice = shipped(&["base", "agent", "motd"]);
+    let (first, second) = (twice.render().expect("renders"), twice.render().expect("renders"));
+    assert_eq!(first.to_targz(), second.to_targz(), "packed anew, and from what was packed before");
+    assert_eq!(first.to_targz(), one.to_targz());
+    assert_eq!(one.digest, other.digest);
+    assert_eq!(deliver(&one, &boot_part(), &[]), deliver(&other, &boot_part(), &[]));
+    assert_eq!(one.to_targz()[4..10], [0, 0, 0, 0, 0, 255], "no time and no system in the gzip header");
+}
+
+#[test]
+fn a_real_tar_reads_all_members_of_a_delivered_overlay() {
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part(), &[]).concat());
+    let line = |path: &str| {
+        let found = listing.lines().find(|line| line.split(' ').any(|word| word == path));
+        found.unwrap_or_else(|| panic!("{path} is not in\n{listing}")).to_owned()
+    };
+    assert!(line("usr/bin/mesh-agent").starts_with("-rwxr-xr-x 0/0"), "{listing}");
+    assert!(line("sbin/mesh-init").starts_with("-rwxr-xr-x 0/0"), "{listing}");
+    assert!(line("root/.ssh/").starts_with("drwx------ 0/0"), "{listing}");
+    assert!(line("etc/runlevels/default/mesh-agent").ends_with("-> /etc/init.d/mesh-agent"), "{listing}");
+    for secret in ["etc/meshd/boot.json", "etc/meshd/boot.env"] {
+        assert!(line(secret).starts_with("-rw------- 0/0"), "{listing}");
+    }
+    assert!(!listing.contains("authorized_keys"), "no keys, no file: {listing}");
+}
+
+#[test]
+fn the_initrd_holds_the_overlay_whole_and_is_padded() {
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let initrd = deliver(&public, &boot_part(), &[]).concat();
+    assert_eq!(initrd.len() % 4, 0);
+    let mut cpio = Vec::new();
+    flate2::read::GzDecoder::new(&initrd[..]).read_to_end(&mut cpio).expect("one gzip stream, then padding");
+    let root = tempfile::tempdir().expect("a temporary folder");
+    run(Command::new("cpio").args(["-i", "--quiet"]).current_dir(root.path()), &cpio);
+    let unpacked = fs::read(root.path().join("apkovl.tar.gz")).expect("the file that apkovl= names");
+    assert_eq!(unpacked, deliver_targz(&public, &boot_part(), &[]).concat());
+}
+
+#[test]
+fn the_token_is_only_in_the_boot_file_of_the_last_member() {
+    let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
+    let holds = |bytes: &[u8]| String::from_utf8_lossy(&gunzip(bytes)).contains(TOKEN);
+    assert!(!holds(&public.to_targz()));
+    assert!(holds(&deliver_targz(&public, &boot_part(), &[]).concat()));
+    assert!(!boot_env(&boot_part()).contains(TOKEN));
+    assert!(!format!("{:?}", boot_part()).contains(TOKEN));
+    let unapproved = BootPart { token: None, ..boot_part() };
+    assert!(!String::from_utf8_lossy(&gunzip(&boot_member(&unapproved, &[]))).contains("token"));
+}
+
+#[test]
+fn a_shell_reads_the_boot_part_without_doing_what_it_says() {
+    let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
+    let env = boot_env(&hostile);
+    assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
+    let said =
+        run(Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]), env.as_bytes());
+    assert_eq!(said, "0123abcd 1800000000\n");
+}
+
+#[test]
+fn mesh_init_finds_every_public_file_in_its_manifest() {
+    let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
+    let root = tempfile::tempdir().expect("a temporary folder");
+    run(Command::new("tar").args(["-xzf", "-", "-C"]).arg(root.path()), &public.to_targz());
+    let manifest = fs::read_to_string(root.path().join("etc/meshd/manifest.sha256")).expect("is there");
+    for line in manifest.lines() {
+        let (digest, path) = line.split_once("  /").expect("the format of sha256sum");
+        assert_eq!(digest, Digest::of(&fs::read(root.path().join(path)).expect("is there")).to_string(), "{path}");
+    }
+    for path in ["/sbin/mesh-init", "/usr/bin/mesh-agent", "/etc/meshd/packages"] {
+        assert!(manifest.contains(&format!("  {path}\n")), "{path}");
+    }
+    for path in ["/etc/inittab", "/etc/apk/world", "/etc/meshd/boot.json"] {
+        assert!(!manifest.contains(path), "{path} is edited on the node");
+    }
+}
+
+#[test]
+fn the_agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
+    let mut given = shipped(&["base", "agent"]);
+    given.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
+    let public = given.render().expect("renders");
+    let Kind::File(config) = &file(&public, meshd_proto::AGENT_CONFIG_FILE).kind else { panic!("a file") };
+    let config: meshd_proto::AgentConfig = serde_json::from_slice(config).expect("the wire's own type");
+    assert_eq!((config.heartbeat_s, config.port), (30, 8443));
+    assert!(config.services.contains(&"mesh-agent".to_owned()));
+    let keys = file(&public, "/root/.ssh/authorized_keys");
+    assert_eq!(keys.kind, Kind::File("ssh-ed25519 AAAA admin\nssh-ed25519 BBBB other\n".into()));
+    assert_eq!(keys.mode, 0o600);
+}
+
+#[test]
+fn a_generation_changes_with_anything_public_and_with_nothing_else() {
+    let given = shipped(&["base", "agent"]);
+    let overlay = given.render().expect("renders").digest;
+    let of = |given: &Sample, overlay, args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        generation(&given.image, overlay, &given.profile.name, &args)
+    };
+    let first = of(&given, overlay, &["quiet"]);
+    assert_eq!(first, of(&given, overlay, &["quiet"]));
+    assert_ne!(first, of(&given, overlay, &[]));
+    let renamed = Sample { node: NodeContext { name: Some("gpu-1".into()), ..given.node.clone() }, ..given };
+    assert_ne!(first, of(&renamed, renamed.render().expect("renders").digest, &["quiet"]));
+}
+
+#[test]
+fn what_is_looked_at_is_what_was_rendered() {
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    let read = read_targz(&public.to_targz()).expect("an archive");
+    let seen = |file: &RenderedFile| (file.path.clone(), file.mode, file.owner, file.digest);
+    assert_eq!(read.iter().map(seen).collect::<Vec<_>>(), public.files.iter().map(seen).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_bundles_layer_is_in_the_overlay_and_in_the_generation() {
+    let layer = |content: &[u8]| vec![("mpi".parse().expect("plain"), Digest::of(content))];
+    let with = |bundles| {
+        let mut given = shipped(&["base", "agent"]);
+        given.image.bundles = bundles;
+        given.render().expect("renders")
+    };
+    let list = |public: &PublicOverlay| {
+        let file = public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
+        Some(file.kind.clone())
+    };
+    let (none, old, new) = (with(Vec::new()), with(layer(b"old")), with(layer(b"new")));
+    assert_eq!(list(&none), None);
+    assert_eq!(list(&old), Some(Kind::File(format!("mpi {}\n", Digest::of(b"old")).into())));
+    assert!(none.digest != old.digest && old.digest != new.digest);
+}

@@ -1,0 +1,139 @@
+//! Why a machine is not booted now: a code for machines, a sentence for people, and when to ask again.
+
+use meshd_types::{Arch, ImageName};
+
+/// A reason. Each one is answered as a script, recorded as an event, and ends by itself once its cause is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No DHCP exchange of this network card opened a boot session, or it is too long ago, or came from another address.
+    NoSession,
+    /// Neither UUID, serial nor MAC address identifies the machine.
+    Unidentified,
+    /// Another machine has this ID.
+    Collision {
+        /// Both machines, for people.
+        detail: String,
+    },
+    /// An operator rejected the node.
+    Rejected,
+    /// An operator holds the node.
+    Quarantined {
+        /// Why it is held; may be empty.
+        detail: String,
+    },
+    /// The image of its profile cannot be served.
+    ImageMissing {
+        /// Which.
+        image: ImageName,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The image is for another processor.
+    ArchMismatch {
+        /// Which image.
+        image: ImageName,
+        /// What it is built for.
+        built_for: Arch,
+        /// What the machine is.
+        machine: Arch,
+    },
+    /// The profile gives nothing that can be booted.
+    RenderFailed {
+        /// Why.
+        detail: String,
+    },
+    /// As many boots are loaded as the network can bear; this machine stands in line.
+    Busy {
+        /// When to ask again.
+        seconds: u32,
+        /// Its place in line; 1 is next.
+        place: usize,
+    },
+    /// A fault of the central node.
+    Internal {
+        /// What, without secrets.
+        detail: String,
+    },
+    /// The request is none that iPXE makes.
+    BadRequest {
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+/// The longest time that a refused machine is told to wait, in seconds: whoever repaired the cause stands beside it.
+const MAX_WAIT_SECONDS: u32 = 300;
+
+impl Refusal {
+    /// One word for events and metrics; the condition's word where there is one.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::NoSession => "no_session",
+            Refusal::Unidentified => "unidentified",
+            Refusal::Collision { .. } => "id_collision",
+            Refusal::Rejected => "rejected",
+            Refusal::Quarantined { .. } => "quarantined",
+            Refusal::ImageMissing { .. } => "image_missing",
+            Refusal::ArchMismatch { .. } => "arch_mismatch",
+            Refusal::RenderFailed { .. } => "render_failed",
+            Refusal::Busy { .. } => "busy",
+            Refusal::Internal { .. } => "internal",
+            Refusal::BadRequest { .. } => "bad_request",
+        }
+    }
+
+    /// What is wrong and what to do about it.
+    pub fn message(&self) -> String {
+        match self {
+            Refusal::NoSession => {
+                "no boot session: this network card asked for no address here in the last 5 minutes, or asks from \
+                 another address than it was given. DHCP is done again now"
+                    .to_owned()
+            }
+            Refusal::Unidentified => {
+                "nothing identifies this machine. Set a system UUID or serial number in its firmware".to_owned()
+            }
+            Refusal::Collision { detail } => {
+                format!(
+                    "another machine has this node ID ({detail}). Give one of them a UUID of its own, or remove the old node. \
+                     If this is that node with a new card: meshd node accept-nic"
+                )
+            }
+            Refusal::Rejected => "an operator rejected this machine. To let it in: meshd node approve".to_owned(),
+            Refusal::Quarantined { detail } if detail.is_empty() => {
+                "this machine is held. To let it boot: meshd node release".to_owned()
+            }
+            Refusal::Quarantined { detail } => {
+                format!("this machine is held: {detail}. To let it boot: meshd node release")
+            }
+            Refusal::ImageMissing { image, detail } => {
+                format!("image {image} cannot be served: {detail}. To build it: meshd image build {image}")
+            }
+            Refusal::ArchMismatch { image, built_for, machine } => format!(
+                "this machine is {machine} and image {image} is for {built_for}. Assign a profile with an image for {machine}"
+            ),
+            Refusal::RenderFailed { detail } => format!("the boot of this node cannot be made: {detail}"),
+            Refusal::Busy { place, .. } => {
+                format!("as many machines boot as this network can bear. This one has place {place} in line")
+            }
+            Refusal::Internal { detail } => {
+                format!("the central node failed: {detail}. Its log has this correlation ID")
+            }
+            Refusal::BadRequest { detail } => format!("the boot request makes no sense: {detail}"),
+        }
+    }
+
+    /// Seconds until the machine asks again, 1 to 300.
+    pub fn wait_seconds(&self) -> u32 {
+        match self {
+            Refusal::NoSession => 2,
+            Refusal::Internal { .. } => 10,
+            Refusal::ImageMissing { .. } | Refusal::RenderFailed { .. } | Refusal::BadRequest { .. } => 20,
+            Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
+            Refusal::Rejected => 60,
+            // Who releases it stands beside it.
+            Refusal::Quarantined { .. } => 20,
+            Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What iPXE tells of its machine: the query of `GET /boot/script`.
+//!
+//! Texts that vendors make up come as hexadecimal. Seen with the iPXE of 2019 that Debian ships and QEMU carries: it decodes
+//! what `:uristring` encoded before it sends a URL, so a serial number with `&`, `"` or a blank comes out as another request, or
+//! as one that no HTTP server takes. `:hexhyp` (`41-42`) survives. For people and other loaders the plain keys work as well.
+
+use meshd_types::{Arch, Hardware, MacAddr, SystemUuid};
+
+/// The longest query, in bytes.
+const MAX_QUERY: usize = 4096;
+/// The longest value, in bytes after decoding. SMBIOS sets no bound; real ones stay below 100.
+const MAX_VALUE: usize = 512;
+
+/// A machine that asks what to boot. Everything in it is what the machine claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptRequest {
+    /// The NIC that boots.
+    pub mac: MacAddr,
+    /// SMBIOS system UUID.
+    pub uuid: Option<SystemUuid>,
+    /// SMBIOS system serial number; empty if there is none, as the two below.
+    pub serial: String,
+    /// SMBIOS manufacturer.
+    pub manufacturer: String,
+    /// SMBIOS product name.
+    pub product: String,
+    /// SMBIOS board serial number. No ID is derived from it; it tells a machine with another network card from another machine.
+    pub board_serial: String,
+    /// What iPXE was built for; `None` if it does not say.
+    pub arch: Option<Arch>,
+}
+
+/// Why a query is no request for a script.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// Larger than [`MAX_QUERY`].
+    #[error("the query has {0} bytes, more than {MAX_QUERY}")]
+    TooLong(usize),
+    /// Larger than [`MAX_VALUE`].
+    #[error("`{0}` has more than {MAX_VALUE} bytes")]
+    ValueTooLong(&'static str),
+    /// A key without which there is no answer.
+    #[error("`mac` is missing; is this request made by the script at /boot.ipxe?")]
+    NoMac,
+    /// A value that cannot be read.
+    #[error("`{key}` is `{value}`, which is not {what}")]
+    Malformed {
+        /// Its key.
+        key: &'static str,
+        /// What came, shortened.
+        value: String,
+        /// What should have come.
+        what: &'static str,
+    },
+}
+
+impl ScriptRequest {
+    /// Reads the part of the URL after `?`. Total: any text gives a request or an error, and unknown keys are ignored.
+    pub fn parse(query: &str) -> Result<Self, QueryError> {
+        if query.len() > MAX_QUERY {
+            return Err(QueryError::TooLong(query.len()));
+        }
+        let raw = |key: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(name, value)| (name == key).then_some(value)).unwrap_or_default()
+        };
+        let value = |key| bounded(key, percent_decode(raw(key).as_bytes()));
+        let vendor_text = |key, hex_key: &'static str| match raw(hex_key) {
+            "" => value(key),
+            hex => bounded(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
+        };
+        let mac = Some(value("mac")?).filter(|text| !text.is_empty()).ok_or(QueryError::NoMac)?;
+        Ok(ScriptRequest {
+            mac: mac
+                .parse()
+                .ok()
+                .filter(owned)
+                .ok_or_else(|| malformed("mac", &mac, "the MAC address of a machine"))?,
+            uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
+            arch: optional("arch", &value("arch")?, "an architecture that is booted here", Arch::from_ipxe)?,
+            manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
+            product: vendor_text("product", "product_hex")?,
+            serial: vendor_text("serial", "serial_hex")?,
+            board_serial: vendor_text("board_serial", "board_serial_hex")?,
+        })
+    }
+
+    /// What the node ID is derived from.
+    pub fn hardware(&self) -> Hardware {
+        Hardware {
+            uuid: self.uuid,
+            manufacturer: self.manufacturer.clone(),
+            product: self.product.clone(),
+            serial: self.serial.clone(),
+            macs: vec![self.mac],
+        }
+    }
+}
+
+fn owned(mac: &MacAddr) -> bool {
+    mac.0 != [0; 6] && !mac.is_multicast()
+}
+
+fn malformed(key: &'static str, value: &str, what: &'static str) -> QueryError {
+    QueryError::Malformed { key, value: value.chars().take(60).collect(), what }
+}
+
+fn optional<T>(
+    key: &'static str,
+    text: &str,
+    what: &'static str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, QueryError> {
+    match text {
+        "" => Ok(None),
+        text => read(text).map(Some).ok_or_else(|| malformed(key, text, what)),
+    }
+}
+
+/// As text that can be shown: without control characters, and not too long.
+fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
+    let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
+    // Measured last: what stands for a byte that is no UTF-8 takes three.
+    if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
+}
+
+/// Reads iPXE's `hexhyp` (`41-42`) and `hexraw` (`4142`).
+fn dehex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u32> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok());
+    if digits.len().is_multiple_of(2) { bytes.collect() } else { None }
+}
+
+/// RFC 3986, 2.1. A `%` without two digits stands for itself and `+` is a plus: this is no HTML form.
+fn percent_decode(raw: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let coded = (byte == b'%').then(|| tail.get(..2)).flatten();
+        let coded = coded.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(meshd_types::unhex::<1>);
+        match coded {
+            Some([decoded]) => {
+                bytes.push(decoded);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_value_of_ipxe_is_read() {
+        // As the iPXE of QEMU 7.2 sent it; the colons come encoded.
+        let request = ScriptRequest::parse(
+            "mac=52%3A54%3A00%3A12%3A34%3A56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
+             &manufacturer_hex=46-6f-6f-20-26-20-53-6f-6e-73&product_hex=582b31&serial_hex=&board_serial_hex=42-2d-31",
+        )
+        .expect("iPXE sends this");
+        assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
+        assert_eq!(request.uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".into()));
+        assert_eq!(request.arch, Some(Arch::X86_64));
+        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1", ""]);
+        assert_eq!(request.board_serial, "B-1");
+        assert_eq!(request.hardware().macs, [request.mac]);
+    }
+
+    #[test]
+    fn plain_texts_are_read_too() {
+        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&product=X%2b1+2&serial=50%&manufacturer=%C3%A4");
+        let request = request.expect("a MAC is there");
+        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["ä", "X+1+2", "50%"]);
+    }
+
+    #[test]
+    fn a_machine_without_smbios_may_ask() {
+        let request = ScriptRequest::parse("mac=52-54-00-12-34-56&uuid=&arch=&manufacturer=&product=&serial=");
+        assert!(request.is_ok_and(|request| request.uuid.is_none() && request.arch.is_none()));
+    }
+
+    #[test]
+    fn a_vendors_text_cannot_replace_the_mac_before_it() {
+        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&serial=a&mac=52:54:00:00:00:01").expect("a MAC");
+        assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said() {
+        for (query, sentence) in [
+            ("", "`mac` is missing"),
+            ("mac=ff:ff:ff:ff:ff:ff", "not the MAC address of a machine"),
+            ("mac=00:00:00:00:00:00", "not the MAC address of a machine"),
+            ("mac=junk", "`mac` is `junk`"),
+            ("mac=52:54:00:12:34:56&uuid=1", "not a UUID"),
+            ("mac=52:54:00:12:34:56&arch=vax", "`arch` is `vax`"),
+            ("mac=52:54:00:12:34:56&serial_hex=414", "not hexadecimal"),
+            (&format!("mac=52:54:00:12:34:56&serial={}", "x".repeat(600)), "`serial` has more than"),
+            (&format!("mac=52:54:00:12:34:56&serial_hex={}", "ee".repeat(200)), "`serial` has more than"),
+            (&"x".repeat(5000), "the query has 5000 bytes"),
+        ] {
+            let error = ScriptRequest::parse(query).expect_err(query).to_string();
+            assert!(error.contains(sentence), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn junk_gives_a_request_or_an_error(junk in "\\PC{0,200}", tail in "[%&=a-f0-9:\u{0}-\u{1f}]{0,80}") {
+            let _ = ScriptRequest::parse(&junk);
+            if let Ok(request) = ScriptRequest::parse(&format!("mac=52:54:00:12:34:56&serial={tail}")) {
+                prop_assert!(!request.serial.chars().any(char::is_control));
+            }
+        }
+
+        #[test]
+        fn what_is_encoded_comes_back(text in "[ -~äß]{0,60}") {
+            let coded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            prop_assert_eq!(percent_decode(coded.as_bytes()), text.as_bytes());
+            let hyphens: Vec<String> = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+            prop_assert_eq!(dehex(&hyphens.join("-")), Some(text.into_bytes()));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A plan or a refusal as the text that iPXE runs. The forms that are used here work in every iPXE since 2013.
+//!
+//! No script ends: whatever fails, the machine waits, does DHCP again (which refreshes its boot session), and comes back to the
+//! entry script. It never goes through its firmware's self test for that. `ifconf --configurator dhcp` and not `dhcp`, which also
+//! waits 16 seconds for an IPv6 router (seen with the iPXE of 2019).
+
+use super::{BootPlan, Endpoint, OverlayUrl, Refusal, quote};
+use meshd_types::NodeId;
+use std::fmt::Write as _;
+
+/// Seconds between two attempts when the network or the central node does not answer.
+const RETRY_SECONDS: u32 = 5;
+
+/// SMBIOS structure 2, the string that byte 7 names. iPXE calls it `board-serial` since 2018; this form works in every version.
+const BOARD_SERIAL: &str = "smbios/2.7.0";
+
+/// The script that boots a node. It holds the overlay's capability in one line: never log it, never cache it.
+pub fn boot_script(plan: &BootPlan) -> String {
+    let BootPlan { node, profile, session, fetches, .. } = plan;
+    let mut initrds = vec![("initramfs", fetches.initramfs.as_str()), ("packages", fetches.packages.as_str())];
+    let apkovl = match &plan.overlay {
+        // Exposed into the one script that is for this node.
+        OverlayUrl::Initrd(url) => {
+            initrds.push(("overlay", url.expose()));
+            "/apkovl.tar.gz"
+        }
+        OverlayUrl::Argument(url) => url.expose(),
+    };
+    let names: Vec<String> = initrds.iter().map(|(name, _)| format!("initrd={name}")).collect();
+    let args = [names.join(" "), format!("apkovl={apkovl}"), plan.args.join(" ")].join(" ");
+    let mut out = format!(
+        "#!ipxe\n# node {node}\n# profile {profile}\n# session {session}\n\
+         echo meshd: node {node} boots profile {profile} in session {session}\n\
+         # Images of an attempt before this one would be loaded beside the new ones.\n\
+         imgfree\n\
+         set step kernel\nkernel --name kernel {} {args} || goto failed\n",
+        fetches.kernel
+    );
+    for (name, url) in initrds {
+        let _ = writeln!(out, "set step {name}\ninitrd --name {name} {url} || goto failed");
+    }
+    out.push_str("set step boot\nboot || goto failed\n");
+    out.push_str(":failed\necho meshd: ${step} failed, asking again in 5 seconds\nimgfree\n");
+    out.push_str(&ask_again(&plan.entry, RETRY_SECONDS));
+    out
+}
+
+/// The script that says why a machine is not booted, and asks again. `correlation` finds the same event in the log.
+pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
+    let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
+    let (code, seconds) = (refusal.code(), refusal.wait_seconds());
+    let message = quote::ipxe_text(&refusal.message());
+    let correlation = quote::ipxe_text(correlation);
+    format!(
+        "#!ipxe\n# refusal {code}\n# node {node}\n# correlation {correlation}\n\
+         echo\necho meshd: not booted ({code})\necho {message}\necho node {node}, correlation {correlation}\n\
+         echo asking again in {seconds} seconds\n{}",
+        ask_again(&endpoint.entry(), seconds)
+    )
+}
+
+/// The script that DHCP names to iPXE: the same for every machine of a segment. iPXE fills in what it knows of its machine.
+pub fn entry_script(endpoint: Endpoint) -> String {
+    // Vendors' texts in hexadecimal: see `ScriptRequest`.
+    format!(
+        "#!ipxe\n:ask\n\
+         chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\
+         &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}}\
+         &board_serial_hex=${{{BOARD_SERIAL}:hexhyp}} || goto failed\n\
+         :failed\necho meshd: no boot script from {}, asking again in {RETRY_SECONDS} seconds\n\
+         sleep {RETRY_SECONDS}\nifconf --configurator dhcp netX || goto failed\ngoto ask\n",
+        endpoint.http(),
+        endpoint.http()
+    )
+}
+
+/// The end of every other script.
+fn ask_again(entry: &str, seconds: u32) -> String {
+    format!(
+        ":again\nsleep {seconds}\nifconf --configurator dhcp netX || goto again\nchain --replace --autofree {entry} || goto again\n"
+    )
+}

@@ -1,0 +1,309 @@
+//! The scripts as golden files, and the promise that no value from outside becomes a command.
+
+use super::*;
+use crate::fleet::{Node, Once, Phase, Sighting};
+use meshd_config::{
+    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Link, Process, Profile, Segment,
+    Site, Transport, VfioSelector,
+};
+use meshd_types::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
+use proptest::prelude::*;
+use std::{path::PathBuf, time::Duration};
+
+const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
+
+fn profile(name: &str) -> Profile {
+    Profile::new(name.parse().expect("a name"), "alpine-lab".parse().expect("a name"))
+}
+
+fn site() -> Site {
+    let mut compute = profile("compute");
+    compute.kernel_args =
+        ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2", "quiet"].map(str::to_owned).into();
+    let mut vfio = profile("vfio-host");
+    vfio.vfio = vec![VfioSelector::Class(0x0300)];
+    vfio.kernel_args = vec!["panic=60".to_owned()];
+    let profiles = [profile("discovery"), compute, vfio];
+    Site {
+        name: "rack-a".into(),
+        file: "site.toml".into(),
+        state_dir: "/var/lib/meshd".into(),
+        blobs_dir: "/var/lib/meshd/blobs".into(),
+        images_dir: "images".into(),
+        overlays_dir: "overlays".into(),
+        ssh_keys: Vec::new(),
+        segments: vec![Segment {
+            link: Link::Interface("br0".into()),
+            address: None,
+            mode: DhcpMode::Off,
+            pool: None,
+            relay_macs: Vec::new(),
+        }],
+        reservations: Vec::new(),
+        vms: Default::default(),
+        http: Http { port: 8080 },
+        agent: AgentPlane {
+            port: 8443,
+            heartbeat: Duration::from_secs(30),
+            offline_after: Duration::from_secs(60),
+            root_tasks: true,
+            binary: None,
+        },
+        admin: Admin { socket: "/run/meshd/admin.sock".into(), https: None },
+        process: Process::default(),
+        metrics: None,
+        enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900), rules: Vec::new() },
+        identity: Identity::default(),
+        boot: Boot {
+            kernel_transport: Transport::Http,
+            delivery: Delivery::Initrd,
+            loaders_dir: "/usr/lib/ipxe".into(),
+            consoles: vec!["tty0".into(), "ttyS0,115200".into()],
+            max_loading: 256,
+        },
+        groups: Vec::new(),
+        default_profile: "discovery".parse().expect("a name"),
+        profiles: profiles.into_iter().map(|profile| (profile.name.clone(), profile)).collect(),
+        secrets: Default::default(),
+    }
+}
+
+fn request() -> ScriptRequest {
+    ScriptRequest::parse("mac=52:54:00:12:34:56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=x86_64&serial=S1")
+        .expect("iPXE sends this")
+}
+
+fn node(profile: Option<&str>) -> Node {
+    let request = request();
+    let seen = Sighting::of(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
+    let mut node = Node::discovered(seen.basis, seen.fingerprint, seen.mac, Timestamp::from_millis(0));
+    node.profile = profile.map(|name| name.parse().expect("a name"));
+    node
+}
+
+fn parts(arch: Arch) -> ImageParts {
+    let [kernel, initramfs, packages, modloop] = [1, 2, 3, 4].map(|byte| Digest([byte; 32]));
+    ImageParts { arch, kernel, initramfs, packages, modloop }
+}
+
+const SESSION: BootSessionId = BootSessionId([7; 12]);
+
+fn plan(site: &Site, node: &Node, parts: &ImageParts) -> Result<BootPlan, Refusal> {
+    let capability = Secret::new(CAPABILITY.to_owned());
+    let profile = choose(site, node, Some(SESSION)).expect("the site has it");
+    let args = kernel_args(site, &profile, parts.arch);
+    let what = What { profile: profile.name.clone(), image: profile.image.clone(), parts: parts.clone(), args };
+    let (what, session) = (&what, SESSION);
+    decide(&Ask { site, what, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
+}
+
+fn script(site: &Site, profile: Option<&str>) -> String {
+    boot_script(&plan(site, &node(profile), &parts(Arch::X86_64)).expect("it boots"))
+}
+
+/// Compares with `tests/golden/script-NAME.ipxe`; `MESHD_UPDATE_GOLDEN=1` writes it anew.
+fn golden(name: &str, actual: &str) {
+    let path =
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("tests/golden/script-{name}.ipxe"));
+    if std::env::var_os("MESHD_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, actual).expect("the golden folder is writable");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == actual, "{} differs; it would be:\n{actual}", path.display());
+}
+
+#[test]
+fn each_way_to_boot_has_its_golden_script() {
+    let mut site = site();
+    golden("entry", &entry_script(ENDPOINT));
+    golden("discovery", &script(&site, None));
+    golden("compute", &script(&site, Some("compute")));
+    golden("vfio-host", &script(&site, Some("vfio-host")));
+    site.boot.kernel_transport = Transport::Tftp;
+    golden("kernel-by-tftp", &script(&site, None));
+    site.boot.kernel_transport = Transport::Http;
+    site.boot.delivery = Delivery::Url;
+    golden("overlay-by-url", &script(&site, None));
+}
+
+fn refusals(text: &str) -> Vec<Refusal> {
+    let image: meshd_types::ImageName = "alpine-lab".parse().expect("a name");
+    let detail = text.to_owned();
+    vec![
+        Refusal::NoSession,
+        Refusal::Unidentified,
+        Refusal::Collision { detail: detail.clone() },
+        Refusal::Rejected,
+        Refusal::Quarantined { detail: detail.clone() },
+        Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
+        Refusal::ArchMismatch { image, built_for: Arch::X86_64, machine: Arch::Aarch64 },
+        Refusal::RenderFailed { detail: detail.clone() },
+        Refusal::Busy { seconds: u32::MAX, place: 17 },
+        Refusal::Internal { detail: detail.clone() },
+        Refusal::BadRequest { detail },
+    ]
+}
+
+#[test]
+fn every_refusal_has_its_golden_script() {
+    let all: Vec<String> = refusals("the detail of it")
+        .iter()
+        .map(|refusal| refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00"))
+        .collect();
+    golden("refusals", &all.join("\n"));
+}
+
+#[test]
+fn a_node_that_may_not_boot_is_refused() {
+    let site = site();
+    let image = parts(Arch::X86_64);
+    let mut held = node(None);
+    held.phase = Phase::Rejected;
+    assert_eq!(plan(&site, &held, &image), Err(Refusal::Rejected));
+    held.phase = Phase::Quarantined;
+    assert_eq!(plan(&site, &held, &image), Err(Refusal::Quarantined { detail: String::new() }));
+    let code = |result: Result<BootPlan, Refusal>| result.map_err(|refusal| refusal.code()).err();
+    assert_eq!(code(plan(&site, &node(None), &parts(Arch::Aarch64))), Some("arch_mismatch"));
+    let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
+    assert!(gone.contains("meshd node assign-profile"), "{gone}");
+}
+
+#[test]
+fn arguments_that_would_break_the_chain_are_refused() {
+    let long = ["a", "b", "c", "d"].map(|key| format!("{key}={}", "y".repeat(500)));
+    for args in [
+        vec!["init=/bin/sh"],
+        vec!["a b"],
+        vec!["x=${uuid}"],
+        vec!["--name"],
+        long.each_ref().map(String::as_str).into(),
+    ] {
+        let mut site = site();
+        let name: ProfileName = "compute".parse().expect("a name");
+        site.profiles.get_mut(&name).expect("it is there").kernel_args =
+            args.iter().map(|arg| arg.to_string()).collect();
+        let refused = plan(&site, &node(Some("compute")), &parts(Arch::X86_64));
+        assert!(matches!(refused, Err(Refusal::RenderFailed { .. })), "{args:?}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_profile_may_change_an_argument_and_repeat_only_some() {
+    let site = site();
+    let args =
+        |name: &str, arch| kernel_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch);
+    assert_eq!(
+        args("compute", Arch::X86_64).join(" "),
+        "panic=10 console=tty0 console=ttyS0,115200 hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2 quiet"
+    );
+    assert_eq!(
+        args("vfio-host", Arch::X86_64).join(" "),
+        "intel_iommu=on iommu=pt console=tty0 console=ttyS0,115200 panic=60"
+    );
+    assert_eq!(
+        args("vfio-host", Arch::Aarch64).join(" "),
+        "iommu.passthrough=0 console=tty0 console=ttyS0,115200 panic=60"
+    );
+}
+
+#[test]
+fn arm_never_lets_devices_pass_its_smmu() {
+    let (mut site, node, parts) = (site(), node(Some("vfio-host")), parts(Arch::Aarch64));
+    let planned = |site: &Site| {
+        let request = ScriptRequest { arch: Some(Arch::Aarch64), ..request() };
+        let (profile, image) = ("vfio-host".parse().expect("a name"), "alpine-lab".parse().expect("a name"));
+        let args = kernel_args(site, &site.profiles[&profile], parts.arch);
+        let what = &What { profile, image, parts: parts.clone(), args };
+        let capability = &Secret::new(CAPABILITY.to_owned());
+        decide(&Ask { site, what, node: &node, session: SESSION, endpoint: ENDPOINT, request: &request, capability })
+    };
+    assert!(planned(&site).is_ok_and(|plan| plan.args.iter().any(|arg| arg == "iommu.passthrough=0")));
+    let profile = site.profiles.values_mut().find(|profile| profile.name.as_str() == "vfio-host").expect("there");
+    profile.kernel_args = vec!["iommu.passthrough=1".to_owned()];
+    let refused = planned(&site).expect_err("refused");
+    assert!(
+        matches!(&refused, Refusal::RenderFailed { detail } if detail.contains("iommu.passthrough=1")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn what_is_ordered_for_one_boot_holds_in_its_session_and_in_no_other() {
+    let site = site();
+    let other = BootSessionId([8; 12]);
+    let mut node = node(Some("compute"));
+    node.once = Some(Once {
+        profile: "vfio-host".parse().ok(),
+        kernel_args: ["panic=1", "debug"].map(str::to_owned).into(),
+        set_at: Timestamp::from_millis(0),
+        used_by: None,
+    });
+    let booted = |node: &Node, session| {
+        let profile = choose(&site, node, session).expect("the site has it");
+        format!("{} {}", profile.name, profile.kernel_args.join(" "))
+    };
+    for session in [None, Some(SESSION), Some(other)] {
+        assert_eq!(booted(&node, session), "vfio-host panic=1 debug");
+    }
+    node.once.as_mut().expect("set").used_by = Some(SESSION);
+    assert_eq!(booted(&node, Some(SESSION)), "vfio-host panic=1 debug");
+    for session in [None, Some(other)] {
+        assert!(booted(&node, session).starts_with("compute hugepagesz"), "{session:?}");
+    }
+    node.once.as_mut().expect("set").used_by = None;
+    node.once.as_mut().expect("set").profile = "gone".parse().ok();
+    let gone = choose(&site, &node, None).expect_err("not in the site").to_string();
+    assert!(gone.contains("boot-once") && gone.contains("--clear"), "{gone}");
+}
+
+#[test]
+fn the_capability_is_in_one_line_and_in_no_debug_print() {
+    for delivery in [Delivery::Initrd, Delivery::Url] {
+        let mut site = site();
+        site.boot.delivery = delivery;
+        assert_eq!(script(&site, None).lines().filter(|line| line.contains(CAPABILITY)).count(), 1);
+        let plan = plan(&site, &node(None), &parts(Arch::X86_64)).expect("it boots");
+        assert!(!format!("{plan:?}").contains(CAPABILITY));
+    }
+}
+
+/// What iPXE would make of a script: commands of words, as its `split_command` and `parse_command` do.
+fn commands(script: &str) -> Vec<Vec<&str>> {
+    let mut commands = Vec::new();
+    for line in script.split('\n') {
+        let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
+        let words: Vec<&str> = words.collect();
+        commands.extend(words.split(|word| matches!(*word, "||" | "&&" | ";")).map(<[&str]>::to_vec));
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+proptest! {
+    #[test]
+    fn no_value_from_outside_becomes_a_command(text in "\\PC{0,300}|[ \n\r\t|&;#$\\{}'\"\\\\a]{0,80}", correlation in ".{0,40}") {
+        let verbs = |script: &str| commands(script).iter().map(|command| command[0].to_owned()).collect::<Vec<_>>();
+        for (plain, hostile) in refusals("plain").iter().zip(refusals(&text)) {
+            let plain = refusal_script(plain, ENDPOINT, None, "c0ffee");
+            let hostile = refusal_script(&hostile, ENDPOINT, None, &correlation);
+            prop_assert_eq!(plain.lines().count(), hostile.lines().count());
+            prop_assert_eq!(verbs(&plain), verbs(&hostile));
+            prop_assert!(!hostile.contains(['"', '\'', '\\', '$', '\r', '\t']));
+        }
+    }
+
+    #[test]
+    fn a_kernel_argument_is_itself_or_refused(arg in "\\PC{0,40}|[-a-z=,|&;#$\\{}'\" \n]{0,20}") {
+        let mut site = site();
+        let name: ProfileName = "discovery".parse().expect("a name");
+        site.profiles.get_mut(&name).expect("it is there").kernel_args = vec![arg.clone()];
+        if let Ok(plan) = plan(&site, &node(None), &parts(Arch::X86_64)) {
+            let script = boot_script(&plan);
+            prop_assert_eq!(commands(&script).len(), commands(&self::script(&self::site(), None)).len());
+            let kernel = script.lines().find(|line| line.starts_with("kernel ")).expect("there is one");
+            let kernel: Vec<&str> = kernel.split(' ').collect();
+            prop_assert!(kernel.contains(&arg.as_str()));
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Slots: what of a node can be given to one virtual machine. A unit is a candidate until an operator approves it; what it is approved
+//! with is kept, and what is different later keeps it from being given. The state is never stored: it follows from what was approved, from
+//! who holds it and from what the node tells, so it cannot contradict them.
+//!
+//! ```text
+//! candidate ─approve─▶ available ─create─▶ reserved ─▶ provisioning ─▶ active ─delete─▶ releasing ─▶ cleanup ─▶ available
+//!                        │  ▲                                             │                           └▶ cleanup_blocked
+//!                   disable enable                                        └▶ failed
+//! ```
+
+use super::{SlotCard, Vm, VmWish};
+use meshd_proto::{
+    DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState,
+    vm::{DiskIdentity, VmState},
+};
+use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+/// Longest name of a fabric device, in bytes.
+pub const MAX_FABRIC: usize = 64;
+
+/// Names a slot: `<node>/<first function of its unit>`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotId {
+    /// Whose it is.
+    pub node: NodeId,
+    /// The first selected function of its unit.
+    pub unit: PciAddress,
+}
+
+/// The text names no slot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no slot; write NODE/0000:41:00.0, as `meshd slot list` shows it")]
+pub struct ParseSlotIdError(String);
+
+impl FromStr for SlotId {
+    type Err = ParseSlotIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = || {
+            let (node, unit) = text.split_once('/')?;
+            Some(SlotId { node: node.parse().ok()?, unit: unit.parse().ok()? })
+        };
+        read().ok_or_else(|| ParseSlotIdError(text.chars().take(80).collect()))
+    }
+}
+
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.node, self.unit)
+    }
+}
+
+serde_as_text!(SlotId);
+
+/// A slot as an operator approved it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approved {
+    /// Which.
+    pub id: SlotId,
+    /// Functions of its unit by address, with their IDs.
+    pub functions: BTreeMap<String, String>,
+    /// The disk that belongs to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskIdentity>,
+    /// The fabric device that belongs to it. Of those that share one, one is given at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
+    /// What a card has that says `slot = true`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<SlotCard>,
+    /// Why an operator keeps it from being given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// Since when it is approved.
+    pub approved_at: Timestamp,
+}
+
+/// Every state of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotState {
+    /// Nobody approved it.
+    Candidate,
+    /// It can be given.
+    Available,
+    /// A virtual machine has it and does not use it yet.
+    Reserved,
+    /// Its virtual machine is being started.
+    Provisioning,
+    /// Its virtual machine runs.
+    Active,
+    /// Its virtual machine is being deleted.
+    Releasing,
+    /// Nobody has it, and it is not ready yet.
+    Cleanup,
+    /// Its node cannot release it.
+    CleanupBlocked,
+    /// It cannot be used.
+    Failed,
+    /// An operator keeps it.
+    Disabled,
+}
+
+impl SlotState {
+    /// The word that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SlotState::Candidate => "candidate",
+            SlotState::Available => "available",
+            SlotState::Reserved => "reserved",
+            SlotState::Provisioning => "provisioning",
+            SlotState::Active => "active",
+            SlotState::Releasing => "releasing",
+            SlotState::Cleanup => "cleanup",
+            SlotState::CleanupBlocked => "cleanup_blocked",
+            SlotState::Failed => "failed",
+            SlotState::Disabled => "disabled",
+        }
+    }
+}
+
+/// A slot as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Which.
+    pub id: SlotId,
+    /// Its state.
+    pub state: SlotState,
+    /// Why it is in that state, where that needs a word.
+    pub reason: String,
+    /// NUMA node of its unit.
+    pub numa: Option<u32>,
+    /// Functions of its unit by address, with their IDs.
+    pub functions: BTreeMap<String, String>,
+    /// What an operator said of it.
+    pub approved: Option<Approved>,
+    /// What the node tells to be nearest to its unit, for whoever approves it.
+    pub near: Near,
+    /// What of it is on another NUMA node than its unit, in words.
+    pub mismatch: String,
+}
+
+/// What is nearest to a unit: advice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Near {
+    /// A disk that may be given away.
+    pub disk: Option<String>,
+    /// A fabric device.
+    pub fabric: Option<String>,
+}
+
+/// Which disk or fabric device an operator approves a slot with: by its name, or what the node tells to be nearest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pick<T> {
+    /// Whatever is nearest.
+    Nearest,
+    /// This one.
+    Named(T),
+}
+
+impl<T: FromStr> FromStr for Pick<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == NEAREST { Ok(Pick::Nearest) } else { text.parse().map(Pick::Named) }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Pick<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pick::Nearest => f.write_str(NEAREST),
+            Pick::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+impl<T: fmt::Display> Serialize for Pick<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Pick<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// The word for what is nearest.
+const NEAREST: &str = "nearest";
+
+/// The unit of a slot as it is: functions by address, with their IDs.
+pub fn functions(unit: &UnitFacts) -> BTreeMap<String, String> {
+    let of = |member: &meshd_proto::PciFacts| (member.address.clone(), format!("{}:{}", member.vendor, member.device));
+    unit.members.iter().map(of).collect()
+}
+
+/// The unit of a slot in what a node tells.
+pub fn unit_of<'a>(id: &SlotId, facts: &'a Facts) -> Option<&'a UnitFacts> {
+    let is = |unit: &&UnitFacts| unit.selected.iter().any(|function| function == id.unit.as_str());
+    facts.units.iter().find(is)
+}
+
+/// The candidates that a node has: one for each unit.
+pub fn candidates(node: NodeId, facts: &Facts) -> impl Iterator<Item = SlotId> + '_ {
+    let units = facts.units.iter().filter(|unit| unit.kind == UnitKind::Device);
+    units.filter_map(move |unit| Some(SlotId { node, unit: unit.selected.first()?.parse().ok()? }))
+}
+
+/// What a slot is now. `implied` says that units need no operator's approval on this site.
+pub fn judge(id: SlotId, facts: &Facts, approved: Option<&Approved>, holder: Option<&Vm>, implied: bool) -> Slot {
+    let unit = unit_of(&id, facts);
+    let (state, reason) = match holder {
+        Some(vm) => held(vm),
+        None => match (free(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
+            ((SlotState::Available, _), Some(disk)) => idle(facts, disk),
+            (found, _) => found,
+        },
+    };
+    let near = unit.and_then(|unit| near(unit, facts));
+    let mismatch = match (unit, approved, near) {
+        (Some(unit), Some(approved), _) => mismatch(unit, approved, facts),
+        (_, None, Some(near)) => near.mismatch.clone(),
+        _ => String::new(),
+    };
+    let near = near.map(|near| Near { disk: near.disk.clone(), fabric: near.fabric.clone() }).unwrap_or_default();
+    let (numa, functions) = (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
+    Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
+}
+
+fn near<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
+    facts.slots.iter().find(|slot| unit.members.iter().any(|member| member.address == slot.unit))
+}
+
+/// The disk of a slot that nobody has.
+fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
+    match DiskFacts::called(&facts.disks, disk.as_str()) {
+        None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
+        Some(DiskFacts { blocked: Some(why), .. }) => (SlotState::Cleanup, format!("its disk {disk}: {why}")),
+        Some(_) => (SlotState::Available, String::new()),
+    }
+}
+
+/// What of an approved slot is far from its unit (GP-7).
+fn mismatch(unit: &UnitFacts, approved: &Approved, facts: &Facts) -> String {
+    let disk = approved.disk.as_ref().and_then(|disk| {
+        let numa = DiskFacts::called(&facts.disks, disk.as_str())?.numa_node?;
+        Some((format!("disk {disk}"), numa))
+    });
+    let fabric = approved.fabric.as_ref().and_then(|fabric| {
+        let numa = facts.pci.iter().find(|function| function.address == *fabric)?.numa_node?;
+        Some((format!("fabric device {fabric}"), numa))
+    });
+    let far = |(what, theirs): (String, u32)| {
+        let ours = unit.numa_node.filter(|ours| *ours != theirs)?;
+        Some(format!("{what} is on NUMA node {theirs}, the unit on {ours}"))
+    };
+    [disk, fabric].into_iter().flatten().filter_map(far).collect::<Vec<_>>().join("; ")
+}
+
+fn held(vm: &Vm) -> (SlotState, String) {
+    let seen = vm.seen.as_ref().map(|seen| seen.state);
+    let of = format!("virtual machine {}", vm.name());
+    match (vm.wish, seen, &vm.trouble) {
+        (VmWish::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
+        (VmWish::Release, ..) => (SlotState::Releasing, of),
+        (_, Some(VmState::Failed), _) => {
+            let why = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).map(|failure| failure.detail.as_str());
+            (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
+        }
+        (_, Some(VmState::Starting), _) => (SlotState::Provisioning, of),
+        (_, Some(VmState::Running | VmState::Paused | VmState::Stopping | VmState::Waiting), _) => {
+            (SlotState::Active, of)
+        }
+        (_, None | Some(VmState::Stopped), _) => (SlotState::Reserved, of),
+    }
+}
+
+fn free(unit: Option<&UnitFacts>, approved: Option<&Approved>, implied: bool) -> (SlotState, String) {
+    if let Some(why) = approved.and_then(|approved| approved.disabled.as_ref()) {
+        return (SlotState::Disabled, why.clone());
+    }
+    let Some(unit) = unit else { return (SlotState::Failed, "its node has no such unit".to_owned()) };
+    if let Some(approved) = approved
+        && approved.functions != functions(unit)
+    {
+        return (
+            SlotState::Failed,
+            "its unit is not the one that was approved; look, then approve it again".to_owned(),
+        );
+    }
+    match unit.state {
+        UnitState::Ready if approved.is_none() && !implied => (SlotState::Candidate, String::new()),
+        UnitState::Ready => (SlotState::Available, String::new()),
+        UnitState::InUse | UnitState::Busy if approved.is_some() || implied => {
+            (SlotState::Cleanup, format!("its unit is {}", unit.state.as_str()))
+        }
+        state => (SlotState::Failed, format!("its unit is {}: {}", state.as_str(), unit.reason)),
+    }
+}
+
+/// The slots of one node: the others of a site are not looked at.
+pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
+    let first = SlotId { node, unit: "0000:00:00.0".parse().expect("the lowest address is one") };
+    slots.range(first..).take_while(move |(id, _)| id.node == node)
+}
+
+/// Slots of one node that cannot be given although their unit is ready and free: unapproved, disabled, changed, or another one has
+/// their fabric device. By the first function of their unit, with the reason.
+pub fn barred(
+    node: NodeId,
+    facts: &Facts,
+    approved: &BTreeMap<SlotId, Approved>,
+    holds: impl Fn(&SlotId) -> bool,
+    implied: bool,
+) -> Vec<(PciAddress, String)> {
+    let fabric_in_use = |own: &SlotId, device: &str| {
+        let others = of_node(approved, node).filter(|(id, _)| *id != own);
+        others.filter(|(_, slot)| slot.fabric.as_deref() == Some(device)).any(|(id, _)| holds(id))
+    };
+    let bar = |id: SlotId| {
+        let record = approved.get(&id);
+        let slot = judge(id, facts, record, None, implied);
+        let taken = record.and_then(|record| record.fabric.as_deref()).filter(|device| fabric_in_use(&slot.id, device));
+        match (slot.state, taken) {
+            (SlotState::Available, None) => None,
+            (SlotState::Available, Some(device)) => Some((slot.id.unit, format!("another slot has {device}"))),
+            (state, _) => Some((slot.id.unit, format!("its slot is {}", state.as_str()))),
+        }
+    };
+    candidates(node, facts).filter_map(bar).collect()
+}
+
+#[cfg(test)]
+#[path = "slot_tests.rs"]
+mod tests;

@@ -1,0 +1,129 @@
+//! What a slot is, by what was approved, who holds it and what the node tells.
+
+use super::super::Place;
+use super::*;
+use meshd_config::vm::VmAsk;
+use meshd_proto::{
+    PciFacts,
+    vm::{VmReport, VmSpec},
+};
+use meshd_types::{Basis, MacAddr, SystemUuid};
+
+fn node() -> NodeId {
+    Basis::Mac(MacAddr([2, 0, 0, 0, 0, 1])).node_id()
+}
+
+fn facts(units: &[(&str, &str, UnitState)]) -> Facts {
+    let unit = |(address, device, state): &(&str, &str, UnitState)| UnitFacts {
+        state: *state,
+        selected: vec![(*address).to_owned()],
+        members: vec![PciFacts {
+            address: (*address).to_owned(),
+            vendor: "10de".into(),
+            device: (*device).to_owned(),
+            ..PciFacts::default()
+        }],
+        ..UnitFacts::default()
+    };
+    Facts { units: units.iter().map(unit).collect(), ..Facts::default() }
+}
+
+fn id(unit: &str) -> SlotId {
+    SlotId { node: node(), unit: unit.parse().expect("an address") }
+}
+
+fn approve(unit: &str, facts: &Facts, fabric: Option<&str>) -> Approved {
+    let functions = functions(unit_of(&id(unit), facts).expect("it is there"));
+    let fabric = fabric.map(str::to_owned);
+    Approved { id: id(unit), functions, disk: None, fabric, card: None, disabled: None, approved_at: Timestamp::EPOCH }
+}
+
+const ONE: &str = "0000:41:00.0";
+const TWO: &str = "0000:42:00.0";
+
+#[test]
+fn a_unit_is_a_candidate_until_it_is_approved_and_what_changed_has_to_be_approved_again() {
+    let good = facts(&[(ONE, "2335", UnitState::Ready)]);
+    let state =
+        |facts: &Facts, approved: Option<&Approved>, implied| judge(id(ONE), facts, approved, None, implied).state;
+    assert_eq!(state(&good, None, false), SlotState::Candidate);
+    assert_eq!(state(&good, None, true), SlotState::Available, "the site lets machines in by itself");
+    let mut approved = approve(ONE, &good, None);
+    assert_eq!(state(&good, Some(&approved), false), SlotState::Available);
+    assert_eq!(state(&facts(&[(ONE, "1234", UnitState::Ready)]), Some(&approved), false), SlotState::Failed);
+    assert_eq!(state(&facts(&[]), Some(&approved), false), SlotState::Failed);
+    assert_eq!(state(&facts(&[(ONE, "2335", UnitState::Wedged)]), Some(&approved), false), SlotState::Failed);
+    assert_eq!(state(&facts(&[(ONE, "2335", UnitState::InUse)]), Some(&approved), false), SlotState::Cleanup);
+    approved.disabled = Some("a fan is loud".to_owned());
+    assert_eq!(state(&good, Some(&approved), true), SlotState::Disabled);
+}
+
+#[test]
+fn whoever_holds_it_says_where_it_stands() {
+    let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
+    let mut vm = Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH);
+    vm.run();
+    let place = Place { node: node(), since: Timestamp::EPOCH, session: None };
+    vm.settle(place, vec![ONE.parse().expect("an address")], Vec::new());
+    let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
+    let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;
+    assert_eq!(state(&vm), SlotState::Reserved);
+    for (told, expected) in [
+        (VmState::Starting, SlotState::Provisioning),
+        (VmState::Running, SlotState::Active),
+        (VmState::Waiting, SlotState::Active),
+        (VmState::Failed, SlotState::Failed),
+        (VmState::Stopped, SlotState::Reserved),
+    ] {
+        let (uuid, name) = (vm.uuid(), vm.name().clone());
+        vm.tell(VmReport::new(uuid, name, told), Timestamp::EPOCH);
+        assert_eq!(state(&vm), expected, "{told:?}");
+    }
+    vm.wish = VmWish::Release;
+    assert_eq!(state(&vm), SlotState::Releasing);
+    vm.trouble = Some("QEMU does not end".to_owned());
+    let blocked = judge(id(ONE), &facts, None, Some(&vm), false);
+    assert_eq!((blocked.state, blocked.reason.contains("QEMU")), (SlotState::CleanupBlocked, true));
+}
+
+#[test]
+fn of_those_that_share_a_fabric_device_one_is_given_and_an_empty_name_shares_nothing() {
+    let facts = facts(&[(ONE, "2335", UnitState::Ready), (TWO, "2335", UnitState::Ready)]);
+    let barred_with = |fabrics: [Option<&str>; 2], held: &str| {
+        let slots = [(ONE, fabrics[0]), (TWO, fabrics[1])];
+        let approved = slots.map(|(unit, fabric)| (id(unit), approve(unit, &facts, fabric))).into();
+        let holds = |slot: &SlotId| slot.unit.as_str() == held;
+        barred(node(), &facts, &approved, holds, false).len()
+    };
+    assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ONE), 1);
+    assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ""), 0, "nobody has either");
+    assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_1")], ONE), 0);
+    assert_eq!(barred_with([None, None], ONE), 0);
+    assert_eq!(barred(node(), &facts, &BTreeMap::new(), |_| false, false).len(), 2, "nobody approved them");
+    assert_eq!(barred(node(), &facts, &BTreeMap::new(), |_| false, true), []);
+}
+
+#[test]
+fn a_slot_is_named_by_its_node_and_its_unit() {
+    let text = format!("{}/{ONE}", node());
+    assert_eq!(text.parse::<SlotId>().map(|id| id.to_string()), Ok(text));
+    for text in ["", "/", "x/0000:41:00.0", "00000000/41:00.0"] {
+        assert!(text.parse::<SlotId>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_slots_of_a_node_are_those_and_no_others() {
+    let [before, own, after] = {
+        let mut nodes = [1, 2, 3].map(|last| Basis::Mac(MacAddr([2, 0, 0, 0, 0, last])).node_id());
+        nodes.sort_unstable();
+        nodes
+    };
+    let slots = [before, own, after].into_iter().flat_map(|node| {
+        [ONE, TWO, "0000:00:00.0", "ffff:ff:1f.7"].map(|unit| (SlotId { node, unit: unit.parse().expect("one") }, ()))
+    });
+    let slots: BTreeMap<SlotId, ()> = slots.collect();
+    let found: Vec<&SlotId> = of_node(&slots, own).map(|(id, ())| id).collect();
+    assert_eq!(found.len(), 4);
+    assert!(found.iter().all(|id| id.node == own));
+}

@@ -1,0 +1,211 @@
+//! Reading what a stranger sends: how much is in it is counted before anything is made of it. A list of empty records takes a hundred
+//! times the memory of its text, and what a node tells of itself is kept.
+
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use std::{cell::RefCell, fmt};
+
+/// Most entries of one list or map: as many as there may be devices of a kind.
+pub const MAX_LIST: usize = super::MAX_DEVICES;
+/// Most records in one message. A machine with the most devices, each of them in a unit and with virtual functions, has three quarters
+/// of it.
+pub const MAX_RECORDS: usize = 8 * 1024;
+/// Most values of any kind in one message, names of fields among them.
+pub const MAX_VALUES: usize = 256 * 1024;
+/// Longest text, in bytes: four times what sysfs shows in one file.
+pub const MAX_TEXT: usize = 16 * 1024;
+
+/// Why a message is not read. It says nothing of what was in it, which may be a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// It is not what is wanted here.
+    #[error("it is not the JSON that is wanted here")]
+    Other,
+    /// There is more in it than any node has to say.
+    #[error("there is more in it than a node may say: {0}")]
+    TooMuch(&'static str),
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// [`Unread`]. Nothing is made of what is too much.
+pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
+    let seen = RefCell::new(Seen::default());
+    let mut json = serde_json::Deserializer::from_slice(text);
+    if Walk(&seen).deserialize(&mut json).and_then(|()| json.end()).is_err() {
+        return Err(seen.into_inner().excess.map_or(Unread::Other, Unread::TooMuch));
+    }
+    serde_json::from_slice(text).map_err(|_| Unread::Other)
+}
+
+#[derive(Default)]
+struct Seen {
+    values: usize,
+    records: usize,
+    excess: Option<&'static str>,
+}
+
+/// Goes through a message and keeps nothing of it.
+struct Walk<'a>(&'a RefCell<Seen>);
+
+impl Walk<'_> {
+    fn more<E: Error>(&self, fits: bool, excess: &'static str) -> Result<(), E> {
+        if fits {
+            return Ok(());
+        }
+        self.0.borrow_mut().excess = Some(excess);
+        Err(E::custom(excess))
+    }
+
+    fn value<E: Error>(&self) -> Result<(), E> {
+        let values = {
+            let mut seen = self.0.borrow_mut();
+            seen.values += 1;
+            seen.values
+        };
+        self.more(values <= MAX_VALUES, "too many values")
+    }
+
+    fn record<E: Error>(&self) -> Result<(), E> {
+        let records = {
+            let mut seen = self.0.borrow_mut();
+            seen.records += 1;
+            seen.records
+        };
+        self.more(records <= MAX_RECORDS, "too many records")
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        self.value()
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        self.value()
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        self.value()
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        self.value()
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.value()
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.more(text.len() <= MAX_TEXT, "a text is too long")?;
+        self.value()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.value()?;
+        let mut entries = 0;
+        while list.next_element_seed(Walk(self.0))?.is_some() {
+            entries += 1;
+            self.more(entries <= MAX_LIST, "a list is too long")?;
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        self.value()?;
+        self.record()?;
+        let mut entries = 0;
+        while map.next_key_seed(Walk(self.0))?.is_some() {
+            map.next_value_seed(Walk(self.0))?;
+            entries += 1;
+            self.more(entries <= MAX_LIST, "a record has too many fields")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Facts, FromAgent, MAX_UNITS, NicFacts, PciFacts, SriovFacts, UnitFacts};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn said(value: &Value) -> Result<Value, Unread> {
+        read(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn as_much_as_the_largest_machine_has_is_read_and_one_more_of_anything_is_not() {
+        let device = PciFacts { sriov: Some(SriovFacts { total: 8, enabled: 8 }), ..PciFacts::default() };
+        let members = vec![device.clone(); MAX_LIST / MAX_UNITS];
+        let facts = Facts {
+            pci: vec![device; MAX_LIST],
+            nics: vec![NicFacts::default(); MAX_LIST],
+            units: vec![UnitFacts { members, ..UnitFacts::default() }; MAX_UNITS],
+            ..Facts::default()
+        };
+        let text = serde_json::to_vec(&facts).unwrap();
+        assert_eq!(read(&text), Ok(facts));
+
+        let text = |length: usize| json!({ "a": "x".repeat(length) });
+        assert!(said(&text(MAX_TEXT)).is_ok() && said(&text(MAX_TEXT + 1)).is_err());
+        let list = |length: usize| json!([vec![0; length]]);
+        assert!(said(&list(MAX_LIST)).is_ok());
+        assert_eq!(said(&list(MAX_LIST + 1)), Err(Unread::TooMuch("a list is too long")));
+        let records = json!(vec![vec![json!({}); MAX_LIST]; 1 + MAX_RECORDS / MAX_LIST]);
+        assert_eq!(said(&records), Err(Unread::TooMuch("too many records")));
+        let values = json!(vec![vec![0; MAX_LIST]; 1 + MAX_VALUES / MAX_LIST]);
+        assert_eq!(said(&values), Err(Unread::TooMuch("too many values")));
+        let fields: serde_json::Map<_, _> = (0..=MAX_LIST).map(|n| (n.to_string(), json!(0))).collect();
+        assert_eq!(said(&fields.into()), Err(Unread::TooMuch("a record has too many fields")));
+    }
+
+    #[test]
+    fn what_is_something_else_is_refused_and_not_repeated() {
+        for text in ["", "{", "[1] 2", "{\"kind\":\"secret\"}", "\"secret\""] {
+            let refused = read::<FromAgent>(text.as_bytes()).expect_err(text);
+            assert!(refused == Unread::Other && !refused.to_string().contains("secret"), "{text}");
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            "\\PC{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(6, 200, 10, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..10).prop_map(Value::from),
+                prop::collection::vec(("\\PC{0,8}", inner), 0..10)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_small_is_read_as_it_is_and_nothing_panics(value in any_json(), bytes: Vec<u8>) {
+            prop_assert_eq!(said(&value), Ok(value));
+            let _ = read::<Value>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What a job writes, in pieces that know their place: a piece that comes twice is kept once, and the next one of a stream comes when the
+//! last one is kept. So neither side needs memory for more than one piece of each stream, and a job that writes faster waits.
+
+use meshd_types::{JobId, hex};
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of one piece. In hexadecimal it is the longest text that a message may have.
+pub const MAX_PIECE: usize = 8 * 1024;
+
+/// One piece of what a job wrote on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Which.
+    pub job: JobId,
+    /// Where to.
+    pub stream: Stream,
+    /// Bytes of this stream before it.
+    pub at: u64,
+    /// The bytes.
+    pub data: Piece,
+}
+
+/// Everything up to here is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputKept {
+    /// Of which job.
+    pub job: JobId,
+    /// Of which stream.
+    pub stream: Stream,
+    /// Bytes of the stream from its beginning.
+    pub upto: u64,
+}
+
+/// Where a program writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Bytes, readable where they are text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Piece {
+    /// UTF-8.
+    Text(String),
+    /// Anything else.
+    Bytes {
+        /// Hexadecimal.
+        hex: String,
+    },
+}
+
+impl Piece {
+    /// Of these bytes.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(|error| Piece::Bytes { hex: hex(error.as_bytes()) }, Piece::Text)
+    }
+
+    /// The bytes; `None` if they are not hexadecimal, or more than [`MAX_PIECE`].
+    pub fn into_bytes(self) -> Option<Vec<u8>> {
+        let bytes = match self {
+            Piece::Text(text) => text.into_bytes(),
+            Piece::Bytes { hex } => {
+                let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+                let even = hex.len() % 2 == 0 && hex.bytes().all(|c| c.is_ascii_hexdigit());
+                hex.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>().filter(|_| even)?
+            }
+        };
+        (bytes.len() <= MAX_PIECE).then_some(bytes)
+    }
+}

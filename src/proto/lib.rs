@@ -1,0 +1,70 @@
+//! Step 0, wire: what agent and central node say to each other, with its limits. Both sides use these very types.
+//!
+//! Every first message carries [`VERSION`]; [`OLDEST`] is accepted too, and answered with its own number. A field may be added with a default; a meaning may never change without a new
+//! version. Unknown fields are ignored, so that a newer agent can talk to an older central node of the same version.
+//!
+//! | route | transport | who may call | messages |
+//! | --- | --- | --- | --- |
+//! | [`ENROL_PATH`] | POST, JSON | a boot token | [`EnrolRequest`] -> [`EnrolResponse`], else 401 |
+//! | [`PENDING_PATH`] | WebSocket | anyone on the agent plane, bounded | [`PendingHello`], then [`PendingReply`]s |
+//! | [`RENEW_PATH`] | POST, JSON | a client certificate, expired or not | [`RenewRequest`] -> [`EnrolResponse`] |
+//! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
+//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, when asked by the link | bytes, [`vm::ConsoleNote`] |
+//! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a machine that names it | bytes |
+
+mod boot;
+pub mod bounded;
+mod check;
+mod enrol;
+mod facts;
+mod hosting;
+pub mod job;
+mod link;
+mod units;
+pub mod vm;
+
+pub use boot::{
+    AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds, Ticket,
+};
+pub use check::{Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally};
+pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
+pub use facts::{
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
+    StoreFacts, StoreKind, SystemFacts, Versions,
+};
+pub use hosting::{Hosting, HugepageFacts, NumaFacts};
+pub use link::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
+pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
+
+/// The version of everything in this module. Since 2 an agent tells its checks again also when nothing has changed.
+pub const VERSION: u16 = 2;
+/// The oldest version that both sides still speak: nodes run the agent of their last boot while meshd is upgraded.
+pub const OLDEST: u16 = VERSION - 1;
+
+/// Whether the other side's version is spoken here.
+pub fn speaks(version: u16) -> bool {
+    let oldest = if meshd_types::fail::defends("wire-previous-version") { OLDEST } else { VERSION };
+    (oldest..=VERSION).contains(&version)
+}
+
+/// Enrolment with the one-time token of an overlay.
+pub const ENROL_PATH: &str = "/v1/enrol";
+/// Where a node that is not approved yet waits, server-authenticated.
+pub const PENDING_PATH: &str = "/v1/pending";
+/// A new certificate for an old one, even when it has expired.
+pub const RENEW_PATH: &str = "/v1/renew";
+/// The standing link of an enrolled node.
+pub const LINK_PATH: &str = "/v1/link";
+
+/// Where a node brings the console of a virtual machine; the ID that it was asked with follows.
+pub const CONSOLE_PATH: &str = "/v1/console";
+/// Files of virtual machines; the digest follows.
+pub const VOLUMES_PATH: &str = "/v1/volumes";
+
+/// The DNS name in the central node's certificate. Agents are told an address; the name is the same on every site.
+pub const SERVER_NAME: &str = "central.meshd.internal";
+
+/// Largest WebSocket message or request body of the agent plane, in bytes. Facts of a 16-GPU machine take about 60 KB.
+pub const MAX_MESSAGE: usize = 512 * 1024;
+/// Longest certificate request, in bytes of PEM; a P-256 one takes about 500.
+pub const MAX_CSR: usize = 4096;

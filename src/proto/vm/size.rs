@@ -1,0 +1,89 @@
+//! Amounts of memory and of disk as people write them: `512M`, `64G`.
+
+use meshd_types::serde_as_text;
+use std::{fmt, str::FromStr};
+
+/// Letters and what they stand for, the largest first.
+const UNITS: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
+
+/// An amount in bytes, a whole number of KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(u64);
+
+/// The text is no amount.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no amount; write a whole number and K, M, G or T: 512M, 64G")]
+pub struct ParseByteSizeError(String);
+
+impl ByteSize {
+    /// So many MiB; at most what 64 bits of bytes hold.
+    pub const fn from_mib(mib: u64) -> Self {
+        ByteSize(mib.saturating_mul(1 << 20))
+    }
+
+    /// So many bytes, rounded down to whole KiB.
+    pub const fn from_bytes(bytes: u64) -> Self {
+        ByteSize(bytes - bytes % 1024)
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// In MiB, rounded down.
+    pub const fn mib(self) -> u64 {
+        self.0 >> 20
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = ParseByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = || {
+            let unit = text.chars().last()?;
+            let (_, factor) = UNITS.iter().find(|(letter, _)| *letter == unit)?;
+            let digits = &text[..text.len() - 1];
+            let plain = !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit());
+            let number: u64 = plain.then(|| digits.parse().ok())??;
+            number.checked_mul(*factor).map(ByteSize)
+        };
+        read().ok_or_else(|| ParseByteSizeError(text.chars().take(40).collect()))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    /// With the largest unit that divides it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (letter, factor) = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[3]);
+        write!(f, "{}{letter}", self.0 / factor)
+    }
+}
+
+serde_as_text!(ByteSize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_amount_is_digits_and_one_letter() {
+        for (text, bytes) in [("1K", 1024), ("512M", 512 << 20), ("64G", 64 << 30), ("2T", 2 << 40), ("0M", 0)] {
+            assert_eq!(text.parse::<ByteSize>().map(ByteSize::bytes), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "64", "64g", "64GB", " 64G", "+1G", "-1G", "1.5G", "99999999999999T", "1é", "٣G"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read_again_and_junk_never_panics(kib in 0..1u64 << 50, junk in "\\PC{0,12}") {
+            let size = ByteSize::from_bytes(kib * 1024);
+            prop_assert_eq!(size.to_string().parse(), Ok(size));
+            let _ = junk.parse::<ByteSize>();
+        }
+    }
+}

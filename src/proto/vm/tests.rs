@@ -1,0 +1,220 @@
+//! The words of the wire, and what a specification may say.
+
+use super::*;
+use proptest::prelude::*;
+
+fn spec() -> VmSpec {
+    let text = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "1G"}"#;
+    serde_json::from_str(text).expect("the least that a specification says")
+}
+
+fn raw(disk: &str) -> VolumeSource {
+    let disk = disk.parse().expect("a disk");
+    VolumeSource::Raw { disk, digest: None, overwrite: false, adopt: false, on_release: None }
+}
+
+fn keys(spec: &VmSpec) -> Vec<String> {
+    spec.faults().into_iter().map(|fault| fault.key).collect()
+}
+
+#[test]
+fn what_is_left_out_is_off_and_the_least_is_sound() {
+    let spec = spec();
+    assert_eq!(spec.faults(), []);
+    assert!(!spec.secure_boot && !spec.vtpm && !spec.allow_tcg && !spec.hugepages);
+    assert_eq!((spec.firmware, spec.cpu.as_str(), spec.restart.when), (Firmware::Bios, "host", RestartWhen::Never));
+}
+
+#[test]
+fn the_words_of_states_and_reasons_are_those_of_the_wire() {
+    use VmState::*;
+    for state in [Starting, Running, VmState::Paused, Stopping, Waiting, Stopped, Failed] {
+        assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
+    }
+    use VmRefusalReason::*;
+    let reasons = [
+        SpecInvalid,
+        QemuMissing,
+        KvmMissing,
+        CpuUnknown,
+        CpusExceeded,
+        MemoryExceeded,
+        HugepagesExceeded,
+        NumaMissing,
+        UnitMissing,
+        UnitNotReady,
+        UnitTaken,
+        VolumeMissing,
+        VolumeUnfit,
+        VolumeDiffers,
+        StoreFull,
+        DiskMissing,
+        DiskInUse,
+        DiskTaken,
+        DiskNotEmpty,
+        DiskTooSmall,
+        DiskWriteFailed,
+        DoctorFails,
+        BridgeMissing,
+        FirmwareMissing,
+        TpmMissing,
+        NameTaken,
+        MacTaken,
+    ];
+    for reason in reasons {
+        assert_eq!(serde_json::to_value(reason).expect("a word"), reason.as_str());
+    }
+}
+
+#[test]
+fn every_bound_is_held_and_all_faults_are_told_at_once() {
+    let mut spec = spec();
+    spec.vcpus = 0;
+    spec.memory = ByteSize::from_bytes(1024);
+    spec.uuid = "00000000-0000-0000-0000-000000000000".parse().expect("a UUID");
+    spec.secure_boot = true;
+    spec.numa_node = Some(5000);
+    spec.restart = RestartPolicy { delay_s: 0, max_delay_s: 9999, attempts: 0, stable_after_s: 1, ..spec.restart };
+    let expected = [
+        "vcpus",
+        "memory",
+        "memory",
+        "uuid",
+        "numa_node",
+        "secure_boot",
+        "restart.delay",
+        "restart.max_delay",
+        "restart.attempts",
+        "restart.stable_after",
+    ];
+    assert_eq!(keys(&spec), expected);
+}
+
+#[test]
+fn nothing_is_given_twice_and_lists_have_an_end() {
+    let mut spec = spec();
+    let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
+    let nic = || Nic {
+        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
+        address: None,
+        bridge: "br0".parse().ok(),
+        slot: false,
+        peers: false,
+    };
+    spec.volumes = vec![disk(), disk()];
+    spec.nics = vec![nic(), nic()];
+    spec.units = vec!["0000:01:00.0".parse().expect("an address"); 2];
+    assert_eq!(keys(&spec), ["units[1]", "volume[1].name", "volume[1].disk", "nic[1].mac"]);
+    spec.machine = MachineType::Pc;
+    spec.volumes = vec![disk(); 9];
+    assert!(keys(&spec).starts_with(&["machine".to_owned(), "units[1]".to_owned(), "volume".to_owned()]));
+}
+
+#[test]
+fn a_card_needs_a_bridge_and_an_address_that_a_machine_can_have() {
+    let mut spec = spec();
+    let nic = |address: &str, bridge: Option<&str>| Nic {
+        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
+        address: Some(address.parse().expect("an address")),
+        bridge: bridge.map(|bridge| bridge.parse().expect("a name")),
+        slot: false,
+        peers: false,
+    };
+    for (address, bridge, sound) in [
+        ("10.0.2.15", None, false),
+        ("172.30.0.9", Some("mesh-nat0"), true),
+        ("8.8.8.8", Some("br0"), true),
+        ("127.0.0.1", Some("br0"), false),
+        ("224.0.0.1", Some("br0"), false),
+    ] {
+        spec.nics = vec![nic(address, bridge)];
+        assert_eq!(spec.faults().is_empty(), sound, "{address} {bridge:?}");
+    }
+}
+
+#[test]
+fn a_text_that_could_be_another_option_of_qemu_cannot_be_built() {
+    for text in ["", "host,+svm", "a b", "-x", "é", &"a".repeat(65)] {
+        assert!(text.parse::<CpuModel>().is_err(), "{text}");
+        assert!(text.parse::<VolumeName>().is_err(), "{text}");
+        assert!(text.parse::<InterfaceName>().is_err(), "{text}");
+    }
+    for text in ["host", "EPYC-Milan", "Skylake-Server-v4"] {
+        assert!(text.parse::<CpuModel>().is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn a_disk_is_not_named_by_the_kernel() {
+    for text in ["sda", "sda1", "vdb", "xvda", "nvme0n1", "nvme0n1p2", "dm-0", "md127", "/dev/sda", "mmcblk0", " ab1 "]
+    {
+        assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
+    }
+    for text in ["slot", "slot:eui.1", "nearest"] {
+        assert!(text.parse::<DiskIdentity>().is_err(), "{text} is a word for one");
+    }
+    for text in ["eui.0025388b71b0c6a0", "naa.5000c500a1b2c3d4", "t10.ATA     QEMU HARDDISK QM00001", "S4EWNX0R"] {
+        assert!(text.parse::<DiskIdentity>().is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn the_disk_of_a_slot_is_a_word_and_keeps_what_it_came_to() {
+    let read = |text: &str| text.parse::<RawDisk>();
+    let disk: DiskIdentity = "eui.1234".parse().expect("an identity");
+    for (text, expected) in [
+        ("eui.1234", RawDisk::Named(disk.clone())),
+        ("slot", RawDisk::Slot(None)),
+        ("slot:eui.1234", RawDisk::Slot(Some(disk.clone()))),
+    ] {
+        assert_eq!(read(text), Ok(expected));
+        assert_eq!(read(text).map(|disk| disk.to_string()), Ok(text.to_owned()));
+    }
+    assert!(read("slot:sda").is_err() && read("slots:eui.1").is_ok());
+    let mut spec = spec();
+    let raw = |name: &str, disk: &str| Volume { name: name.parse().expect("a name"), source: self::raw(disk) };
+    spec.volumes = vec![raw("a", "slot"), raw("b", "slot")];
+    assert!(keys(&spec).is_empty(), "two slots have two disks");
+    spec.volumes = vec![raw("a", "slot:eui.1234"), raw("b", "eui.1234")];
+    assert_eq!(keys(&spec), ["volume[1].disk"]);
+}
+
+#[test]
+fn the_disk_of_a_slot_is_wiped_and_one_that_was_named_is_not_unless_that_is_said() {
+    let read = |more: &str| {
+        let text = format!(r#"{{"name": "d", "format": "raw"{more}}}"#);
+        serde_json::from_str::<Volume>(&text).expect("a volume").source.is_wiped()
+    };
+    assert!(read(r#", "disk": "slot""#) && read(r#", "disk": "slot:eui.1""#));
+    assert!(!read(r#", "disk": "eui.1""#));
+    assert!(!read(r#", "disk": "slot", "on_release": "keep""#) && read(r#", "disk": "eui.1", "on_release": "wipe""#));
+}
+
+#[test]
+fn the_seed_is_not_printed_and_is_bounded() {
+    let mut spec = spec();
+    let seed =
+        |text: String| CloudInit { user_data: meshd_types::Secret::new(text), meta_data: None, network_config: None };
+    spec.cloud_init = Some(seed("hunter2".into()));
+    assert!(!format!("{spec:?}").contains("hunter2"));
+    spec.cloud_init = Some(seed("x".repeat(max_seed_text() + 1)));
+    assert_eq!(keys(&spec), ["cloud_init.user_data"]);
+}
+
+#[test]
+fn the_largest_specification_fits_into_one_message() {
+    // Control characters take six bytes each in JSON; text does not hold many, so twice is plenty.
+    assert!(2 * 3 * max_seed_text() < crate::MAX_MESSAGE);
+}
+
+proptest! {
+    #[test]
+    fn reading_is_total_and_what_is_read_comes_back(text in "\\PC{0,200}", vcpus: u32, mib in 0..1u64 << 40) {
+        let _ = serde_json::from_str::<VmSpec>(&text);
+        let _ = text.parse::<DiskIdentity>();
+        let spec = VmSpec { vcpus, memory: ByteSize::from_mib(mib), ..spec() };
+        let _ = spec.faults();
+        let told = serde_json::to_string(&spec).expect("plain");
+        prop_assert_eq!(serde_json::from_str::<VmSpec>(&told).expect("its own text"), spec);
+    }
+}

@@ -1,0 +1,293 @@
+//! Step 3, store: the only owner of durable state.
+//!
+//! **Keys.** One [`Journal`](journal), so that one batch changes everything that belongs together or nothing of it. docs/adr/0015 says
+//! why it is not sled.
+//!
+//! | key | value (JSON) |
+//! | --- | --- |
+//! | `node/<node ID>` | [`Node`](meshd_model::fleet::Node) |
+//! | `session/<boot session ID>` | [`BootSession`](meshd_model::fleet::BootSession) |
+//! | `lease/<address>` | [`Lease`](meshd_model::fleet::Lease) |
+//! | `token/<SHA-256 of the token>` | [`TokenRecord`](meshd_trust::TokenRecord) |
+//! | `history/<node ID>` | [`History`](meshd_model::fleet::History): generations that it was given |
+//! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): what a profile was, and what it is held at |
+//! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
+//! | `job/<job ID>` | [`Job`](meshd_model::work::job::Job): programs on the metal, and the nodes that they hold |
+//! | `asked/<SHA-256 of actor and key>` | [`Asked`](meshd_model::fleet::Asked): orders that came with a key |
+//! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a virtual machine, and what of its node it holds |
+//! | `slot/<node>/<PCI address>` | [`Approved`](meshd_model::work::Approved): what an operator lets be given away |
+//! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
+//! | `event/<sequence, 8 bytes big-endian>` | [`Event`](meshd_model::fleet::Event) |
+//!
+//! **Retention.** [`retain`] decides which events and audit lines are kept, by classes that cannot drive out each other.
+//!
+//! **Memory.** All but events and audit log is held in a [`Model`] too; reads never touch the disk.
+//!
+//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is given to the journal as one batch, then shown
+//! to readers, then flushed. It returns after the flush: what was acknowledged is on the disk. Writers that arrive while a
+//! flush runs share the next one.
+//!
+//! **Crash cases.** Killed before or within the write: the batch is there whole or not at all, and nobody was told. After the flush: it
+//! is there. The journal's header says what of a damaged file is refused. A value that cannot be read back stops the start with its
+//! key; it is never skipped.
+//!
+//! **A full or broken disk.** Whoever waited for a flush that failed is told so. Further changes are refused as long as the flush cannot
+//! be done again, and taken as soon as it can: nothing has to be restarted.
+//!
+//! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
+//! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
+
+mod asked;
+mod audit;
+mod cards;
+mod closed;
+mod events;
+mod flush;
+mod jobs;
+mod journal;
+mod kept;
+mod model;
+mod open;
+mod output;
+mod retain;
+mod revisions;
+mod runs;
+mod sessions;
+mod tx;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+pub use audit::AuditFilter;
+pub use events::EventFilter;
+pub use kept::{Kept, KeptError};
+#[cfg(any(test, feature = "testing"))]
+pub use model::LOOKED_AT;
+pub use model::Model;
+pub use open::FOLDER;
+pub use output::{Chunk, OutputLine, Outputs};
+pub use revisions::KeptRevisions;
+pub use tx::Tx;
+
+use flush::Flusher;
+use journal::Journal;
+use meshd_model::fleet::{Event, EventSeq};
+use meshd_types::fail;
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+use tokio::sync::broadcast;
+
+/// Version of keys and values. A store of another version is refused, never guessed at.
+pub const VERSION: &str = "3";
+/// Versions of files that can be read. Version 2 had events and audit lines without gaps in their numbers.
+pub const READABLE: [&str; 2] = ["2", VERSION];
+/// Tokens of the admin plane.
+pub const MAX_API_TOKENS: usize = 1000;
+/// Orders with a key that are remembered; the oldest go first. Three for each node of the largest rack in a day.
+pub const MAX_ASKED: usize = 32_768;
+/// Of them, those whose answer is kept too, some of them 64 KiB long: the newest.
+pub const MAX_ANSWERS: usize = 512;
+/// For how long an order with a key is remembered.
+pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Jobs kept on record; beyond it the oldest go that hold no node.
+pub const MAX_JOBS: usize = 512;
+/// Boot sessions kept of one MAC address.
+pub const MAX_SESSIONS_PER_MAC: usize = 8;
+/// Boot sessions kept in all; beyond it the oldest go.
+pub const MAX_SESSIONS: usize = 100_000;
+/// Of them, those of machines that nobody let in: four for each unknown machine of the largest rack.
+pub const MAX_STRANGER_SESSIONS: usize = 40_000;
+/// Of these, those that came no further than DHCP: an invented MAC address costs one of them, and drives out another one.
+pub const MAX_IDLE_SESSIONS: usize = 20_000;
+/// Nodes kept that nobody ever let in; beyond it the one that was seen least recently goes, so that a flood of invented
+/// machines cannot fill the store. Twice the largest rack, so that one that powers on for the first time fits.
+pub const MAX_UNKNOWN_NODES: usize = 20_000;
+/// Events that a slow subscriber may lag behind before it is told that it missed some.
+const SUBSCRIBER_BACKLOG: usize = 4096;
+
+/// What can go wrong with durable state.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another meshd has it open.
+    #[error("another meshd runs on the store {}; stop it first, or give this one a state_dir of its own", path.display())]
+    Held {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It cannot be read or written.
+    #[error("cannot use the store {}; it must be a folder that meshd may write, on a disk with room", path.display())]
+    Open {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its bytes are not those that were written.
+    #[error(
+        "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with `meshd backup restore`", path.display()
+    )]
+    Broken {
+        /// Which file.
+        path: PathBuf,
+        /// Where.
+        at: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The commit marker of a journal is missing or altered.
+    #[error(
+        "cannot open the store: its commit marker {} is missing or altered, so acknowledged changes may be missing. Nothing was changed; \
+         restore the last backup with `meshd backup restore`, or create the empty file {} to accept the journal as it is", path.display(), accept.display()
+    )]
+    Marker {
+        /// The marker.
+        path: PathBuf,
+        /// The file by which an operator accepts the journal.
+        accept: PathBuf,
+    },
+    /// The site has a certificate authority, and no store.
+    #[error(
+        "cannot open the store {}: it is missing, but the site has a certificate authority in {}. Nothing was changed; put the store back, \
+         restore the last backup with `meshd backup restore`, or create the empty file {} to begin without any record of nodes, tokens and orders",
+        path.display(), authority.display(), confirm.display()
+    )]
+    Missing {
+        /// Where the store should be.
+        path: PathBuf,
+        /// The authority's folder.
+        authority: PathBuf,
+        /// The file by which an operator confirms an empty store.
+        confirm: PathBuf,
+    },
+    /// Written by another version of meshd.
+    #[error("the store has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it")]
+    Version {
+        /// What was found.
+        found: String,
+    },
+    /// A value cannot be read back.
+    #[error("the store's record `{key}` is damaged; restore the last backup")]
+    Damaged {
+        /// Which.
+        key: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A key that no version writes.
+    #[error("the store holds `{key}`, which this meshd does not know; it was written by another version")]
+    UnknownKey {
+        /// Which.
+        key: String,
+    },
+    /// A write or flush failed: the disk is full, read-only or broken.
+    #[error("cannot write the store; check the disk (full? read-only?)")]
+    Write(#[source] io::Error),
+    /// A record on the disk cannot be read.
+    #[error("cannot read the store; check the disk")]
+    Read(#[source] io::Error),
+    /// A value cannot be written as JSON.
+    #[error("cannot encode a record for the store")]
+    Encode(#[source] serde_json::Error),
+}
+
+/// The open store. Shared by reference; all methods may be called from any task.
+pub struct Store {
+    journal: Arc<Journal>,
+    model: RwLock<Model>,
+    flusher: Flusher,
+    subscribers: broadcast::Sender<(EventSeq, Event)>,
+    /// Events whose flush is under way, each with its change.
+    unsent: Mutex<VecDeque<(u64, (EventSeq, Event))>>,
+}
+
+impl Store {
+    /// Reads from memory. Keep it short: writers wait.
+    pub fn read<R>(&self, read: impl FnOnce(&Model) -> R) -> R {
+        read(&self.model.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs a change; returns when it is on the disk. An error of the closure changes nothing.
+    pub async fn commit<R, E: From<StoreError>>(
+        &self,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let begun = Instant::now();
+        self.flusher.recover().await.map_err(StoreError::Write)?;
+        let (result, number) = self.apply(change)?;
+        if let Some(number) = number {
+            self.flusher.wait(number).await.map_err(StoreError::Write)?;
+            metrics::histogram!("meshd_store_commit_seconds").record(begun.elapsed().as_secs_f64());
+            self.publish(number);
+        }
+        Ok(result)
+    }
+
+    /// The part of a commit that must not be interleaved with another one.
+    fn apply<R, E: From<StoreError>>(
+        &self,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+    ) -> Result<(R, Option<u64>), E> {
+        // A panic inside a closure happens before anything is applied, so a poisoned model is still a whole one.
+        let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tx = Tx::new(&model);
+        let result = change(&mut tx)?;
+        let mut staged = tx.into_staged();
+        if staged.is_empty() {
+            return Ok((result, None));
+        }
+        let events = model.event_log.take(std::mem::take(&mut staged.events));
+        let audit = model.audit_log.take(std::mem::take(&mut staged.audit));
+        let number = self.journal.append(staged.to_batch(&events, &audit)?);
+        model.apply(staged);
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        unsent.extend(events.all.into_iter().map(|(seq, event)| (number, (EventSeq(seq), event))));
+        Ok((result, Some(number)))
+    }
+
+    /// Tells subscribers of everything up to a change that is on the disk, in the order in which it happened: whoever of
+    /// several writers wakes first speaks for all, and for those who no longer wait.
+    fn publish(&self, number: u64) {
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        while unsent.front().is_some_and(|(other, _)| *other <= number) {
+            if let Some((_, event)) = unsent.pop_front() {
+                // Nobody listening is no error.
+                let _ = self.subscribers.send(event);
+            }
+        }
+    }
+
+    /// Every event from now on, after it is durable.
+    pub fn subscribe(&self) -> broadcast::Receiver<(EventSeq, Event)> {
+        self.subscribers.subscribe()
+    }
+
+    /// Whether a change could be written now. After a failed write it tries that one again.
+    ///
+    /// # Errors
+    /// The disk is full, read-only or broken.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        if !fail::defends("store-readiness") {
+            return Ok(());
+        }
+        self.flusher.recover().await.map_err(StoreError::Write)?;
+        self.flusher.has_room().await.map_err(StoreError::Write)
+    }
+
+    /// Flushes what is left; called once, at the end.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.flusher.close().await.map_err(StoreError::Write)
+    }
+
+    /// All that was committed before this call, as files that make the same store in another folder: name, content, and how many bytes
+    /// of it. They can be read at leisure. Blocks.
+    pub fn snapshot(&self) -> Result<Vec<(String, File, u64)>, StoreError> {
+        self.journal.snapshot().map_err(StoreError::Write)
+    }
+}

@@ -1,0 +1,110 @@
+//! Step 2, trust: tokens, capabilities and certificates: who may have what.
+//!
+//! ```text
+//! DHCP opened a boot session ─▶ capability (16 bytes, minutes)    opens one overlay, once, to one address
+//!      that overlay carries  ─▶ token      (32 bytes, minutes)    buys one certificate, for one node and session
+//!    the agent's own key and ─▶ certificate (14 days)             is the node, on the agent plane
+//! ```
+//! Pure but for keys: time and the randomness of texts are arguments; only [`CertificateAuthority`] makes keys and keeps
+//! its own in a folder, as [`MarkKey`] does.
+
+mod api_token;
+mod authority;
+pub mod capability;
+mod files;
+mod mark;
+mod peer;
+pub mod token;
+mod verifier;
+mod web;
+
+pub use api_token::{ApiToken, ParseRoleError, Role};
+pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
+pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
+pub use peer::Peer;
+pub use token::{TokenRecord, TokenRefused};
+pub use web::{WebIdentity, fingerprint};
+
+use std::path::PathBuf;
+
+/// What can go wrong with keys and certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file of the certificate authority cannot be read or written.
+    #[error("cannot {operation} {}; check the permissions of the state folder", path.display())]
+    File {
+        /// `read`, `write`...
+        operation: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The private key may be read by others.
+    #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The key of marks is damaged.
+    #[error("{} is no key; restore it from a backup, or remove it: every node with a secret is then to be rebooted",
+            path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Files of the authority do not belong together, or one is damaged.
+    #[error("{}: {detail}; restore this folder from a backup, or move the folder away: \
+             a new authority is made and every node enrols again at its next boot", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A root that stays trusted has to sign the issuer of its successor.
+    #[error("{} is not there, and without it nodes that know this root alone could not follow to the next one; \
+             put it back for the rotation, or rotate with --grace 0: every node then has to boot again", path.display())]
+    NoRootKey {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// What the admin plane shall show by HTTPS is not usable.
+    #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
+    Web {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A certificate request that nothing can be issued for.
+    #[error("the certificate request is refused: {0}")]
+    Request(&'static str),
+    /// A certificate that names no node of this site.
+    #[error("the certificate names no node: {0}")]
+    Certificate(&'static str),
+    /// A certificate of this site under a root that was replaced since.
+    #[error(
+        "the certificate of {node} is of an authority that was replaced; boot the node again, or give it a new token"
+    )]
+    StaleAuthority {
+        /// The node that it names.
+        node: meshd_types::NodeId,
+    },
+    /// The cryptographic library failed at something that depends on no input.
+    #[error("cannot make {what}")]
+    Crypto {
+        /// What was to be made.
+        what: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl TrustError {
+    fn crypto<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| TrustError::Crypto { what, source: Box::new(source) }
+    }
+}

@@ -1,0 +1,78 @@
+//! The workspace as Cargo sees it: a crate depends only on crates that are listed above it, and a package is used where it belongs.
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use std::collections::BTreeSet;
+
+/// Packages with one home: the crates that may depend on them.
+const HOMES: [(&str, &[&str]); 10] = [
+    ("axum", &["meshd"]),
+    ("clap", &["meshd", "meshd-agent"]),
+    ("dhcproto", &["meshd"]),
+    ("flate2", &["meshd-image"]),
+    ("minijinja", &["meshd-image"]),
+    ("rcgen", &["meshd-agent", "meshd-trust"]),
+    ("tar", &["meshd-image"]),
+    ("toml_edit", &["meshd", "meshd-config", "meshd-lab"]),
+    ("utoipa", &["meshd"]),
+    ("vfio-ioctls", &["meshd-agent"]),
+];
+/// Crates without I/O, and packages that none of them may depend on.
+const PURE: [&str; 3] = ["meshd-types", "meshd-proto", "meshd-model"];
+const IMPURE: [&str; 7] = ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
+/// The agent travels in every overlay and knows nothing of the central node.
+const AGENT: [&str; 2] = ["meshd-types", "meshd-proto"];
+
+fn metadata() -> Metadata {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let options = ["--offline".to_owned(), "--locked".to_owned()];
+    MetadataCommand::new().manifest_path(manifest).no_deps().other_options(options).exec().unwrap()
+}
+
+/// Members in the order of Cargo.toml, the program last.
+fn members(metadata: &Metadata) -> Vec<&Package> {
+    let manifest = include_str!("../../../Cargo.toml");
+    let place = |package: &Package| {
+        let folder = package.manifest_path.strip_prefix(&metadata.workspace_root).unwrap().parent().unwrap();
+        manifest.find(&format!("\"{folder}\", #")).unwrap_or(usize::MAX)
+    };
+    let mut members = metadata.workspace_packages();
+    members.sort_by_key(|package| place(package));
+    assert_eq!(members.last().unwrap().name.as_str(), "meshd", "the program depends on all others");
+    members
+}
+
+fn normal(package: &Package) -> impl Iterator<Item = &str> {
+    package.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal).map(|it| it.name.as_str())
+}
+
+#[test]
+fn crate_depends_only_on_crates_above_it() {
+    let metadata = metadata();
+    let (mut above, mut faults) = (BTreeSet::new(), Vec::new());
+    for package in members(&metadata) {
+        for dependency in normal(package).filter(|name| name.starts_with("meshd")) {
+            let is_agents = package.name.as_str() != "meshd-agent" || AGENT.contains(&dependency);
+            if !above.contains(dependency) || !is_agents {
+                faults.push(format!("{} depends on {dependency}", package.name));
+            }
+        }
+        above.insert(package.name.as_str());
+    }
+    assert!(above.len() > 8 && faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn package_is_used_only_in_its_home() {
+    let metadata = metadata();
+    let mut faults = Vec::new();
+    for package in members(&metadata) {
+        for dependency in normal(package) {
+            let away = HOMES.iter().any(|(name, homes)| *name == dependency && !homes.contains(&package.name.as_str()));
+            let impure = PURE.contains(&package.name.as_str()) && IMPURE.contains(&dependency);
+            if away || impure {
+                faults.push(format!("{} depends on {dependency}", package.name));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,219 @@
+//! Imports as the compiler reads them: paths between folders of a crate, and what pure code names.
+
+use super::sources;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+use syn::{ItemMod, ItemUse, UseTree, visit::Visit};
+
+/// Code that takes time, randomness and I/O as arguments: crates, folders and files.
+const PURE: [&str; 19] = [
+    "src/types",
+    "src/proto",
+    "src/model",
+    "src/image/overlay/context.rs",
+    "src/image/overlay/merge.rs",
+    "src/image/overlay/plan.rs",
+    "src/image/overlay/rendered.rs",
+    "src/image/overlay/secret.rs",
+    "src/image/overlay/values.rs",
+    "src/trust/capability.rs",
+    "src/agent/machine",
+    "src/agent/vm/argv.rs",
+    "src/agent/vm/machine.rs",
+    "src/agent/vm/plan.rs",
+    "src/agent/vm/qmp.rs",
+    "src/agent/vm/seed.rs",
+    "src/serve/dhcp/engine.rs",
+    "src/serve/tftp/engine.rs",
+    "src/agent/nat/subnet.rs",
+];
+/// Failpoints read the environment and count; they are no part of what is released.
+const NOT_PURE: [&str; 1] = ["src/types/fail.rs"];
+/// Paths that pure code does not name.
+const IMPURE: [&str; 10] = [
+    "getrandom",
+    "std::fs",
+    "std::net::TcpListener",
+    "std::net::TcpStream",
+    "std::net::UdpSocket",
+    "std::os::unix::net",
+    "std::process",
+    "std::thread",
+    "rustix",
+    "tokio",
+];
+/// The same, whatever stands before: a time is an argument, and only the clock is not.
+const CLOCKS: [&str; 2] = ["Instant::now", "SystemTime::now"];
+/// Parts of the program that do not know each other.
+const SERVERS: [&str; 5] = ["dhcp", "tftp", "http", "agent", "admin"];
+
+/// Paths that a file names outside of its tests.
+#[derive(Default)]
+struct Named(BTreeSet<Vec<String>>);
+
+impl<'ast> Visit<'ast> for Named {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        let is_test = item.attrs.iter().any(|attribute| {
+            attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
+        });
+        if !is_test {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.flatten(&item.tree, &mut Vec::new());
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let words: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if words.len() > 1 {
+            self.0.insert(words);
+        }
+        syn::visit::visit_path(self, path);
+    }
+}
+
+impl Named {
+    fn of(text: &str) -> Self {
+        let mut named = Named::default();
+        named.visit_file(&syn::parse_file(text).unwrap());
+        named
+    }
+
+    fn flatten(&mut self, tree: &UseTree, before: &mut Vec<String>) {
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.flatten(&path.tree, before);
+                before.pop();
+            }
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.flatten(tree, before)),
+            UseTree::Name(name) => drop(self.0.insert([&before[..], &[name.ident.to_string()]].concat())),
+            UseTree::Rename(name) => drop(self.0.insert([&before[..], &[name.ident.to_string()]].concat())),
+            UseTree::Glob(_) => drop(self.0.insert(before.clone())),
+        }
+    }
+}
+
+fn is_test(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.ends_with("tests.rs") || text.contains("/tests/")
+}
+
+fn released() -> impl Iterator<Item = (PathBuf, String)> {
+    sources().into_iter().filter(|(path, _)| !is_test(path))
+}
+
+#[test]
+fn pure_code_names_no_clock_no_file_and_no_socket() {
+    for path in PURE.iter().chain(&NOT_PURE) {
+        assert!(Path::new(path).exists(), "{path} is missing: name what stands in its place");
+    }
+    let mut faults = Vec::new();
+    for (path, text) in released() {
+        let is_pure = PURE.iter().any(|pure| path.starts_with(pure));
+        if !is_pure || NOT_PURE.iter().any(|other| path.starts_with(other)) {
+            continue;
+        }
+        for named in Named::of(&text).0 {
+            let named = named.join("::");
+            let is_clock = CLOCKS.iter().any(|clock| named.ends_with(clock));
+            if is_clock || IMPURE.iter().any(|impure| named == *impure || named.starts_with(&format!("{impure}::"))) {
+                faults.push(format!("{} names {named}", path.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn servers_do_not_know_each_other() {
+    let mut faults = Vec::new();
+    for (path, text) in released() {
+        let Ok(inside) = path.strip_prefix("src/serve") else { continue };
+        let own = inside.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
+        for named in Named::of(&text).0 {
+            let [first, second, server, ..] = &named[..] else { continue };
+            let is_other = SERVERS.contains(&server.as_str()) && *server != own && own != "mod.rs";
+            if (first.as_str(), second.as_str()) == ("crate", "serve") && is_other {
+                faults.push(format!("{} names {}", path.display(), named.join("::")));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Crates by folder: where the paths of a file begin.
+fn root_of(path: &Path) -> PathBuf {
+    let first: PathBuf = path.components().take(2).collect();
+    if first.join("Cargo.toml").exists() { first } else { PathBuf::from("src") }
+}
+
+/// The folder that a path of a file leads to; `None` outside of its crate.
+fn target(path: &Path, named: &[String]) -> Option<PathBuf> {
+    let root = root_of(path);
+    // The module of a file `a/b.rs` is `a/b`; that of `a/mod.rs` and `a/lib.rs` is `a`.
+    let is_folder = ["mod.rs", "lib.rs"].contains(&path.file_name()?.to_str()?);
+    let own = if is_folder { path.parent()?.to_owned() } else { path.with_extension("") };
+    let (mut at, rest) = match named.first()?.as_str() {
+        "crate" => (root.clone(), &named[1..]),
+        "self" => (own, &named[1..]),
+        "super" => {
+            let ups = named.iter().take_while(|word| *word == "super").count();
+            (own.ancestors().nth(ups)?.to_owned(), &named[ups..])
+        }
+        _ => return None,
+    };
+    for word in rest {
+        let next = at.join(word);
+        if next.is_dir() || next.with_extension("rs").is_file() {
+            at = next;
+        } else {
+            break;
+        }
+    }
+    let folder = if at.is_dir() { at } else { at.parent()?.to_owned() };
+    folder.starts_with(&root).then_some(folder)
+}
+
+/// All folders that a path of imports leads to.
+fn reach<'a>(edges: &'a BTreeMap<PathBuf, BTreeSet<PathBuf>>, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
+    let (mut found, mut next) = (BTreeSet::new(), edges.get(from).into_iter().flatten().collect::<Vec<_>>());
+    while let Some(folder) = next.pop() {
+        if found.insert(folder) {
+            next.extend(edges.get(folder).into_iter().flatten());
+        }
+    }
+    found
+}
+
+/// Folders that name each other, directly or by way of others; one line for each such set. A folder and those inside of it are one idea:
+/// parts of it may name the whole.
+fn cycles() -> BTreeSet<String> {
+    let mut edges: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (path, text) in released() {
+        let from = path.parent().unwrap().to_owned();
+        for to in Named::of(&text).0.iter().filter_map(|named| target(&path, named)) {
+            if !to.starts_with(&from) && !from.starts_with(&to) {
+                edges.entry(from.clone()).or_default().insert(to);
+            }
+        }
+    }
+    let reached: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> =
+        edges.keys().map(|from| (from, reach(&edges, from))).collect();
+    let leads = |from: &PathBuf, to: &PathBuf| reached.get(from).is_some_and(|all| all.contains(to));
+    let both = |from: &PathBuf| -> Vec<String> {
+        let all = edges.keys().filter(|to| leads(from, to) && leads(to, from));
+        all.map(|folder| folder.display().to_string()).collect()
+    };
+    edges.keys().map(both).filter(|set| set.len() > 1).map(|set| set.join(" ")).collect()
+}
+
+#[test]
+fn folders_do_not_name_each_other() {
+    let found = cycles();
+    assert!(found.is_empty(), "{found:#?}");
+}
