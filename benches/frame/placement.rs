@@ -5,7 +5,7 @@ use super::{Goal, Table, central};
 use anyhow::Context as _;
 use meshd_config::vm::{UnitWish, VmAsk};
 use meshd_model::{
-    fleet::{Evidence, Fingerprint, Node, Phase, Verb},
+    fleet::{CheckProvenance, Fingerprint, Node, Phase, Verb},
     work::{Approved, SlotId, functions},
 };
 use meshd_proto::{
@@ -68,7 +68,7 @@ fn node(number: u16) -> Node {
         unproven: false,
     };
     node.checks = meshd_proto::CHECKS.map(check).into();
-    node.evidence = Some(Evidence { session: BOOT, kernel_boot_id: String::new(), at: Timestamp::EPOCH });
+    node.evidence = Some(CheckProvenance { session: BOOT, kernel_boot_id: String::new(), at: Timestamp::EPOCH });
     (node.phase, node.boot) = (Phase::Online, Some(BOOT));
     node
 }

@@ -44,7 +44,7 @@ pub enum KeyError {
 
 /// The certificate as it is kept across restarts of the agent.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredCertificate {
     node: NodeId,
     certificate_pem: String,
     renew_at: Timestamp,
@@ -109,7 +109,9 @@ impl Keys {
             certificate: None,
         };
         let kept = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
-        let kept = kept.and_then(|text| serde_json::from_str::<Kept>(&text).ok()).filter(|kept| kept.node == node);
+        let kept = kept
+            .and_then(|text| serde_json::from_str::<StoredCertificate>(&text).ok())
+            .filter(|kept| kept.node == node);
         let life = kept.and_then(|kept| {
             keys.certificate = Some(chain(&kept.certificate_pem)?);
             // A certificate of another key would only be found out by the central node.
@@ -136,7 +138,7 @@ impl Keys {
             return Err(FileError::Content { path: self.certificate_path(), detail }.into());
         };
         self.certificate = Some(chain);
-        let kept = Kept {
+        let kept = StoredCertificate {
             node: self.node,
             certificate_pem: response.certificate_pem.clone(),
             renew_at: life.renew_at,

@@ -1,7 +1,7 @@
 //! Making a backup: the store as of one moment, and every file beside it.
 
 use super::{
-    BackupError, MANIFEST, Manifest, Member, Seen, failed,
+    BackupError, DigestReader, MANIFEST, Manifest, Member, failed,
     seal::{Head, Sealer},
 };
 use meshd_config::Site;
@@ -26,7 +26,7 @@ pub struct Source<'a> {
     /// [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
     /// The certificate authority at that moment: its files go together.
-    pub authority: Held,
+    pub authority: FileGroup,
     /// The moment of that.
     pub made_at: Timestamp,
     /// Whether the blobs of images and bundles come with it.
@@ -37,15 +37,15 @@ pub struct Source<'a> {
 
 /// Small files that go together, read at once: by their names below the folder, with their modes.
 #[derive(Debug, Default)]
-pub struct Held(Vec<(String, u32, Vec<u8>)>);
+pub struct FileGroup(Vec<(String, u32, Vec<u8>)>);
 
-impl Held {
+impl FileGroup {
     /// All files in a folder and in those within it. Blocks.
     ///
     /// # Errors
     /// One cannot be read.
     pub fn read(dir: &Path) -> Result<Self, BackupError> {
-        let mut held = Held::default();
+        let mut held = FileGroup::default();
         held.add(dir, "")?;
         Ok(held)
     }
@@ -154,7 +154,7 @@ impl<W: Write> Archive<W> {
         from: &Path,
     ) -> Result<(), BackupError> {
         let path = safe(name, from)?;
-        let mut seen = Seen { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
+        let mut seen = DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
         self.packer.file(&path, mode, size, &mut seen).map_err(failed("back up", from))?;
         self.members.insert(name.to_owned(), seen.member());
         Ok(())

@@ -25,7 +25,7 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
-pub use create::{AUTHORITY, Held, Source, create};
+pub use create::{AUTHORITY, FileGroup, Source, create};
 pub use restore::{Restored, restore};
 pub use seal::{Head, MIN_KEY};
 
@@ -177,7 +177,7 @@ fn read(
                 manifest = Some(serde_json::from_reader::<_, Manifest>(content.take(MAX_MANIFEST))?);
             }
             Unpacked::File(content) => {
-                let mut seen = Seen { content, hash: sha2::Sha256::new(), size: 0 };
+                let mut seen = DigestReader { content, hash: sha2::Sha256::new(), size: 0 };
                 each(&member, mode, Unpacked::File(&mut seen))?;
                 io::copy(&mut seen, &mut io::sink())?;
                 found.insert(name, seen.member());
@@ -201,19 +201,19 @@ fn read(
 }
 
 /// Reads, and learns what it read.
-struct Seen<R> {
+struct DigestReader<R> {
     content: R,
     hash: sha2::Sha256,
     size: u64,
 }
 
-impl<R> Seen<R> {
+impl<R> DigestReader<R> {
     fn member(self) -> Member {
         Member { size: self.size, digest: Digest(self.hash.finalize().into()) }
     }
 }
 
-impl<R: Read> Read for Seen<R> {
+impl<R: Read> Read for DigestReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.content.read(buffer)?;
         self.hash.update(&buffer[..count]);

@@ -82,7 +82,7 @@ async fn made(blobs: bool) -> Made {
     let site = site(dir.path());
     let store = store(dir.path()).await;
     let made_at = Timestamp::from_millis(9);
-    let authority = Held::read(&site.state_dir.join(AUTHORITY)).unwrap();
+    let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
     let source = Source { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs, salt: [7; 32] };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
@@ -154,7 +154,7 @@ async fn nothing_of_it_can_be_read_without_the_key() {
     let source = Source {
         site: &meshd_config::load(&made.dir.path().join("site.toml")).unwrap(),
         store: Vec::new(),
-        authority: Held::default(),
+        authority: FileGroup::default(),
         made_at: Timestamp::EPOCH,
         blobs: false,
         salt: [1; 32],

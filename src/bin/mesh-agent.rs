@@ -139,9 +139,9 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::Place { procs, uid, dir, shm }, &argv),
+        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::ExecContext { procs, uid, dir, shm }, &argv),
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
-            let entry = vm_enter::Entry { uid, gid, procs, pins, users, pass: Vec::new() };
+            let entry = vm_enter::ExecContext { uid, gid, procs, pins, users, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
         }
     };
@@ -227,10 +227,10 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn vm_enter(entry: vm_enter::Entry, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
+fn vm_enter(entry: vm_enter::ExecContext, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
     let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::Pass::parse(pass)).collect();
-    let entered = pass.and_then(|pass| vm_enter::Entry { pass, ..entry }.enter(program, args));
+    let entered = pass.and_then(|pass| vm_enter::ExecContext { pass, ..entry }.enter(program, args));
     match entered {
         Ok(never) => match never {},
         Err(why) => {
@@ -240,7 +240,7 @@ fn vm_enter(entry: vm_enter::Entry, pass: &[OsString], argv: &[String]) -> anyho
     }
 }
 
-fn job_enter(place: enter::Place, argv: &[String]) -> anyhow::Result<ExitCode> {
+fn job_enter(place: enter::ExecContext, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
     match enter::enter(&place, program, args) {
         Ok(never) => match never {},

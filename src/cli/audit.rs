@@ -9,7 +9,7 @@ use super::{
 };
 use crate::serve::admin::view::AuditView;
 use clap::Args;
-use meshd_model::fleet::Who;
+use meshd_model::fleet::Principal;
 
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub(super) struct Audit {
     node: Option<String>,
     /// Filter: uid:N, token:NAME, rule:NAME, node or meshd
     #[arg(long, value_name = "ACTOR")]
-    actor: Option<Who>,
+    actor: Option<Principal>,
     /// Show at most N records, the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,

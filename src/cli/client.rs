@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 256 << 20;
 /// Talks to one central node.
 #[derive(Debug)]
 pub(super) struct Client {
-    way: Way,
+    way: Transport,
     /// Why whatever is ordered is ordered.
     reason: Option<String>,
     /// Virtual machines may be lost by it.
@@ -38,7 +38,7 @@ pub(super) struct Client {
 }
 
 #[derive(Debug)]
-enum Way {
+enum Transport {
     /// A socket on this machine, and the site file that names it.
     Socket {
         socket: PathBuf,
@@ -53,11 +53,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Client {
     pub(super) fn of_socket(socket: PathBuf, site: Option<PathBuf>, reason: Option<String>) -> Self {
-        Client { way: Way::Socket { socket, site }, reason, force: false }
+        Client { way: Transport::Socket { socket, site }, reason, force: false }
     }
 
     pub(super) fn of_server(server: Server, reason: Option<String>) -> Self {
-        Client { way: Way::Server(server), reason, force: false }
+        Client { way: Transport::Server(server), reason, force: false }
     }
 
     /// Orders are given although virtual machines may be lost by them.
@@ -167,7 +167,7 @@ impl Client {
         if self.force {
             headers.insert(FORCE_HEADER, HeaderValue::from_static("true"));
         }
-        if let Way::Server(server) = &self.way {
+        if let Transport::Server(server) = &self.way {
             let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));
             let mut value = value.map_err(|error| Failure::of(&error))?;
             value.set_sensitive(true);
@@ -178,11 +178,11 @@ impl Client {
 
     async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         Ok(match &self.way {
-            Way::Socket { socket, site } => {
+            Transport::Socket { socket, site } => {
                 let stream = UnixStream::connect(socket).await;
                 Box::new(stream.map_err(|error| unreachable(socket, site.as_deref(), &error))?)
             }
-            Way::Server(server) => Box::new(server.connect().await?),
+            Transport::Server(server) => Box::new(server.connect().await?),
         })
     }
 
@@ -230,8 +230,8 @@ impl Client {
 
     fn broken(&self, error: &dyn std::error::Error) -> Failure {
         let whom = match &self.way {
-            Way::Socket { socket, .. } => shown(socket),
-            Way::Server(server) => server.shown(),
+            Transport::Socket { socket, .. } => shown(socket),
+            Transport::Server(server) => server.shown(),
         };
         let message = format!("the connection to {whom} broke: {error}");
         Failure::new(message, "is meshd still running? look at its log")

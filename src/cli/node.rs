@@ -13,7 +13,7 @@ use super::{
 };
 use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use clap::Subcommand;
-use meshd_model::fleet::Once;
+use meshd_model::fleet::NextBootOverride;
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
 
@@ -84,7 +84,7 @@ pub(super) enum Node {
     /// Remove variables, effective at the next boot
     Unset(orders::Unset),
     /// Change the next boot only
-    BootOnce(orders::Once),
+    BootOnce(orders::BootOnceArgs),
     /// List the generations of a node, newest first
     History {
         /// Node ID or name
@@ -319,7 +319,7 @@ fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
     ]
 }
 
-fn once(once: &Once) -> String {
+fn once(once: &NextBootOverride) -> String {
     let state = once.used_by.map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
 }

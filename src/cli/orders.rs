@@ -45,7 +45,7 @@ pub(super) struct Unset {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Once {
+pub(super) struct BootOnceArgs {
     /// Node ID or name
     node: String,
     /// Kernel argument to add; `-quiet` removes one
@@ -85,7 +85,7 @@ async fn change(client: &Client, node: &str, change: ChangeVars) -> Result<(), F
     Ok(())
 }
 
-impl Once {
+impl BootOnceArgs {
     pub(super) async fn run(self, client: Client) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         let order = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };

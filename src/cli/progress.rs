@@ -2,7 +2,7 @@
 
 use super::print::span;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use meshd_image::builder::{Progress, Step};
+use meshd_image::builder::{BuildStep, Progress};
 use std::{
     collections::BTreeMap,
     io::IsTerminal as _,
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(120);
 pub(super) struct Drawing {
     /// `None` when nobody watches.
     bars: Option<MultiProgress>,
-    moving: Mutex<BTreeMap<Step, ProgressBar>>,
+    moving: Mutex<BTreeMap<BuildStep, ProgressBar>>,
 }
 
 impl Drawing {
@@ -27,7 +27,7 @@ impl Drawing {
         Drawing { bars, moving: Mutex::default() }
     }
 
-    fn with_bar(&self, step: Step, change: impl FnOnce(&ProgressBar)) {
+    fn with_bar(&self, step: BuildStep, change: impl FnOnce(&ProgressBar)) {
         let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bar) = moving.get(&step) {
             change(bar);
@@ -36,7 +36,7 @@ impl Drawing {
 }
 
 impl Progress for Drawing {
-    fn begin(&self, step: Step) {
+    fn begin(&self, step: BuildStep) {
         let Some(bars) = &self.bars else {
             eprintln!("{step:<16} begins");
             return;
@@ -48,14 +48,14 @@ impl Progress for Drawing {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner).insert(step, bar);
     }
 
-    fn note(&self, step: Step, text: &str) {
+    fn note(&self, step: BuildStep, text: &str) {
         match &self.bars {
             Some(_) => self.with_bar(step, |bar| bar.set_message(text.to_owned())),
             None => eprintln!("{step:<16} {text}"),
         }
     }
 
-    fn end(&self, step: Step, took: Duration) {
+    fn end(&self, step: BuildStep, took: Duration) {
         match &self.bars {
             Some(_) => self.with_bar(step, |bar| bar.finish_with_message(format!("done in {}", span(took)))),
             None => eprintln!("{step:<16} done in {}", span(took)),

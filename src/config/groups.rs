@@ -3,7 +3,7 @@
 use super::{
     Group, check,
     edit::Edit,
-    reader::{At, Document, Entry, Table},
+    reader::{At, Document, NamedTable, Table},
     vars,
 };
 use meshd_types::{GroupName, NodeId, OverlayName};
@@ -26,7 +26,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> 
     entries.into_iter().map(|entry| one(document, entry)).collect::<Vec<_>>().into_iter().collect()
 }
 
-fn one(document: &Document, Entry { name, table }: Entry<'_>) -> Option<Group> {
+fn one(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
     let parsed = name.parse::<GroupName>().map_err(|error| check::fault(document, &name, &error));
     if table.has("profile") {
         // Asked for, so that it is not reported as unknown too.

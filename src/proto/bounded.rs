@@ -30,7 +30,7 @@ pub enum Unread {
 /// # Errors
 /// [`Unread`]. Nothing is made of what is too much.
 pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
-    let seen = RefCell::new(Seen::default());
+    let seen = RefCell::new(Bounds::default());
     let mut json = serde_json::Deserializer::from_slice(text);
     if Walk(&seen).deserialize(&mut json).and_then(|()| json.end()).is_err() {
         return Err(seen.into_inner().excess.map_or(Unread::Other, Unread::TooMuch));
@@ -39,14 +39,14 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Bounds {
     values: usize,
     records: usize,
     excess: Option<&'static str>,
 }
 
 /// Goes through a message and keeps nothing of it.
-struct Walk<'a>(&'a RefCell<Seen>);
+struct Walk<'a>(&'a RefCell<Bounds>);
 
 impl Walk<'_> {
     fn more<E: Error>(&self, fits: bool, excess: &'static str) -> Result<(), E> {

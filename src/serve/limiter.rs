@@ -82,9 +82,9 @@ impl Meter {
         (self.written.load(Relaxed), Duration::from_millis(took))
     }
 
-    fn standing(&self, source: &Source) -> Standing {
+    fn standing(&self, source: &Source) -> ConnectionState {
         let (written, took) = self.response();
-        Standing { source: source.clone(), busy: self.busy.load(Relaxed) == 1, took, written }
+        ConnectionState { source: source.clone(), busy: self.busy.load(Relaxed) == 1, took, written }
     }
 }
 
@@ -99,7 +99,7 @@ pub enum Source {
 
 /// How a connection stands when one has to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Standing {
+struct ConnectionState {
     source: Source,
     /// A request is being answered.
     busy: bool,
@@ -109,7 +109,7 @@ struct Standing {
     written: u64,
 }
 
-impl Standing {
+impl ConnectionState {
     /// Of those that are idle or busy alike the least goes first: the longest idle, and the slowest.
     fn rank(&self) -> u64 {
         match self.busy {
@@ -131,7 +131,7 @@ impl Standing {
 
 /// Chooses which connection goes, if any can be asked to. While one has just come and may turn out to be idle, none that works goes
 /// in its place.
-fn weakest(standings: &[(u64, Standing)], places: usize) -> Option<u64> {
+fn weakest(standings: &[(u64, ConnectionState)], places: usize) -> Option<u64> {
     let mut of_source: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, standing) in standings {
         *of_source.entry(&standing.source).or_default() += 1;
@@ -271,11 +271,11 @@ mod tests {
     const LAB: Source = Source::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
     const OTHER: Source = Source::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
 
-    fn standing(source: Source, busy: bool, seconds: u64, written: u64) -> Standing {
-        Standing { source, busy, took: Duration::from_secs(seconds), written }
+    fn standing(source: Source, busy: bool, seconds: u64, written: u64) -> ConnectionState {
+        ConnectionState { source, busy, took: Duration::from_secs(seconds), written }
     }
 
-    fn goes(standings: &[Standing], places: usize) -> Option<u64> {
+    fn goes(standings: &[ConnectionState], places: usize) -> Option<u64> {
         let numbered: Vec<_> = (0..).zip(standings.iter().cloned()).collect();
         weakest(&numbered, places)
     }
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_source_above_its_share_is_hurried() {
-        let young = Standing { took: ARRIVING / 2, ..standing(LAB, false, 0, 0) };
+        let young = ConnectionState { took: ARRIVING / 2, ..standing(LAB, false, 0, 0) };
         assert_eq!(goes(&vec![young.clone(); 16], 64), None);
         assert!(goes(&vec![young; 17], 64).is_some());
     }

@@ -1,7 +1,7 @@
 //! Which orders with a key are remembered, and of which the answer is kept.
 
 use super::{ASKED_LIFE, MAX_ANSWERS, MAX_ASKED, Model};
-use meshd_model::fleet::Asked;
+use meshd_model::fleet::IdempotencyRecord;
 use meshd_types::{Digest, Timestamp};
 
 impl Model {
@@ -15,8 +15,8 @@ impl Model {
     }
 
     /// Orders whose answer is kept no longer when one more is: that they were followed stays known.
-    pub(super) fn surplus_answers(&self) -> Vec<(Digest, Asked)> {
-        let body = |asked: &Asked| asked.answer.as_ref().is_some_and(|answered| answered.body.is_some());
+    pub(super) fn surplus_answers(&self) -> Vec<(Digest, IdempotencyRecord)> {
+        let body = |asked: &IdempotencyRecord| asked.answer.as_ref().is_some_and(|answered| answered.body.is_some());
         let mut by_age: Vec<_> = self.asked.iter().filter(|(_, asked)| body(asked)).collect();
         by_age.sort_unstable_by_key(|(key, asked)| (asked.at, **key));
         let excess = (by_age.len() + 1).saturating_sub(MAX_ANSWERS);

@@ -1,7 +1,7 @@
 //! The audit log: appended in the transaction of the change that it speaks of, never edited, bounded.
 
 use super::{Store, StoreError, journal::AUDIT};
-use meshd_model::fleet::{Audit, AuditSeq, Who};
+use meshd_model::fleet::{Audit, AuditSeq, Principal};
 use meshd_types::{CorrelationId, NodeId};
 
 /// Which lines to read.
@@ -12,7 +12,7 @@ pub struct AuditFilter {
     /// Only those about this node.
     pub node: Option<NodeId>,
     /// Only those of this actor.
-    pub who: Option<Who>,
+    pub who: Option<Principal>,
     /// Only those of this request.
     pub correlation: Option<CorrelationId>,
     /// At most so many, the newest.

@@ -2,12 +2,12 @@
 
 use super::{
     Model,
-    runs::Runs,
+    runs::RangeSet,
     tx::{Change, Tx},
 };
 use meshd_model::{
     fleet::Lease,
-    work::{Card, CardNews, Vm, site_address},
+    work::{CardNews, ReservedNic, Vm, site_address},
 };
 use meshd_types::{MacAddr, SystemUuid};
 use std::{
@@ -24,7 +24,7 @@ pub(super) struct Cards {
     macs: BTreeSet<(MacAddr, SystemUuid)>,
     addresses: BTreeSet<(Ipv4Addr, SystemUuid)>,
     /// The addresses once more.
-    given: Runs,
+    given: RangeSet,
     leases: BTreeSet<(SystemUuid, Ipv4Addr)>,
     /// Counts changes; the last one of `recent` is this one.
     revision: u64,
@@ -112,7 +112,7 @@ impl Model {
                 CardNews::Changed(changed.into_iter().map(|mac| (mac, self.card(mac))).collect())
             }
             None => {
-                let mut all: BTreeMap<MacAddr, Card> = BTreeMap::new();
+                let mut all: BTreeMap<MacAddr, ReservedNic> = BTreeMap::new();
                 for card in self.vms().flat_map(Vm::cards) {
                     all.entry(card.mac).or_insert(card);
                 }
@@ -121,7 +121,7 @@ impl Model {
         }
     }
 
-    fn card(&self, mac: MacAddr) -> Option<Card> {
+    fn card(&self, mac: MacAddr) -> Option<ReservedNic> {
         self.vm_of_mac(mac)?.cards().find(|card| card.mac == mac)
     }
 

@@ -4,7 +4,7 @@
 use super::Model;
 use meshd_model::{
     fleet::Node,
-    work::{Held, SlotId, barred},
+    work::{Allocations, SlotId, barred},
 };
 use meshd_proto::{UnitFacts, UnitKind, UnitState};
 use meshd_types::NodeId;
@@ -12,9 +12,9 @@ use std::{collections::BTreeMap, sync::OnceLock};
 
 /// By node; where units have to be approved, and where they have not.
 #[derive(Default)]
-pub(super) struct Closed(BTreeMap<NodeId, [OnceLock<usize>; 2]>);
+pub(super) struct UnavailableUnits(BTreeMap<NodeId, [OnceLock<usize>; 2]>);
 
-impl Closed {
+impl UnavailableUnits {
     /// A node is new, or tells of itself anew.
     pub(super) fn put(&mut self, node: &Node) {
         if node.facts.as_ref().is_some_and(|facts| !facts.units.is_empty()) {
@@ -46,7 +46,7 @@ impl Model {
     }
 
     fn count_closed(&self, node: NodeId, implied: bool) -> usize {
-        static NOTHING: Held = Held::none();
+        static NOTHING: Allocations = Allocations::none();
         let Some(facts) = self.nodes.get(&node).and_then(|node| node.facts.as_ref()) else { return 0 };
         let held = self.held(node).unwrap_or(&NOTHING);
         let is_held = |unit: &UnitFacts| held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some();

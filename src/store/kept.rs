@@ -25,7 +25,7 @@ const MAX_GENERATION: u64 = 4 << 20;
 const MAX_CONTENT: u64 = 64 << 20;
 
 /// The folder of generations.
-pub struct Kept {
+pub struct GenerationArchive {
     dir: PathBuf,
     /// Writers read it; a sweep takes it alone, so that it never takes what is just being written.
     sweeping: RwLock<()>,
@@ -34,7 +34,7 @@ pub struct Kept {
 
 /// Why a generation cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum ArchiveError {
     /// It was not kept, or was thrown away.
     #[error("generation {generation} is not kept; `meshd node history NODE` lists those that are")]
     Missing {
@@ -69,10 +69,10 @@ pub enum KeptError {
     },
 }
 
-impl Kept {
+impl GenerationArchive {
     /// The generations below a state folder. Nothing is read.
     pub fn new(state_dir: &Path) -> Self {
-        Kept { dir: state_dir.join("generations"), sweeping: RwLock::default(), unique: AtomicU64::new(0) }
+        GenerationArchive { dir: state_dir.join("generations"), sweeping: RwLock::default(), unique: AtomicU64::new(0) }
     }
 
     fn path(&self, generation: Generation) -> PathBuf {
@@ -97,14 +97,14 @@ impl Kept {
         generation: Generation,
         kept: &KeptGeneration,
         contents: impl IntoIterator<Item = (Digest, &'c [u8])>,
-    ) -> Result<(), KeptError> {
+    ) -> Result<(), ArchiveError> {
         let _writing = self.sweeping.read().unwrap_or_else(PoisonError::into_inner);
         let path = self.path(generation);
         if path.exists() {
             return Ok(());
         }
         let folder = self.dir.join("content");
-        fs::create_dir_all(&folder).map_err(|source| KeptError::Io { path: folder, source })?;
+        fs::create_dir_all(&folder).map_err(|source| ArchiveError::Io { path: folder, source })?;
         for (digest, bytes) in contents {
             let path = self.content_path(&digest);
             if !path.exists() {
@@ -114,12 +114,12 @@ impl Kept {
         self.write(&path, &serde_json::to_vec(kept).expect("a generation is plain data"))
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), KeptError> {
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
         let fresh = self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
         let written = fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path));
         written.map_err(|source| {
             let _ = fs::remove_file(&fresh);
-            KeptError::Io { path: path.to_owned(), source }
+            ArchiveError::Io { path: path.to_owned(), source }
         })
     }
 
@@ -127,10 +127,10 @@ impl Kept {
     ///
     /// # Errors
     /// It is not kept, or damaged.
-    pub fn get(&self, generation: Generation) -> Result<KeptGeneration, KeptError> {
+    pub fn get(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.path(generation), MAX_GENERATION, name)?;
-        let damaged = |error: serde_json::Error| KeptError::Damaged { generation: name(), what: error.to_string() };
+        let damaged = |error: serde_json::Error| ArchiveError::Damaged { generation: name(), what: error.to_string() };
         serde_json::from_slice(&bytes).map_err(damaged)
     }
 
@@ -138,12 +138,12 @@ impl Kept {
     ///
     /// # Errors
     /// It is not kept, or its bytes are others.
-    pub fn content(&self, generation: Generation, digest: &Digest) -> Result<Bytes, KeptError> {
+    pub fn content(&self, generation: Generation, digest: &Digest) -> Result<Bytes, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.content_path(digest), MAX_CONTENT, name)?;
         if Digest::of(&bytes) != *digest {
             let what = format!("{} has other bytes", self.content_path(digest).display());
-            return Err(KeptError::Damaged { generation: name(), what });
+            return Err(ArchiveError::Damaged { generation: name(), what });
         }
         Ok(bytes.into())
     }
@@ -152,12 +152,12 @@ impl Kept {
     ///
     /// # Errors
     /// A file cannot be flushed.
-    pub fn sync(&self, generation: Generation, kept: &KeptGeneration) -> Result<(), KeptError> {
+    pub fn sync(&self, generation: Generation, kept: &KeptGeneration) -> Result<(), ArchiveError> {
         let contents = kept.contents().map(|digest| self.content_path(&digest));
         let folders = [self.dir.clone(), self.dir.join("content")];
         for path in contents.chain([self.path(generation)]).chain(folders) {
             let flushed = fs::File::open(&path).and_then(|file| file.sync_all());
-            flushed.map_err(|source| KeptError::Io { path, source })?;
+            flushed.map_err(|source| ArchiveError::Io { path, source })?;
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Kept {
     ///
     /// # Errors
     /// The folder cannot be read. A file that cannot be removed stays until the next time.
-    pub fn sweep(&self, keep: impl FnOnce() -> BTreeSet<Generation>) -> Result<usize, KeptError> {
+    pub fn sweep(&self, keep: impl FnOnce() -> BTreeSet<Generation>) -> Result<usize, ArchiveError> {
         let _alone = self.sweeping.write().unwrap_or_else(PoisonError::into_inner);
         let listed = names(&self.dir)?;
         let keep = keep();
@@ -193,23 +193,23 @@ impl Kept {
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<String>, KeptError> {
+fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(KeptError::Io { path: dir.to_owned(), source }),
+        Err(source) => Err(ArchiveError::Io { path: dir.to_owned(), source }),
     }
 }
 
-pub(super) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, KeptError> {
+pub(super) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, ArchiveError> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => KeptError::Missing { generation: name() },
-        _ => KeptError::Io { path: path.to_owned(), source },
+        io::ErrorKind::NotFound => ArchiveError::Missing { generation: name() },
+        _ => ArchiveError::Io { path: path.to_owned(), source },
     };
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > most {
         let what = format!("{} has {length} bytes", path.display());
-        return Err(KeptError::Damaged { generation: name(), what });
+        return Err(ArchiveError::Damaged { generation: name(), what });
     }
     fs::read(path).map_err(failed)
 }
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn put(store: &Kept, number: u8, contents: &[&[u8]]) {
+    fn put(store: &GenerationArchive, number: u8, contents: &[&[u8]]) {
         let pairs = contents.iter().map(|bytes| (Digest::of(bytes), *bytes));
         store.put(generation(number), &kept(contents), pairs).expect("kept");
     }
@@ -254,22 +254,22 @@ mod tests {
     #[test]
     fn what_is_kept_is_had_again_and_what_is_damaged_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Kept::new(dir.path());
-        assert!(matches!(store.get(generation(1)), Err(KeptError::Missing { .. })));
+        let store = GenerationArchive::new(dir.path());
+        assert!(matches!(store.get(generation(1)), Err(ArchiveError::Missing { .. })));
         put(&store, 1, &[b"one", b"both"]);
         assert_eq!(store.get(generation(1)).unwrap(), kept(&[b"one", b"both"]));
         assert_eq!(store.content(generation(1), &Digest::of(b"one")).unwrap(), "one");
         store.sync(generation(1), &kept(&[b"one"])).unwrap();
         fs::write(store.content_path(&Digest::of(b"one")), b"two").unwrap();
-        assert!(matches!(store.content(generation(1), &Digest::of(b"one")), Err(KeptError::Damaged { .. })));
+        assert!(matches!(store.content(generation(1), &Digest::of(b"one")), Err(ArchiveError::Damaged { .. })));
         fs::write(store.path(generation(1)), b"{").unwrap();
-        assert!(matches!(store.get(generation(1)), Err(KeptError::Damaged { .. })));
+        assert!(matches!(store.get(generation(1)), Err(ArchiveError::Damaged { .. })));
     }
 
     #[test]
     fn a_sweep_takes_what_nobody_needs_and_no_content_that_somebody_does() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Kept::new(dir.path());
+        let store = GenerationArchive::new(dir.path());
         assert_eq!(store.sweep(BTreeSet::new).unwrap(), 0, "nothing is there yet");
         put(&store, 1, &[b"one", b"both"]);
         put(&store, 2, &[b"two", b"both"]);

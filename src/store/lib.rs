@@ -34,7 +34,7 @@
 //! **A full or broken disk.** Whoever waited for a flush that failed is told so. Further changes are refused as long as the flush cannot
 //! be done again, and taken as soon as it can: nothing has to be restarted.
 //!
-//! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`Kept`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
+//! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`GenerationArchive`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
 mod asked;
@@ -61,7 +61,7 @@ mod tests;
 
 pub use audit::AuditFilter;
 pub use events::EventFilter;
-pub use kept::{Kept, KeptError};
+pub use kept::{ArchiveError, GenerationArchive};
 #[cfg(any(test, feature = "testing"))]
 pub use model::LOOKED_AT;
 pub use model::Model;

@@ -6,9 +6,9 @@ use super::{
     retain::Retained,
     sessions::{Age, age},
     tx::{Change, Staged},
-    work::Work,
+    work::VmIndex,
 };
-use meshd_model::fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions};
+use meshd_model::fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions};
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{
@@ -32,8 +32,8 @@ pub struct Model {
     pub(super) histories: BTreeMap<NodeId, History>,
     pub(super) revisions: BTreeMap<ProfileName, Revisions>,
     pub(super) api_tokens: BTreeMap<Digest, ApiToken>,
-    pub(super) asked: BTreeMap<Digest, Asked>,
-    pub(super) work: Work,
+    pub(super) asked: BTreeMap<Digest, IdempotencyRecord>,
+    pub(super) work: VmIndex,
     pub(super) jobs: Jobs,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
@@ -197,7 +197,7 @@ impl Model {
     }
 
     /// An order that came with a key.
-    pub fn asked(&self, key: &Digest) -> Option<&Asked> {
+    pub fn asked(&self, key: &Digest) -> Option<&IdempotencyRecord> {
         self.asked.get(key)
     }
 

@@ -5,7 +5,7 @@
 //!
 //! Each is made beside its place and renamed. Whoever reads an overlay back compares it with the digest.
 
-use super::KeptError;
+use super::ArchiveError;
 use meshd_model::fleet::Generation;
 use meshd_types::{Digest, OverlayName};
 use std::{
@@ -45,7 +45,7 @@ impl KeptRevisions {
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn put_overlay(&self, name: &OverlayName, digest: &Digest, folder: &Path) -> Result<(), KeptError> {
+    pub fn put_overlay(&self, name: &OverlayName, digest: &Digest, folder: &Path) -> Result<(), ArchiveError> {
         let place = self.overlay_dir(digest);
         if place.exists() {
             return Ok(());
@@ -56,7 +56,7 @@ impl KeptRevisions {
             .and_then(|()| copy(folder, &fresh.join(name.as_str()), &mut 0, Some(GOLDEN)))
             .and_then(|()| fs::create_dir_all(self.dir.join("overlays")))
             .and_then(|()| fs::rename(&fresh, &place));
-        copied.map_err(|source| KeptError::Io { path: place, source })
+        copied.map_err(|source| ArchiveError::Io { path: place, source })
     }
 
     /// Throws an overlay away that turned out to be another one: it was edited while it was copied.
@@ -68,17 +68,17 @@ impl KeptRevisions {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), KeptError> {
+    pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), ArchiveError> {
         let (path, fresh) = (self.path(generation), self.dir.join(".new.json"));
         let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&fresh, text));
-        written.and_then(|()| fs::rename(&fresh, &path)).map_err(|source| KeptError::Io { path, source })
+        written.and_then(|()| fs::rename(&fresh, &path)).map_err(|source| ArchiveError::Io { path, source })
     }
 
     /// The text of a revision. Blocks.
     ///
     /// # Errors
     /// It is not kept.
-    pub fn get(&self, generation: Generation) -> Result<Vec<u8>, KeptError> {
+    pub fn get(&self, generation: Generation) -> Result<Vec<u8>, ArchiveError> {
         super::kept::read(&self.path(generation), MAX_REVISION, || generation.0.short())
     }
 

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// A set of addresses.
 #[derive(Debug, Default)]
-pub(super) struct Runs(BTreeMap<u32, u32>);
+pub(super) struct RangeSet(BTreeMap<u32, u32>);
 
-impl Runs {
+impl RangeSet {
     /// The run that holds an address, by its first and last one.
     fn around(&self, address: u32) -> Option<(u32, u32)> {
         let (first, last) = self.0.range(..=address).next_back()?;
@@ -61,7 +61,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 0u32..40), 0..120), top in any::<bool>(), from in 0u32..40,
         ) {
             let base = if top { u32::MAX - 39 } else { 0 };
-            let (mut runs, mut plain) = (Runs::default(), BTreeSet::new());
+            let (mut runs, mut plain) = (RangeSet::default(), BTreeSet::new());
             for (put, number) in steps {
                 let address = Ipv4Addr::from(base + number);
                 if put {

@@ -2,8 +2,8 @@
 
 use super::*;
 use meshd_model::fleet::{
-    Actor, Answered, Asked, AuditSeq, BootSession, By, EventKind, Fingerprint, Lease, Node, PhaseChange, Stage, Verb,
-    Who,
+    Actor, Answered, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node,
+    PhaseChange, Principal, Stage, Verb,
 };
 use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
@@ -290,7 +290,7 @@ async fn two_daemons_cannot_share_one_store() {
 #[tokio::test]
 async fn an_order_is_one_line_of_the_audit_log_in_the_transaction_of_what_it_did() {
     let dir = tempfile::tempdir().unwrap();
-    let by = By::new(Who::Operator(5), Verb::Approve, CorrelationId([3; 8]));
+    let by = AuditContext::new(Principal::Operator(5), Verb::Approve, CorrelationId([3; 8]));
     let store = Store::open(dir.path()).unwrap();
     let at = Timestamp::from_millis(1);
     let ordered = store.commit(|tx| {
@@ -316,8 +316,8 @@ async fn an_order_is_one_line_of_the_audit_log_in_the_transaction_of_what_it_did
     assert_eq!((&line.by, line.node, line.detail.as_str()), (&by, Some(node(1).id), "discovered -> approved; cleared"));
     assert_eq!(store.next_audit(), AuditSeq(1), "numbers go on where they stopped");
     for (other, found) in [
-        (AuditFilter { who: Some(Who::Operator(6)), ..all.clone() }, 0),
-        (AuditFilter { who: Some(Who::Operator(5)), ..all.clone() }, 1),
+        (AuditFilter { who: Some(Principal::Operator(6)), ..all.clone() }, 0),
+        (AuditFilter { who: Some(Principal::Operator(5)), ..all.clone() }, 1),
         (AuditFilter { node: Some(node(2).id), ..all.clone() }, 0),
         (AuditFilter { correlation: Some(CorrelationId([4; 8])), ..all.clone() }, 0),
         (AuditFilter { from: AuditSeq(1), ..all }, 0),
@@ -329,7 +329,7 @@ async fn an_order_is_one_line_of_the_audit_log_in_the_transaction_of_what_it_did
 #[test]
 fn orders_with_a_key_are_bounded_by_number_and_by_age() {
     let now = Timestamp::from_millis(i64::try_from(ASKED_LIFE.as_millis()).unwrap() * 2);
-    let asked = |at| Asked { request: Digest([0; 32]), at, answer: None };
+    let asked = |at| IdempotencyRecord { request: Digest([0; 32]), at, answer: None };
     let key = |n: u16| Digest::of(&n.to_be_bytes());
     let mut model = Model::default();
     model.asked.insert(key(0), asked(Timestamp::from_millis(1)));
@@ -344,6 +344,7 @@ fn orders_with_a_key_are_bounded_by_number_and_by_age() {
         let answer = Some(Answered { status: 200, body: Some("{}".to_owned()) });
         model.asked.get_mut(&key(n)).unwrap().answer = answer;
     }
-    let kept = Asked { answer: Some(Answered { status: 200, body: None }), ..asked(model.asked[&key(0)].at) };
+    let kept =
+        IdempotencyRecord { answer: Some(Answered { status: 200, body: None }), ..asked(model.asked[&key(0)].at) };
     assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
 }

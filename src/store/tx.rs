@@ -6,7 +6,7 @@ use super::{
     retain::Taken,
 };
 use meshd_model::{
-    fleet::{Asked, Audit, BootSession, Event, History, Lease, Node, Phase, Revisions},
+    fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
     work::{Approved, SlotId, Vm, job::Job},
 };
 use meshd_trust::{ApiToken, TokenRecord};
@@ -39,7 +39,7 @@ pub(super) struct Staged {
     pub(super) histories: BTreeMap<NodeId, Change<History>>,
     pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
     pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
-    pub(super) asked: BTreeMap<Digest, Change<Asked>>,
+    pub(super) asked: BTreeMap<Digest, Change<IdempotencyRecord>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) slots: BTreeMap<SlotId, Change<Approved>>,
     pub(super) jobs: BTreeMap<JobId, Change<Job>>,
@@ -207,7 +207,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Remembers an order that came with a key; the oldest go beyond the bound.
-    pub fn put_asked(&mut self, key: Digest, asked: Asked) {
+    pub fn put_asked(&mut self, key: Digest, asked: IdempotencyRecord) {
         if self.model.asked(&key).is_none() {
             for (key, asked) in self.model.surplus_answers() {
                 self.staged.asked.insert(key, Change::Put(asked));

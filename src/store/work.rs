@@ -3,12 +3,12 @@
 use super::{
     Model,
     cards::Cards,
-    closed::Closed,
+    closed::UnavailableUnits,
     tx::{Change, Tx},
 };
 use meshd_model::{
     fleet::Node,
-    work::{Approved, Held, SlotId, Vm, VmWish},
+    work::{Allocations, Approved, SlotId, Vm, VmWish},
 };
 use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
 use std::{
@@ -18,7 +18,7 @@ use std::{
 
 /// Virtual machines, and the indexes that are derived from them.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct VmIndex {
     vms: BTreeMap<SystemUuid, Vm>,
     pub(super) slots: BTreeMap<SlotId, Approved>,
     /// Derived: the addresses of slots.
@@ -31,14 +31,14 @@ pub(super) struct Work {
     /// Derived: those without a node.
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: what the machines of a node hold.
-    held: BTreeMap<NodeId, Held>,
+    held: BTreeMap<NodeId, Allocations>,
     /// Derived: network cards.
     pub(super) cards: Cards,
     /// Derived: how many units of a node cannot be given.
-    pub(super) closed: Closed,
+    pub(super) closed: UnavailableUnits,
 }
 
-impl Work {
+impl VmIndex {
     pub(super) fn apply(&mut self, vms: BTreeMap<SystemUuid, Change<Vm>>, slots: BTreeMap<SlotId, Change<Approved>>) {
         for (uuid, change) in vms {
             match change {
@@ -175,7 +175,7 @@ impl Model {
     }
 
     /// What of a node is given away to virtual machines; `None` where nothing is.
-    pub fn held(&self, node: NodeId) -> Option<&Held> {
+    pub fn held(&self, node: NodeId) -> Option<&Allocations> {
         self.work.held.get(&node)
     }
 
@@ -191,7 +191,7 @@ impl Model {
 
     /// The virtual machines that a node has.
     pub fn vms_of(&self, node: NodeId) -> impl Iterator<Item = &Vm> {
-        self.held(node).into_iter().flat_map(Held::vms).filter_map(|uuid| self.vm(uuid))
+        self.held(node).into_iter().flat_map(Allocations::vms).filter_map(|uuid| self.vm(uuid))
     }
 }
 

@@ -79,7 +79,7 @@ enum State {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct CapabilityRecord {
     grant: Grant,
     granted_at: Timestamp,
     state: State,
@@ -88,7 +88,7 @@ struct Entry {
 /// All capabilities of a site. Pure: time and randomness are arguments.
 #[derive(Debug, Default)]
 pub struct Book {
-    entries: HashMap<Digest, Entry>,
+    entries: HashMap<Digest, CapabilityRecord>,
     /// The capability of each node that may still open something.
     current: HashMap<NodeId, Digest>,
     open: BTreeMap<TransferId, Digest>,
@@ -110,7 +110,7 @@ impl Book {
         let hash = Digest::of(text.as_bytes());
         // The same random bytes twice: not in this universe, but the index must not be left with a stale line.
         self.remove(hash);
-        self.entries.insert(hash, Entry { grant, granted_at: now, state: State::Ready });
+        self.entries.insert(hash, CapabilityRecord { grant, granted_at: now, state: State::Ready });
         self.oldest_first.insert((now, hash));
         self.current.insert(grant.node, hash);
         Secret::new(text)

@@ -5,7 +5,7 @@ use crate::{
     world::{World, dhcp::As, eventually, node::PxeNode},
 };
 use meshd::serve::central::{DhcpSeen, DhcpStep};
-use meshd_model::fleet::{Exchange, Fingerprint, Node, Phase, Stage, Verb};
+use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_types::{Basis, MacAddr};
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
     let mut machine = Machine::new(&rig, 1);
     let heard = |address| DhcpSeen {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
-        exchange: Exchange::Ipxe,
+        exchange: DhcpExchange::Ipxe,
         uuid: None,
         arch: None,
         address,

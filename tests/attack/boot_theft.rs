@@ -13,7 +13,7 @@ use crate::{
     },
 };
 use meshd::serve::central::{DhcpSeen, DhcpStep};
-use meshd_model::fleet::{ConditionKind, Exchange, Phase, Stage};
+use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
@@ -218,7 +218,7 @@ fn token_from_another_machine_is_refused_and_stays_its_owners() {
 fn heard(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpStep {
     DhcpStep::Seen(DhcpSeen {
         mac,
-        exchange: Exchange::Ipxe,
+        exchange: DhcpExchange::Ipxe,
         uuid: None,
         arch: None,
         address: Some(address),

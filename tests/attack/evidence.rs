@@ -5,7 +5,7 @@ use crate::{
     world::World,
 };
 use meshd::serve::central::{DhcpSeen, DhcpStep};
-use meshd_model::fleet::{Exchange, Stage, Verb};
+use meshd_model::fleet::{DhcpExchange, Stage, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::MacAddr;
 use std::{fs, net::Ipv4Addr, path::Path};
@@ -19,7 +19,7 @@ const GATHERED: u32 = 100;
 fn forged(number: u32) -> DhcpStep {
     let [a, b, c, d] = number.to_be_bytes();
     let address = Some(Ipv4Addr::new(10, 78, c, d));
-    let exchange = Exchange::Firmware;
+    let exchange = DhcpExchange::Firmware;
     DhcpStep::Seen(DhcpSeen {
         mac: MacAddr([2, 9, a, b, c, d]),
         exchange,

@@ -2,7 +2,7 @@
 
 use crate::racks::from_env;
 use meshd_image::{
-    builder::{BuildError, BuildRequest, ImageState, Progress, Step, build, list, verify},
+    builder::{BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify},
     catalog::image::blob_path,
 };
 use std::{
@@ -15,13 +15,13 @@ use std::{
 struct Print;
 
 impl Progress for Print {
-    fn begin(&self, step: Step) {
+    fn begin(&self, step: BuildStep) {
         println!("{step:16} begins");
     }
-    fn note(&self, step: Step, text: &str) {
+    fn note(&self, step: BuildStep, text: &str) {
         println!("{step:16} {text}");
     }
-    fn end(&self, step: Step, took: Duration) {
+    fn end(&self, step: BuildStep, took: Duration) {
         println!("{step:16} {:.1} s", took.as_secs_f32());
     }
 }

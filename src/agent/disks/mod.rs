@@ -64,7 +64,7 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
             Some(format!("{node} is open in {holder}"))
         });
         let unknown = unknown.get(&disk.name).cloned();
-        let seen = Seen { data, twins: &twins, used: used.get(&disk.name).cloned(), open, unknown };
+        let seen = DiskUse { data, twins: &twins, used: used.get(&disk.name).cloned(), open, unknown };
         disk.blocked = judge(disk, seen);
     }
     disks
@@ -107,7 +107,7 @@ fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
 }
 
 /// What was found out of a disk beside what it says of itself.
-struct Seen<'a> {
+struct DiskUse<'a> {
     data: &'a [String],
     /// What several disks call themselves.
     twins: &'a BTreeSet<String>,
@@ -118,7 +118,7 @@ struct Seen<'a> {
 }
 
 /// Why a disk may not be given away, whoever wants it; `None` for a candidate. Pure.
-fn judge(disk: &DiskFacts, seen: Seen<'_>) -> Option<String> {
+fn judge(disk: &DiskFacts, seen: DiskUse<'_>) -> Option<String> {
     let marked = || disk.names().find(|name| seen.data.iter().any(|marked| marked == name));
     let twin = || disk.names().find(|name| seen.twins.contains(*name));
     seen.used

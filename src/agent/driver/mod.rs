@@ -16,7 +16,7 @@ use super::{
     machine::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,
-    vm::{self, Desk, Doctor, Places, Way},
+    vm::{self, Desk, Doctor, Endpoint, Places},
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
@@ -316,7 +316,7 @@ impl Driver {
     /// Tells those who call the central node by themselves as whom they do.
     fn lead_the_way(&self) {
         match self.keys.tls() {
-            Ok(tls) => self.vms.way(Way { config: self.config.clone(), tls }),
+            Ok(tls) => self.vms.way(Endpoint { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
     }

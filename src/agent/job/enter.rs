@@ -28,7 +28,7 @@ const OOM_SCORE: &str = "500";
 
 /// Where a program is run, and as whom.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ExecContext {
     /// `cgroup.procs` of the job's group.
     pub procs: PathBuf,
     /// User and group ID.
@@ -40,7 +40,7 @@ pub struct Place {
 }
 
 /// The command that runs `argv` there, with the environment of the caller's choice.
-pub fn command(place: &Place, argv: &[String]) -> Command {
+pub fn command(place: &ExecContext, argv: &[String]) -> Command {
     // The agent's own file may have been replaced by an upgrade; the process is still of the old one.
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).arg("--procs").arg(&place.procs).arg("--uid").arg(place.uid.to_string());
@@ -69,7 +69,7 @@ fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
 ///
 /// # Errors
 /// The step that failed; on success this process is another program.
-pub fn enter(place: &Place, program: &str, args: &[String]) -> Result<Infallible, String> {
+pub fn enter(place: &ExecContext, program: &str, args: &[String]) -> Result<Infallible, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     // "0" stands for the process that writes it.
     fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;

@@ -21,7 +21,7 @@ mod storage;
 mod view;
 mod work;
 
-use self::{cgroup::Cgroups, pump::Kept, work::Work};
+use self::{cgroup::Cgroups, pump::AckedOffsets, work::JobRunner};
 use meshd_proto::job::{
     JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
 };
@@ -48,7 +48,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a job's task says.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum JobEvent {
     State(JobId, JobNodeState),
     Output(Output),
     Released(JobId),
@@ -58,17 +58,17 @@ pub(crate) enum Word {
 pub struct Jobs {
     folder: PathBuf,
     cgroups: Result<Cgroups, String>,
-    jobs: BTreeMap<JobId, Entry>,
+    jobs: BTreeMap<JobId, RunningJob>,
     released: VecDeque<JobId>,
     tasks: JoinSet<()>,
-    words: mpsc::Sender<Word>,
-    inbox: mpsc::Receiver<Word>,
+    words: mpsc::Sender<JobEvent>,
+    inbox: mpsc::Receiver<JobEvent>,
     news: VecDeque<JobNews>,
 }
 
-struct Entry {
+struct RunningJob {
     state: JobNodeState,
-    kept: watch::Sender<Kept>,
+    kept: watch::Sender<AckedOffsets>,
     gone: watch::Sender<bool>,
     /// Somebody works at it.
     alive: bool,
@@ -104,7 +104,7 @@ impl Jobs {
             self.tasks.spawn(remains(job, group, folder, goes, self.words.clone()));
             let detail = "the agent was started anew while the task ran; what was left of it is killed".to_owned();
             let state = JobNodeState::Failed { kind: JobFault::AgentRestarted, detail };
-            self.jobs.insert(job, Entry { gone, alive: true, ..Entry::ended(state) });
+            self.jobs.insert(job, RunningJob { gone, alive: true, ..RunningJob::ended(state) });
         }
     }
 
@@ -119,18 +119,18 @@ impl Jobs {
             // It was on its way when the job was ended.
             JobWant::Run(_) if self.released.contains(&job) => self.news.push_back(JobNews::Released { job }),
             JobWant::Run(run) => {
-                let (kept, keeps) = watch::channel(Kept::default());
+                let (kept, keeps) = watch::channel(AckedOffsets::default());
                 let (gone, goes) = watch::channel(false);
                 let group = self.cgroups.as_ref().map_err(Clone::clone);
                 let group = group.and_then(|groups| groups.make(job));
                 let entry = match group {
                     Ok(cgroup) => {
                         let (folder, words) = (self.folder.join(job.to_string()), self.words.clone());
-                        let work = Work { job, run: *run, cgroup, folder, words, kept: keeps, gone: goes };
+                        let work = JobRunner { job, run: *run, cgroup, folder, words, kept: keeps, gone: goes };
                         self.tasks.spawn(work.run());
-                        Entry { state: JobNodeState::Starting, kept, gone, alive: true }
+                        RunningJob { state: JobNodeState::Starting, kept, gone, alive: true }
                     }
-                    Err(detail) => Entry::ended(JobNodeState::Failed { kind: JobFault::CgroupMissing, detail }),
+                    Err(detail) => RunningJob::ended(JobNodeState::Failed { kind: JobFault::CgroupMissing, detail }),
                 };
                 self.jobs.insert(job, entry);
                 self.news.push_back(self.all());
@@ -178,11 +178,11 @@ impl Jobs {
         }
     }
 
-    fn heard(&mut self, word: Word) {
+    fn heard(&mut self, word: JobEvent) {
         match word {
-            Word::Output(output) => self.news.push_back(JobNews::Output(output)),
-            Word::Released(job) => self.release(job),
-            Word::State(job, mut state) => {
+            JobEvent::Output(output) => self.news.push_back(JobNews::Output(output)),
+            JobEvent::Released(job) => self.release(job),
+            JobEvent::State(job, mut state) => {
                 let Some(entry) = self.jobs.get_mut(&job) else { return };
                 if let JobNodeState::Failed { detail, .. } = &mut state {
                     *detail = detail.chars().take(MAX_DETAIL).collect();
@@ -206,7 +206,7 @@ impl Jobs {
     }
 
     fn all(&self) -> JobNews {
-        let report = |(job, entry): (&JobId, &Entry)| JobReport { job: *job, state: entry.state.clone() };
+        let report = |(job, entry): (&JobId, &RunningJob)| JobReport { job: *job, state: entry.state.clone() };
         JobNews::All { jobs: self.jobs.iter().take(MAX_JOBS).map(report).collect() }
     }
 
@@ -234,7 +234,7 @@ async fn remains(
     groups: Option<Cgroups>,
     folder: PathBuf,
     mut gone: watch::Receiver<bool>,
-    words: mpsc::Sender<Word>,
+    words: mpsc::Sender<JobEvent>,
 ) {
     if let Some(groups) = groups {
         groups.of(job).end().await;
@@ -242,13 +242,13 @@ async fn remains(
     view::end(&work::shm(&folder)).await;
     work::leave(folder).await;
     if gone.wait_for(|gone| *gone).await.is_ok() {
-        let _ = words.send(Word::Released(job)).await;
+        let _ = words.send(JobEvent::Released(job)).await;
     }
 }
 
-impl Entry {
+impl RunningJob {
     fn ended(state: JobNodeState) -> Self {
-        Entry { state, kept: watch::Sender::default(), gone: watch::Sender::new(false), alive: false }
+        RunningJob { state, kept: watch::Sender::default(), gone: watch::Sender::new(false), alive: false }
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a pipe of a job to the central node: one piece at a time, told until it is kept. While nobody keeps it the pipe fills and the job
 //! waits; nothing is thrown away here, and nothing grows.
 
-use super::Word;
+use super::JobEvent;
 use meshd_proto::job::{MAX_PIECE, Output, Piece, Stream};
 use meshd_types::JobId;
 use std::{collections::BTreeMap, time::Duration};
@@ -16,7 +16,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// How far each stream is kept, and a number that grows with each welcome: then everything is told again.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct AckedOffsets {
     pub upto: BTreeMap<Stream, u64>,
     pub welcome: u64,
 }
@@ -26,8 +26,8 @@ pub async fn pump(
     job: JobId,
     stream: Stream,
     mut from: impl AsyncRead + Unpin,
-    words: mpsc::Sender<Word>,
-    mut kept: watch::Receiver<Kept>,
+    words: mpsc::Sender<JobEvent>,
+    mut kept: watch::Receiver<AckedOffsets>,
 ) {
     let mut at = 0;
     let mut buffer = vec![0; MAX_PIECE];
@@ -38,10 +38,10 @@ pub async fn pump(
         let piece = Output { job, stream, at, data: Piece::of(bytes) };
         loop {
             let welcome = kept.borrow_and_update().welcome;
-            if words.send(Word::Output(piece.clone())).await.is_err() {
+            if words.send(JobEvent::Output(piece.clone())).await.is_err() {
                 return;
             }
-            let is_kept = |kept: &Kept| kept.upto.get(&stream).is_some_and(|upto| *upto >= end);
+            let is_kept = |kept: &AckedOffsets| kept.upto.get(&stream).is_some_and(|upto| *upto >= end);
             let news = kept.wait_for(|kept| is_kept(kept) || kept.welcome != welcome);
             match timeout(AGAIN, news).await.map(|news| news.map(|kept| is_kept(&kept))) {
                 Ok(Ok(true)) => break,

@@ -1,11 +1,11 @@
 //! One job on this node, from its order to nothing being left of it.
 
 use super::{
-    Word,
+    JobEvent,
     cgroup::Cgroup,
-    enter::{self, Place},
+    enter::{self, ExecContext},
     hydra,
-    pump::{Kept, pump},
+    pump::{AckedOffsets, pump},
     storage::Storage,
     view,
 };
@@ -39,14 +39,14 @@ const MPIEXEC: &str = "mpiexec.hydra";
 const PROXY: &str = "hydra_pmi_proxy";
 
 /// What is needed to run a job.
-pub struct Work {
+pub struct JobRunner {
     pub job: JobId,
     pub run: JobRun,
     pub cgroup: Cgroup,
     /// The folder of the job, which is not there yet.
     pub folder: PathBuf,
-    pub words: mpsc::Sender<Word>,
-    pub kept: watch::Receiver<Kept>,
+    pub words: mpsc::Sender<JobEvent>,
+    pub kept: watch::Receiver<AckedOffsets>,
     /// True as soon as nothing of it shall be left.
     pub gone: watch::Receiver<bool>,
 }
@@ -60,7 +60,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-impl Work {
+impl JobRunner {
     /// Runs the job to its end, then waits until it is to be gone.
     pub async fn run(mut self) {
         let mut pumps = JoinSet::new();
@@ -88,12 +88,12 @@ impl Work {
         }
         let _ = timeout(LAST_WORDS, joined(&mut pumps)).await;
         leave(self.folder.clone()).await;
-        let _ = self.words.send(Word::Released(self.job)).await;
+        let _ = self.words.send(JobEvent::Released(self.job)).await;
     }
 
     async fn says(&self, state: JobNodeState) {
         // Nobody listens any more: then the agent ends.
-        let _ = self.words.send(Word::State(self.job, state)).await;
+        let _ = self.words.send(JobEvent::State(self.job, state)).await;
     }
 
     /// Starts what is to run here and waits for it; gives the exit code.
@@ -131,7 +131,7 @@ impl Work {
     /// A process of the job.
     fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = enter::command(&Place { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
+        let mut command = enter::command(&ExecContext { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));

@@ -1,6 +1,6 @@
 //! The standing link, as the machine sees it: what is due next.
 
-use super::{Action, Life, Now, runs::Runs};
+use super::{Action, Life, Now, runs::CheckRuns};
 use meshd_proto::{CheckStatus, Resources};
 use meshd_types::Timestamp;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How long a renewal over the link may take before it is asked for again.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
 
-type Told = (Vec<(String, CheckStatus)>, Option<Resources>);
+type LastReport = (Vec<(String, CheckStatus)>, Option<Resources>);
 
 #[derive(Debug)]
 pub(super) struct Linked {
@@ -17,7 +17,7 @@ pub(super) struct Linked {
     pub(super) silent_at: Duration,
     pub(super) next_check: Option<Duration>,
     /// Verdicts and resources as they were told last.
-    pub(super) told: Option<Box<Told>>,
+    pub(super) told: Option<Box<LastReport>>,
     /// When they are told again in any case.
     pub(super) tell_again: Duration,
     pub(super) ask_renewal_at: Duration,
@@ -31,7 +31,7 @@ impl Linked {
         now: Now,
         heartbeat: Duration,
         certificate: Option<Life>,
-        runs: &mut Runs,
+        runs: &mut CheckRuns,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.next_heartbeat <= now.timer {

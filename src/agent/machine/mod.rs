@@ -27,7 +27,7 @@ mod words;
 
 pub use words::{Action, Event, Life, Now};
 
-use self::{linked::Linked, runs::Runs};
+use self::{linked::Linked, runs::CheckRuns};
 use super::tasks::Tasks;
 use meshd_proto::{
     CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
@@ -84,7 +84,7 @@ pub struct Machine {
     attempts: u32,
     heartbeat: Duration,
     tasks: Tasks,
-    runs: Runs,
+    runs: CheckRuns,
 }
 
 impl Machine {
@@ -99,7 +99,7 @@ impl Machine {
             attempts: 0,
             heartbeat: Duration::from_secs(30),
             tasks: Tasks::new(node),
-            runs: Runs::default(),
+            runs: CheckRuns::default(),
         }
     }
 

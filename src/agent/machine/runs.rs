@@ -3,7 +3,7 @@
 use super::Action;
 
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct CheckRuns {
     /// One is under way.
     running: bool,
     /// The request that it answers.
@@ -14,7 +14,7 @@ pub(super) struct Runs {
     asked: Option<u64>,
 }
 
-impl Runs {
+impl CheckRuns {
     /// Somebody wants a run that begins now or later.
     pub(super) fn want(&mut self, asked: Option<u64>) -> Option<Action> {
         if self.running {

@@ -29,7 +29,7 @@ const INFORM: u8 = 8;
 
 /// What there is to give.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct Pool {
     /// The node's own address: router and server.
     pub gateway: Ipv4Addr,
     /// Netmask.
@@ -49,7 +49,7 @@ pub struct Answer {
     pub to: SocketAddrV4,
 }
 
-struct Asked<'a> {
+struct Request<'a> {
     packet: &'a [u8],
     mac: MacAddr,
     kind: u8,
@@ -62,7 +62,7 @@ struct Asked<'a> {
 }
 
 /// Answers a packet; `None` for what is no question to us. Total.
-pub fn answer(packet: &[u8], given: &Given) -> Option<Answer> {
+pub fn answer(packet: &[u8], given: &Pool) -> Option<Answer> {
     let asked = read(packet)?;
     let address = *given.reserved.get(&asked.mac)?;
     let kind = match asked.kind {
@@ -96,13 +96,13 @@ pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
     is_ours && packet.get(OPTIONS..OPTIONS + 3) == Some(&[53, 1, OFFER][..])
 }
 
-fn read(packet: &[u8]) -> Option<Asked<'_>> {
+fn read(packet: &[u8]) -> Option<Request<'_>> {
     let ip = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
     // A request of Ethernet; one that came by a relay is none of this network.
     let is_ours =
         packet.get(..3)? == [1, 1, 6] && packet.get(FIXED..OPTIONS)? == COOKIE && packet.get(24..28)? == [0; 4];
     let mac = MacAddr(<[u8; 6]>::try_from(packet.get(28..34)?).ok()?);
-    let mut asked = Asked { packet, mac, kind: 0, has: ip(packet.get(12..16)?)?, wants: None, server: None };
+    let mut asked = Request { packet, mac, kind: 0, has: ip(packet.get(12..16)?)?, wants: None, server: None };
     let mut rest = packet.get(OPTIONS..)?;
     while let [code, after @ ..] = rest {
         match code {
@@ -124,7 +124,7 @@ fn read(packet: &[u8]) -> Option<Asked<'_>> {
     is_ours.then_some(asked)
 }
 
-fn write(asked: &Asked<'_>, kind: u8, address: Ipv4Addr, given: &Given) -> Answer {
+fn write(asked: &Request<'_>, kind: u8, address: Ipv4Addr, given: &Pool) -> Answer {
     let mut bytes = vec![0; OPTIONS];
     bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
     // Transaction, flags, and who asks, as they were asked.
@@ -171,9 +171,9 @@ mod tests {
     const OWN: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 7);
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 
-    fn given() -> Given {
+    fn given() -> Pool {
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
-        Given { gateway: GATEWAY, mask: Ipv4Addr::new(255, 255, 255, 0), dns, reserved: BTreeMap::from([(MAC, OWN)]) }
+        Pool { gateway: GATEWAY, mask: Ipv4Addr::new(255, 255, 255, 0), dns, reserved: BTreeMap::from([(MAC, OWN)]) }
     }
 
     fn packet(mac: MacAddr, kind: u8, has: Ipv4Addr, options: &[(u8, Ipv4Addr)]) -> Vec<u8> {

@@ -35,7 +35,7 @@ pub enum Missing {
 
 /// What is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedNetwork {
     /// The bridge.
     pub bridge: bool,
     /// It has its address.
@@ -70,13 +70,13 @@ fn own(tree: &Tree) -> Option<Ipv4Addr> {
     })
 }
 
-impl Seen {
+impl ObservedNetwork {
     /// Looks.
     pub fn look(tree: &Tree, subnet: Subnet) -> Self {
         let folder = format!("/sys/class/net/{BRIDGE}");
         let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
         let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
-        Seen {
+        ObservedNetwork {
             bridge: tree.has(&format!("{folder}/bridge")),
             address: own(tree) == Some(subnet.gateway()),
             up: flags & 1 != 0,
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn only_what_is_missing_is_mended() {
-        let all = Seen { bridge: true, address: true, up: true, forwarding: true, masquerade: true };
+        let all = ObservedNetwork { bridge: true, address: true, up: true, forwarding: true, masquerade: true };
         assert!(all.missing().is_empty());
-        assert_eq!(Seen { masquerade: false, ..all }.missing(), [Missing::Masquerade]);
-        let none = Seen { bridge: false, address: false, up: false, forwarding: false, masquerade: false };
+        assert_eq!(ObservedNetwork { masquerade: false, ..all }.missing(), [Missing::Masquerade]);
+        let none = ObservedNetwork { bridge: false, address: false, up: false, forwarding: false, masquerade: false };
         assert_eq!(none.missing().first(), Some(&Missing::Bridge), "nothing goes without it");
         assert_eq!(none.missing().len(), 5);
     }

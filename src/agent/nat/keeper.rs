@@ -3,8 +3,8 @@
 
 use super::{
     BRIDGE, BRIDGE_MAC, Missing, PROBE, Settings, Subnet,
-    dhcp::{self, Given},
-    drift::{self, Seen},
+    dhcp::{self, Pool},
+    drift::{self, ObservedNetwork},
     filter, settings,
 };
 use crate::system::Tree;
@@ -45,7 +45,7 @@ impl Keeper {
         let ip = IP.iter().map(|place| tree.path(place)).find(|place| place.is_file());
         match (settings(tree), ip) {
             (Some(settings), Some(ip)) => {
-                task.spawn(Work::new(tree.clone(), settings, ip, cards, given).run());
+                task.spawn(NatSupervisor::new(tree.clone(), settings, ip, cards, given).run());
             }
             (Some(_), None) => tracing::error!("there is no `ip` on this node: no private network"),
             (None, _) => {}
@@ -54,7 +54,7 @@ impl Keeper {
     }
 }
 
-struct Work {
+struct NatSupervisor {
     tree: Tree,
     settings: Settings,
     ip: PathBuf,
@@ -67,7 +67,7 @@ struct Work {
     told: Vec<Missing>,
 }
 
-impl Work {
+impl NatSupervisor {
     fn new(
         tree: Tree,
         settings: Settings,
@@ -75,7 +75,7 @@ impl Work {
         cards: watch::Receiver<Vec<Nic>>,
         given: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
     ) -> Self {
-        Work { tree, settings, ip, cards, given, subnet: None, socket: None, told: Vec::new() }
+        NatSupervisor { tree, settings, ip, cards, given, subnet: None, socket: None, told: Vec::new() }
     }
 
     async fn run(mut self) {
@@ -99,7 +99,7 @@ impl Work {
             tracing::error!(settings = ?self.settings, "every subnet of the pool overlaps a route: no private network");
             return;
         };
-        let missing = Seen::look(&self.tree, subnet).missing();
+        let missing = ObservedNetwork::look(&self.tree, subnet).missing();
         if !missing.is_empty() && missing != self.told {
             let words: Vec<&str> = missing.iter().map(|missing| missing.as_str()).collect();
             tracing::warn!(%subnet, missing = words.join(", "), "the private network is mended");
@@ -168,7 +168,7 @@ impl Work {
         let mut reserved = self.given.borrow().clone();
         reserved.insert(PROBE, subnet.gateway());
         let dns = name_servers(&self.tree.read("/etc/resolv.conf").unwrap_or_default());
-        let given = Given { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
+        let given = Pool { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
         let Some(answer) = dhcp::answer(packet, &given) else { return };
         if let Err(error) = socket.send_to(&answer.bytes, answer.to).await {
             tracing::warn!(%error, to = %answer.to, "an answer of DHCP did not leave");

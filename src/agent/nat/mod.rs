@@ -25,7 +25,7 @@ pub use drift::{Missing, Settings, choose, settings};
 pub use keeper::Keeper;
 pub use subnet::Subnet;
 
-use self::drift::Seen;
+use self::drift::ObservedNetwork;
 use super::system::Tree;
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -45,7 +45,7 @@ pub const BRIDGE: &str = meshd_proto::vm::PRIVATE_BRIDGE;
 pub fn works(tree: &Tree, settings: &Settings, central: SocketAddrV4) -> Result<Ipv4Addr, String> {
     let subnet = drift::choose(tree, settings);
     let subnet = subnet.ok_or_else(|| "every subnet of the pool overlaps a route of the node".to_owned())?;
-    let missing = Seen::look(tree, subnet).missing();
+    let missing = ObservedNetwork::look(tree, subnet).missing();
     if !missing.is_empty() {
         let words: Vec<&str> = missing.iter().map(|missing| missing.as_str()).collect();
         return Err(format!("not as it should be: {}", words.join(", ")));

@@ -137,7 +137,7 @@ async fn inside() {
         let ip = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"].map(PathBuf::from);
         let ip = ip.into_iter().find(|place| place.is_file()).expect("ip");
         let mut task = JoinSet::new();
-        task.spawn(Work::new(tree.clone(), settings.clone(), ip, told.clone(), given.clone()).run());
+        task.spawn(NatSupervisor::new(tree.clone(), settings.clone(), ip, told.clone(), given.clone()).run());
         task
     };
     let mut kept = keep();

@@ -109,7 +109,7 @@ pub struct Invocation {
 
 /// How QEMU is run.
 pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Invocation {
-    let mut line = Line { args: Vec::new(), pass: Vec::new() };
+    let mut line = CommandLine { args: Vec::new(), pass: Vec::new() };
     if fail::defends("vm-sandbox") {
         line.add("-sandbox", SANDBOX);
     }
@@ -164,12 +164,12 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &Files) -> Invocation {
     Invocation { args: line.args, pass: line.pass }
 }
 
-struct Line {
+struct CommandLine {
     args: Vec<String>,
     pass: Vec<Pass>,
 }
 
-impl Line {
+impl CommandLine {
     fn add(&mut self, option: &str, value: impl Into<String>) {
         self.args.extend([option.to_owned(), value.into()]);
     }
@@ -189,7 +189,7 @@ impl Line {
     }
 }
 
-fn processors(spec: &VmSpec, plan: &Plan, line: &mut Line) {
+fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
     let machine = match spec.machine {
         MachineType::Q35 => "q35",
         MachineType::Pc => "pc",
@@ -210,7 +210,7 @@ fn processors(spec: &VmSpec, plan: &Plan, line: &mut Line) {
     line.add("-smp", spec.vcpus.to_string());
 }
 
-fn memory(spec: &VmSpec, plan: &Plan, line: &mut Line) {
+fn memory(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
     let size = format!("{}M", spec.memory.mib());
     let bound = spec.numa_node.map_or_else(String::new, |node| format!(",host-nodes={node},policy=bind"));
     let backend = match plan.hugepage {
@@ -223,7 +223,7 @@ fn memory(spec: &VmSpec, plan: &Plan, line: &mut Line) {
     line.add("-object", backend);
 }
 
-fn flash(uefi: &Uefi, files: &Files, line: &mut Line) {
+fn flash(uefi: &Uefi, files: &Files, line: &mut CommandLine) {
     if uefi.secure {
         line.add("-global", "driver=cfi.pflash01,property=secure,value=on");
     }
@@ -231,7 +231,7 @@ fn flash(uefi: &Uefi, files: &Files, line: &mut Line) {
     line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars())));
 }
 
-fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line: &mut Line) {
+fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line: &mut CommandLine) {
     let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
     let (node, boot) = (format!("{VOLUME_NODE}{index}"), index + 1);
     let cd = || format!("ide-cd,drive={node},bootindex={boot}");
@@ -257,7 +257,7 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &Files, line
     line.add("-device", device);
 }
 
-fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut Line) {
+fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
     // The agent has made the port for this machine's user, with its filter; QEMU takes it, and the agent plugs it into the bridge before
     // the guest runs.
     let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap(spec, index));

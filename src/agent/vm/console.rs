@@ -54,7 +54,7 @@ pub struct Listening {
     /// What was kept.
     pub before: Vec<u8>,
     /// What comes.
-    pub new: Live,
+    pub new: ConsoleReader,
 }
 
 /// What a listener hears.
@@ -70,16 +70,16 @@ pub enum Heard {
 
 /// A place in what a guest writes. It does not keep the console from ending.
 #[derive(Debug)]
-pub struct Live {
+pub struct ConsoleReader {
     log: Weak<Mutex<Log>>,
     file: Option<Arc<File>>,
-    kept: watch::Receiver<Kept>,
+    kept: watch::Receiver<Scrollback>,
     at: u64,
 }
 
 /// What is kept: from one place to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kept {
+struct Scrollback {
     from: u64,
     to: u64,
 }
@@ -88,7 +88,7 @@ struct Kept {
 struct Log {
     path: PathBuf,
     file: Option<Arc<File>>,
-    kept: watch::Sender<Kept>,
+    kept: watch::Sender<Scrollback>,
 }
 
 impl Console {
@@ -122,7 +122,7 @@ impl Console {
         self.look();
         let log = self.lock();
         let mut new =
-            Live { log: Arc::downgrade(&self.log), file: log.file.clone(), kept: log.kept.subscribe(), at: 0 };
+            ConsoleReader { log: Arc::downgrade(&self.log), file: log.file.clone(), kept: log.kept.subscribe(), at: 0 };
         // As long as the lock is held, nothing is freed.
         let kept = *new.kept.borrow_and_update();
         new.at = kept.to;
@@ -164,13 +164,13 @@ impl Log {
             Err(rustix::io::Errno::NXIO) => file.metadata()?.len(),
             Err(_) => 0,
         };
-        self.kept.send_replace(Kept { from, to: from });
+        self.kept.send_replace(Scrollback { from, to: from });
         Ok(self.file.insert(file).clone())
     }
 
     fn look(&mut self) -> io::Result<()> {
         let file = self.open()?;
-        let Kept { mut from, to: told } = *self.kept.borrow();
+        let Scrollback { mut from, to: told } = *self.kept.borrow();
         let to = file.metadata()?.len().max(told);
         let is_full = to - from >= 2 * KEPT;
         if is_full {
@@ -178,7 +178,7 @@ impl Log {
         }
         // First told, then freed: who has read it meanwhile looks again.
         self.kept.send_if_modified(|kept| {
-            let now = Kept { from, to };
+            let now = Scrollback { from, to };
             let is_new = *kept != now;
             *kept = now;
             is_new
@@ -201,11 +201,11 @@ fn read(file: &File, from: u64, to: u64) -> Vec<u8> {
     bytes
 }
 
-impl Live {
+impl ConsoleReader {
     /// Waits for the next that is new. Cancel-safe.
     pub async fn next(&mut self) -> Heard {
         loop {
-            let Kept { from, to } = *self.kept.borrow_and_update();
+            let Scrollback { from, to } = *self.kept.borrow_and_update();
             if let lost @ 1.. = from.saturating_sub(self.at) {
                 self.at = from;
                 return Heard::Lost(lost);

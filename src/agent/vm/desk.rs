@@ -8,10 +8,10 @@ mod writing;
 use self::writing::Writes;
 use super::{
     Places, StartError, Vms,
-    given::{self, Given},
+    given::{self, NicAddresses},
     launch, marks, sitting,
     volumes::Volumes,
-    waiting::{Run, Waiting},
+    waiting::{Run, WaitingVms},
 };
 use meshd_proto::{
     AgentConfig,
@@ -48,7 +48,7 @@ const MAX_SITTINGS: usize = 32;
 
 /// As whom, and to whom, this node calls.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct Endpoint {
     /// Where the central node is.
     pub config: AgentConfig,
     /// The node's certificate, and whom it trusts.
@@ -58,12 +58,12 @@ pub struct Way {
 /// The desk of one node. Dropped, it lets go of all machines, and they run on.
 #[derive(Debug)]
 pub struct Desk {
-    asked: mpsc::UnboundedSender<Asked>,
-    way: watch::Sender<Option<Way>>,
+    asked: mpsc::UnboundedSender<DeskRequest>,
+    way: watch::Sender<Option<Endpoint>>,
     reports: watch::Receiver<Vec<VmReport>>,
     news: mpsc::Receiver<VmNews>,
     cards: watch::Receiver<Vec<Nic>>,
-    given: watch::Sender<Given>,
+    given: watch::Sender<NicAddresses>,
     /// The reports have changed and are not told.
     is_due: bool,
     told_at: Option<Instant>,
@@ -71,7 +71,7 @@ pub struct Desk {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum DeskRequest {
     Vm(VmOrder),
     Console(ConsoleOrder),
 }
@@ -82,7 +82,7 @@ impl Desk {
         let (asked, orders) = mpsc::unbounded_channel();
         let (tell, news) = mpsc::channel(NEWS);
         let way = watch::Sender::new(None);
-        let given = watch::Sender::new(Given::new());
+        let given = watch::Sender::new(NicAddresses::new());
         let vms = Vms::open(places.clone());
         let volumes = Volumes::new(places.clone(), vms.promised(), way.subscribe());
         let clerk = Clerk {
@@ -90,7 +90,7 @@ impl Desk {
             volumes,
             writes: Writes::default(),
             way: way.subscribe(),
-            waiting: Waiting::open(&places),
+            waiting: WaitingVms::open(&places),
             faults: BTreeMap::new(),
             leaving: BTreeSet::new(),
             releases: JoinSet::new(),
@@ -108,19 +108,19 @@ impl Desk {
     }
 
     /// The way to the central node, from now on.
-    pub fn way(&self, way: Way) {
+    pub fn way(&self, way: Endpoint) {
         self.way.send_replace(Some(way));
     }
 
     /// Sees to it that a machine is as it shall be.
     pub fn order(&self, order: VmOrder) {
         // One that failed is seen where its task is missed: nothing is reported any more.
-        let _ = self.asked.send(Asked::Vm(order));
+        let _ = self.asked.send(DeskRequest::Vm(order));
     }
 
     /// Brings a console to the central node.
     pub fn console(&self, order: ConsoleOrder) {
-        let _ = self.asked.send(Asked::Console(order));
+        let _ = self.asked.send(DeskRequest::Console(order));
     }
 
     /// Network cards of all machines that are here.
@@ -129,7 +129,7 @@ impl Desk {
     }
 
     /// Where the private network says which addresses it gave to them.
-    pub fn given(&self) -> watch::Sender<Given> {
+    pub fn given(&self) -> watch::Sender<NicAddresses> {
         self.given.clone()
     }
 
@@ -169,9 +169,9 @@ struct Clerk {
     vms: Vms,
     volumes: Volumes,
     writes: Writes,
-    way: watch::Receiver<Option<Way>>,
+    way: watch::Receiver<Option<Endpoint>>,
     /// Those that wait for their volumes, or for their own release.
-    waiting: Waiting,
+    waiting: WaitingVms,
     /// Why an order was not followed of a machine that is otherwise as it is.
     faults: BTreeMap<SystemUuid, VmFailure>,
     /// Those that are being released.
@@ -180,12 +180,12 @@ struct Clerk {
     sittings: JoinSet<()>,
     told: watch::Sender<Vec<VmReport>>,
     cards: watch::Sender<Vec<Nic>>,
-    given: watch::Receiver<Given>,
+    given: watch::Receiver<NicAddresses>,
     tell: mpsc::Sender<VmNews>,
 }
 
 impl Clerk {
-    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Asked>) {
+    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<DeskRequest>) {
         let mut changes = self.vms.changes();
         // What an earlier agent has begun to fetch comes on; it is begun when it is ordered again.
         let wanted: BTreeSet<Digest> = self.waiting.all().flat_map(|run| self.missing(&run.spec)).collect();
@@ -199,8 +199,8 @@ impl Clerk {
             tokio::select! {
                 asked = orders.recv() => match asked {
                     None => return,
-                    Some(Asked::Vm(order)) => self.follow(order).await,
-                    Some(Asked::Console(order)) => self.bring(order),
+                    Some(DeskRequest::Vm(order)) => self.follow(order).await,
+                    Some(DeskRequest::Console(order)) => self.bring(order),
                 },
                 (digest, fetched) = self.volumes.next() => self.fetched(digest, fetched).await,
                 (uuid, ended) = self.writes.next() => self.written(uuid, ended).await,

@@ -83,7 +83,7 @@ pub enum Action {
 /// What outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct VmRecord {
     /// It shall run.
     pub wanted: bool,
     /// Its guest has run since it was started last.

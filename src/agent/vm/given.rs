@@ -5,15 +5,15 @@ use meshd_types::MacAddr;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// By card.
-pub type Given = BTreeMap<MacAddr, Ipv4Addr>;
+pub type NicAddresses = BTreeMap<MacAddr, Ipv4Addr>;
 
 /// Those of a machine.
-pub fn of(spec: &VmSpec, given: &Given) -> Given {
+pub fn of(spec: &VmSpec, given: &NicAddresses) -> NicAddresses {
     spec.nics.iter().filter_map(|nic| Some((nic.mac, *given.get(&nic.mac)?))).collect()
 }
 
 /// What a specification names and another card has.
-pub fn taken(spec: &VmSpec, given: &Given) -> Vec<VmRefusal> {
+pub fn taken(spec: &VmSpec, given: &NicAddresses) -> Vec<VmRefusal> {
     let mut refusals = Vec::new();
     for (index, address) in named(&spec.nics) {
         let own = |mac: &MacAddr| spec.nics.iter().any(|nic| nic.mac == *mac);
@@ -44,7 +44,7 @@ mod tests {
             ],
         }))
         .expect("a specification");
-        let given = |all: &[(u8, u8)]| -> Given {
+        let given = |all: &[(u8, u8)]| -> NicAddresses {
             let one = |(mac, last): &(u8, u8)| (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last));
             all.iter().map(one).collect()
         };

@@ -12,8 +12,8 @@ use super::{
     machine::{Action, Event, Machine},
     memory,
     process::{self, Process},
-    promised::Promised,
-    session::{Session, Terms, Told},
+    promised::Reservations,
+    session::{QemuEvent, Session, Terms},
 };
 use crate::system::{self, Tree};
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState};
@@ -40,7 +40,7 @@ pub struct Keeper {
     ran: bool,
     files: Files,
     places: Arc<Places>,
-    promised: Promised,
+    promised: Reservations,
     machine: Machine,
     started: Instant,
     process: Option<Process>,
@@ -68,7 +68,7 @@ impl Keeper {
         stored: Stored,
         files: Files,
         places: Arc<Places>,
-        promised: Promised,
+        promised: Reservations,
         changed: watch::Sender<u64>,
     ) -> Self {
         let Stored { spec, start, kept, boot, ran } = stored;
@@ -180,18 +180,18 @@ impl Keeper {
                 Next::Event(Event::Ended { how: how + self.memory_word(), log: self.files.last_words() })
             }
             told = told(&mut self.session) => match told {
-                Some(Told::Answered) => {
+                Some(QemuEvent::Answered) => {
                     self.groups.clear();
                     Next::Event(Event::Answered)
                 }
-                Some(Told::CannotGo(detail)) => {
+                Some(QemuEvent::CannotGo(detail)) => {
                     Next::Event(Event::CannotGo(VmFailure { kind: VmFailureKind::NotStarted, detail, log: Vec::new() }))
                 }
-                Some(Told::Leaving(leaving)) => Next::Event(Event::Leaving(leaving)),
-                Some(Told::Paused { pause, error }) => {
+                Some(QemuEvent::Leaving(leaving)) => Next::Event(Event::Leaving(leaving)),
+                Some(QemuEvent::Paused { pause, error }) => {
                     Next::Event(ending::paused(&self.spec, &pause, error.as_ref()))
                 }
-                Some(Told::Resumed) => Next::Event(Event::Resumed),
+                Some(QemuEvent::Resumed) => Next::Event(Event::Resumed),
                 None => {
                     self.session = None;
                     self.reopen = Some(Instant::now() + REOPEN);
@@ -256,7 +256,7 @@ impl Keeper {
         let mut last = None;
         let drain = async {
             while let Some(told) = session.next().await {
-                if let Told::Leaving(leaving) = told {
+                if let QemuEvent::Leaving(leaving) = told {
                     last = Some(Event::Leaving(leaving));
                 }
             }
@@ -381,7 +381,7 @@ async fn ended(process: &Option<Process>) -> String {
     }
 }
 
-async fn told(session: &mut Option<Session>) -> Option<Told> {
+async fn told(session: &mut Option<Session>) -> Option<QemuEvent> {
     match session {
         Some(session) => session.next().await,
         None => pending().await,

@@ -2,7 +2,7 @@
 
 use super::{
     folder::Files,
-    machine::{Kept, Machine},
+    machine::{Machine, VmRecord},
 };
 use crate::files;
 use meshd_proto::vm::{VmFailure, VmReport, VmSpec};
@@ -35,7 +35,7 @@ pub struct Stored {
     pub start: u32,
     /// What outlives the agent.
     #[serde(default)]
-    pub kept: Kept,
+    pub kept: VmRecord,
     /// The boot of the node in which it was written; the kernel's name for it.
     #[serde(default)]
     pub boot: String,
@@ -58,7 +58,7 @@ impl Stored {
 
 /// Where a machine stands, as it is told.
 pub fn report(spec: &VmSpec, start: u32, machine: &Machine) -> VmReport {
-    let Kept { restarts, failure, .. } = machine.kept().clone();
+    let VmRecord { restarts, failure, .. } = machine.kept().clone();
     let plain = VmReport::new(spec.uuid, spec.name.clone(), machine.state());
     VmReport { failure, restarts, start: Some(start), ..plain }
 }

@@ -10,7 +10,7 @@ use super::{
     plan::{Accel, Plan, PlannedVolume},
     ports,
     process::{self, Process},
-    promised::Promised,
+    promised::Reservations,
     seed,
 };
 use crate::{system::Tree, units};
@@ -112,7 +112,7 @@ pub async fn launch(
     spec: &VmSpec,
     files: &Files,
     places: &Arc<Places>,
-    promised: &Promised,
+    promised: &Reservations,
 ) -> Result<Launched, VmFailure> {
     let host = survey(places, spec).await;
     marks::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;

@@ -4,7 +4,7 @@ use super::{
     block::Block,
     host::Places,
     marks,
-    promised::Promised,
+    promised::Reservations,
     write::{blocking, doctor_blocks},
 };
 use crate::{disks, system::Tree};
@@ -47,7 +47,7 @@ pub fn disks_of(files: &super::folder::Files, spec: Option<&VmSpec>, said: Vec<L
 /// Which one is not, and why.
 pub async fn leave(
     places: Arc<Places>,
-    promised: Promised,
+    promised: Reservations,
     uuid: SystemUuid,
     left: Vec<LeftDisk>,
 ) -> Result<(), String> {
@@ -72,7 +72,7 @@ pub async fn leave(
 /// The disk, if it is there, idle, and no other machine's.
 fn look_at(
     places: &Places,
-    promised: &Promised,
+    promised: &Reservations,
     uuid: SystemUuid,
     left: &LeftDisk,
 ) -> Result<Option<DiskFacts>, String> {
@@ -86,7 +86,7 @@ fn look_at(
 
 fn wipe(
     places: &Places,
-    promised: &Promised,
+    promised: &Reservations,
     uuid: SystemUuid,
     left: &LeftDisk,
     is_over: &AtomicBool,

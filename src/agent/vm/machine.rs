@@ -10,7 +10,7 @@
 //!    A guest that cannot go on ends as if it had crashed, where the policy starts it again.
 //! ```
 
-pub use super::event::{Action, Event, Kept, Leaving};
+pub use super::event::{Action, Event, Leaving, VmRecord};
 
 use super::ending::{crash, cut};
 use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
@@ -31,12 +31,12 @@ enum State {
     Starting { deadline: Duration },
     Running { since: Duration },
     Paused { resumable: bool, until: Option<Duration> },
-    Stopping { step: Step, deadline: Duration, then: Then },
+    Stopping { step: VmStep, deadline: Duration, then: Then },
     Waiting { until: Duration },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum VmStep {
     Acpi,
     Term,
     Kill,
@@ -56,13 +56,13 @@ pub struct Machine {
     state: State,
     policy: RestartPolicy,
     patience: Duration,
-    kept: Kept,
+    kept: VmRecord,
     leaving: Option<Leaving>,
 }
 
 impl Machine {
     /// One that is off; `kept` is what an earlier agent remembered.
-    pub fn new(policy: RestartPolicy, memory_bytes: u64, kept: Kept) -> Self {
+    pub fn new(policy: RestartPolicy, memory_bytes: u64, kept: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let patience = START_PATIENCE + START_PATIENCE_PER_GIB * gib;
         Machine { state: State::Off, policy, patience, kept, leaving: None }
@@ -86,7 +86,7 @@ impl Machine {
                 let detail = "it ended while no agent watched".to_owned();
                 self.failed(now, VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
             }
-            (false, true) => return self.stop(now, Step::Term, TERM_PATIENCE, Then::Rest),
+            (false, true) => return self.stop(now, VmStep::Term, TERM_PATIENCE, Then::Rest),
             (false, false) => {}
         }
         Vec::new()
@@ -106,7 +106,7 @@ impl Machine {
     }
 
     /// What outlives the agent.
-    pub fn kept(&self) -> &Kept {
+    pub fn kept(&self) -> &VmRecord {
         &self.kept
     }
 
@@ -130,7 +130,7 @@ impl Machine {
             Event::Discard => self.discard(now),
             Event::Refused(failure) => {
                 if self.state == State::Off {
-                    self.kept = Kept { failure: Some(failure), ..Kept::default() };
+                    self.kept = VmRecord { failure: Some(failure), ..VmRecord::default() };
                 }
                 Vec::new()
             }
@@ -141,7 +141,7 @@ impl Machine {
                 Vec::new()
             }
             Event::CannotGo(failure) => match self.state {
-                State::Starting { .. } => self.stop(now, Step::Kill, KILL_PATIENCE, Then::Fail(failure)),
+                State::Starting { .. } => self.stop(now, VmStep::Kill, KILL_PATIENCE, Then::Fail(failure)),
                 _ => Vec::new(),
             },
             Event::Answered => {
@@ -174,22 +174,22 @@ impl Machine {
     fn start(&mut self, now: Duration) -> Vec<Action> {
         match &mut self.state {
             State::Off | State::Waiting { .. } => {
-                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
                 self.launch(now)
             }
             State::Stopping { then, .. } => {
-                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
                 *then = Then::Start;
                 Vec::new()
             }
             State::Paused { resumable: true, until } => {
                 *until = None;
-                self.kept = Kept { wanted: true, ..Kept::default() };
+                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
                 vec![Action::Resume]
             }
             State::Paused { .. } => {
-                self.kept = Kept { wanted: true, ..Kept::default() };
-                self.stop(now, Step::Term, TERM_PATIENCE, Then::Start)
+                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
+                self.stop(now, VmStep::Term, TERM_PATIENCE, Then::Start)
             }
             State::Starting { .. } | State::Running { .. } => Vec::new(),
         }
@@ -208,7 +208,7 @@ impl Machine {
         let failure = VmFailure { kind: VmFailureKind::Paused, detail: cut(why), log: Vec::new() };
         let again = self.may_again();
         if again && !resumable {
-            return self.stop(now, Step::Term, TERM_PATIENCE, Then::Fail(failure));
+            return self.stop(now, VmStep::Term, TERM_PATIENCE, Then::Fail(failure));
         }
         let until = again.then(|| now + delay(&self.policy, self.kept.restarts));
         self.kept.restarts += u32::from(again);
@@ -244,12 +244,12 @@ impl Machine {
                 Vec::new()
             }
             // The guest does not run: there is nobody to ask.
-            State::Starting { .. } | State::Paused { .. } => self.stop(now, Step::Term, TERM_PATIENCE, after),
-            State::Running { .. } => self.stop(now, Step::Acpi, grace, after),
+            State::Starting { .. } | State::Paused { .. } => self.stop(now, VmStep::Term, TERM_PATIENCE, after),
+            State::Running { .. } => self.stop(now, VmStep::Acpi, grace, after),
             State::Stopping { then, deadline, step } => {
                 *then = after;
                 // A second order may shorten the patience, never lengthen it.
-                if *step == Step::Acpi {
+                if *step == VmStep::Acpi {
                     *deadline = (*deadline).min(now + grace);
                 }
                 Vec::new()
@@ -265,16 +265,16 @@ impl Machine {
                 self.state = State::Off;
                 Vec::new()
             }
-            _ => self.stop(now, Step::Kill, KILL_PATIENCE, Then::Rest),
+            _ => self.stop(now, VmStep::Kill, KILL_PATIENCE, Then::Rest),
         }
     }
 
-    fn stop(&mut self, now: Duration, step: Step, patience: Duration, then: Then) -> Vec<Action> {
+    fn stop(&mut self, now: Duration, step: VmStep, patience: Duration, then: Then) -> Vec<Action> {
         self.state = State::Stopping { step, deadline: now + patience, then };
         vec![match step {
-            Step::Acpi => Action::PowerDown,
-            Step::Term => Action::Terminate,
-            Step::Kill => Action::Kill,
+            VmStep::Acpi => Action::PowerDown,
+            VmStep::Term => Action::Terminate,
+            VmStep::Kill => Action::Kill,
         }]
     }
 
@@ -286,25 +286,25 @@ impl Machine {
             State::Starting { .. } => {
                 let detail = format!("the guest did not run within {} s", self.patience.as_secs());
                 let failure = VmFailure { kind: VmFailureKind::StartTimeout, detail, log: Vec::new() };
-                self.stop(now, Step::Kill, KILL_PATIENCE, Then::Fail(failure))
+                self.stop(now, VmStep::Kill, KILL_PATIENCE, Then::Fail(failure))
             }
             State::Waiting { .. } => self.launch(now),
             State::Paused { resumable, .. } => {
                 self.state = State::Paused { resumable: *resumable, until: None };
                 vec![Action::Resume]
             }
-            State::Stopping { step: Step::Acpi, then, .. } => {
+            State::Stopping { step: VmStep::Acpi, then, .. } => {
                 let then = then.clone();
-                self.stop(now, Step::Term, TERM_PATIENCE, then)
+                self.stop(now, VmStep::Term, TERM_PATIENCE, then)
             }
-            State::Stopping { step: Step::Term, then, .. } => {
+            State::Stopping { step: VmStep::Term, then, .. } => {
                 let then = then.clone();
-                self.stop(now, Step::Kill, KILL_PATIENCE, then)
+                self.stop(now, VmStep::Kill, KILL_PATIENCE, then)
             }
-            State::Stopping { step: Step::Kill, .. } => {
+            State::Stopping { step: VmStep::Kill, .. } => {
                 let detail = "QEMU was killed and does not end; look at the node's kernel log".to_owned();
                 let failure = VmFailure { kind: VmFailureKind::Immortal, detail, log: Vec::new() };
-                self.kept = Kept { wanted: false, failure: Some(failure), ..self.kept.clone() };
+                self.kept = VmRecord { wanted: false, failure: Some(failure), ..self.kept.clone() };
                 self.state = State::Off;
                 Vec::new()
             }
@@ -345,7 +345,7 @@ impl Machine {
 
     fn rest(&mut self) {
         self.state = State::Off;
-        self.kept = Kept::default();
+        self.kept = VmRecord::default();
     }
 
     /// It ended and should not have: again after a while, or never.

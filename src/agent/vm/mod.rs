@@ -53,8 +53,8 @@ mod volumes;
 mod waiting;
 mod write;
 
-pub use console::{Console, Heard, KEPT as CONSOLE_KEPT, Listening, Live, Typist};
-pub use desk::{Desk, Way};
+pub use console::{Console, ConsoleReader, Heard, KEPT as CONSOLE_KEPT, Listening, Typist};
+pub use desk::{Desk, Endpoint};
 pub use host::{Doctor, Places};
 pub use hosting::hosting;
 pub(super) use memory::{resident, taken};
@@ -65,7 +65,7 @@ use self::{
     folder::Files,
     keeper::Keeper,
     kept::{Order, Stored},
-    promised::Promised,
+    promised::Reservations,
 };
 use super::{files, system::Tree};
 use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
@@ -132,14 +132,14 @@ pub struct ReleaseError {
 pub struct Vms {
     folder: PathBuf,
     places: Arc<Places>,
-    promised: Promised,
-    machines: BTreeMap<SystemUuid, Kept>,
+    promised: Reservations,
+    machines: BTreeMap<SystemUuid, KeptVm>,
     changed: watch::Sender<u64>,
     keepers: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptVm {
     spec: VmSpec,
     start: u32,
     orders: mpsc::Sender<Order>,
@@ -154,7 +154,7 @@ impl Vms {
         let mut vms = Vms {
             folder: folder.clone(),
             places: Arc::new(places),
-            promised: Promised::default(),
+            promised: Reservations::default(),
             machines: BTreeMap::new(),
             changed: watch::Sender::new(0),
             keepers: JoinSet::new(),
@@ -183,7 +183,7 @@ impl Vms {
         let mut keeper = Keeper::new(stored, files, self.places.clone(), self.promised.clone(), self.changed.clone());
         let actions = keeper.adopt();
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let kept = Kept { orders, reports: keeper.reports(), console: keeper.console(), start, spec };
+        let kept = KeptVm { orders, reports: keeper.reports(), console: keeper.console(), start, spec };
         self.machines.insert(kept.spec.uuid, kept);
         self.keepers.spawn(keeper.run(ordered, actions));
     }
@@ -263,7 +263,7 @@ impl Vms {
     /// Orders it of a machine, which is kept from now on.
     async fn give(&mut self, spec: &VmSpec, start: u32, order: Order) -> Result<(), StartError> {
         if !self.machines.contains_key(&spec.uuid) {
-            let (kept, boot, ran) = (machine::Kept::default(), String::new(), false);
+            let (kept, boot, ran) = (machine::VmRecord::default(), String::new(), false);
             let stored = Stored { spec: spec.clone(), start, kept, boot, ran };
             self.keep(stored, Files::new(&self.folder, spec.uuid));
         }
@@ -371,7 +371,7 @@ impl Vms {
     }
 
     /// What of this node is given away.
-    fn promised(&self) -> Promised {
+    fn promised(&self) -> Reservations {
         self.promised.clone()
     }
 

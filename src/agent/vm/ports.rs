@@ -12,7 +12,7 @@ use super::{
     host::{self, Places},
     plan::Plan,
     process,
-    promised::Promised,
+    promised::Reservations,
 };
 use crate::{
     nat::{
@@ -43,7 +43,7 @@ pub async fn make(
     files: &Files,
     confined: &Confinement,
     places: &Places,
-    promised: &Promised,
+    promised: &Reservations,
 ) -> Result<(), String> {
     if spec.nics.is_empty() {
         return Ok(());
@@ -68,13 +68,13 @@ pub async fn make(
 ///
 /// # Errors
 /// In words: what the kernel says.
-pub async fn isolate(places: &Places, promised: &Promised) -> Result<(), String> {
+pub async fn isolate(places: &Places, promised: &Reservations) -> Result<(), String> {
     let (root, promised) = (places.root.clone(), promised.clone());
     let done = tokio::task::spawn_blocking(move || isolate_now(root, &promised)).await;
     done.map_err(|error| error.to_string())?.map_err(|error| format!("ports cannot be filtered: {error}"))
 }
 
-fn isolate_now(root: PathBuf, promised: &Promised) -> std::io::Result<()> {
+fn isolate_now(root: PathBuf, promised: &Reservations) -> std::io::Result<()> {
     /// Who looks later writes later: no filter of a port is lost to an older look.
     static ISOLATING: Mutex<()> = Mutex::new(());
     let _alone = ISOLATING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +88,7 @@ fn isolate_now(root: PathBuf, promised: &Promised) -> std::io::Result<()> {
 }
 
 /// Ports that are there.
-fn ports(promised: &Promised) -> Vec<Port> {
+fn ports(promised: &Reservations) -> Vec<Port> {
     let (specs, addresses) = (promised.specs(), promised.addresses());
     let each = specs.iter().flat_map(|spec| {
         spec.nics.iter().enumerate().filter_map(|(index, nic)| {
@@ -102,7 +102,7 @@ fn ports(promised: &Promised) -> Vec<Port> {
 
 impl Vms {
     /// Addresses that the private network gave to cards, from now on: their guests may show them.
-    pub async fn set_addresses(&self, given: given::Given) {
+    pub async fn set_addresses(&self, given: given::NicAddresses) {
         self.promised.set_addresses(given);
         self.isolate().await;
     }

@@ -1,6 +1,6 @@
 //! What of a node is promised to its machines.
 
-use super::{given::Given as Addresses, host, memory::Memory, plan};
+use super::{given::NicAddresses as Addresses, host, memory::Memory, plan};
 use meshd_proto::{
     DiskFacts,
     vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
@@ -13,15 +13,15 @@ use std::{
 
 /// The machines of a node that are live or shall be, whose memory, disks and units are not free.
 #[derive(Clone, Debug, Default)]
-pub struct Promised {
-    specs: Arc<Mutex<BTreeMap<SystemUuid, Given>>>,
+pub struct Reservations {
+    specs: Arc<Mutex<BTreeMap<SystemUuid, Reservation>>>,
     slots: Arc<Mutex<Vec<SlotDisk>>>,
     /// Addresses that the private network gave, by card.
     addresses: Arc<Mutex<Addresses>>,
 }
 
 #[derive(Debug)]
-struct Given {
+struct Reservation {
     spec: VmSpec,
     /// Bytes of memory that its layers will take, as long as they are not there to be looked at.
     growth: u64,
@@ -33,7 +33,7 @@ const LEAVING: &str = "being-released";
 /// Disks that somebody leaves.
 #[derive(Debug)]
 pub struct Leaving {
-    promised: Promised,
+    promised: Reservations,
     uuid: SystemUuid,
 }
 
@@ -43,8 +43,8 @@ impl Drop for Leaving {
     }
 }
 
-impl Promised {
-    fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<SystemUuid, Given>) -> T) -> T {
+impl Reservations {
+    fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<SystemUuid, Reservation>) -> T) -> T {
         look(&mut self.specs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -84,7 +84,7 @@ impl Promised {
             let others: Vec<&VmSpec> =
                 all.values().map(|given| &given.spec).filter(|it| it.uuid != spec.uuid).collect();
             let plan = plan::plan(spec, &host, &others)?;
-            all.insert(spec.uuid, Given { spec: spec.clone(), growth: plan.growth });
+            all.insert(spec.uuid, Reservation { spec: spec.clone(), growth: plan.growth });
             Ok(plan)
         })
     }
@@ -121,7 +121,7 @@ impl Promised {
 
     /// Takes a machine in that runs already.
     pub fn insert(&self, spec: &VmSpec) {
-        self.with(|all| all.insert(spec.uuid, Given { spec: spec.clone(), growth: 0 }));
+        self.with(|all| all.insert(spec.uuid, Reservation { spec: spec.clone(), growth: 0 }));
     }
 
     /// It needs nothing any more.
@@ -138,7 +138,7 @@ impl Promised {
     }
 }
 
-impl Promised {
+impl Reservations {
     /// Bytes that may be in the store when it lies in memory: what is there, what is left, and what was counted ahead.
     pub fn store(&self, mut memory: Memory, used: u64) -> u64 {
         self.with(|all| {
@@ -151,7 +151,7 @@ impl Promised {
 }
 
 /// Layers that are planned and not made yet are counted as well.
-fn counted(all: &BTreeMap<SystemUuid, Given>, memory: &mut Memory) {
+fn counted(all: &BTreeMap<SystemUuid, Reservation>, memory: &mut Memory) {
     for (uuid, given) in all {
         memory.growth.entry(*uuid).or_insert(given.growth);
     }

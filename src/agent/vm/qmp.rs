@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 300;
 
 /// One message of QEMU.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Line {
+pub enum QmpMessage {
     /// It is there, and waits for `qmp_capabilities`.
     Greeting,
     /// A command was done.
@@ -62,34 +62,34 @@ pub struct Pause {
 }
 
 /// Reads one line.
-pub fn read(line: &[u8]) -> Line {
-    let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return Line::Other };
+pub fn read(line: &[u8]) -> QmpMessage {
+    let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
     let text = |value: Option<&Value>| -> String {
         value.and_then(Value::as_str).unwrap_or_default().chars().take(MAX_TEXT).collect()
     };
     let id = message.get("id").and_then(Value::as_u64).unwrap_or(0);
     if let Some(value) = message.remove("return") {
-        return Line::Done { id, value };
+        return QmpMessage::Done { id, value };
     }
     if let Some(error) = message.get("error") {
-        return Line::Refused { id, reason: text(error.get("desc")) };
+        return QmpMessage::Refused { id, reason: text(error.get("desc")) };
     }
     let data = message.get("data");
     match message.get("event").and_then(Value::as_str) {
-        Some("SHUTDOWN") => Line::Leaving(leaving(text(data.and_then(|data| data.get("reason"))))),
-        Some("STOP") => Line::Stopped,
-        Some("RESUME") => Line::Resumed,
+        Some("SHUTDOWN") => QmpMessage::Leaving(leaving(text(data.and_then(|data| data.get("reason"))))),
+        Some("STOP") => QmpMessage::Stopped,
+        Some("RESUME") => QmpMessage::Resumed,
         Some("BLOCK_IO_ERROR") => {
             let field = |name: &str| text(data.and_then(|data| data.get(name)));
             if field("action") != "stop" {
-                return Line::Other;
+                return QmpMessage::Other;
             }
             let volume = field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
-            Line::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
+            QmpMessage::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
         }
-        Some("GUEST_PANICKED") => Line::Leaving(Leaving::Panic),
-        None if message.contains_key("QMP") => Line::Greeting,
-        _ => Line::Other,
+        Some("GUEST_PANICKED") => QmpMessage::Leaving(Leaving::Panic),
+        None if message.contains_key("QMP") => QmpMessage::Greeting,
+        _ => QmpMessage::Other,
     }
 }
 
@@ -128,24 +128,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn one(text: &str) -> Line {
+    fn one(text: &str) -> QmpMessage {
         read(text.as_bytes())
     }
 
     #[test]
     fn what_qemu_says_is_understood() {
-        assert_eq!(one(r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#), Line::Greeting);
-        assert_eq!(one(r#"{"return": {}, "id": 7}"#), Line::Done { id: 7, value: json!({}) });
+        assert_eq!(one(r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#), QmpMessage::Greeting);
+        assert_eq!(one(r#"{"return": {}, "id": 7}"#), QmpMessage::Done { id: 7, value: json!({}) });
         let refused = one(r#"{"id": 3, "error": {"class": "GenericError", "desc": "no"}}"#);
-        assert_eq!(refused, Line::Refused { id: 3, reason: "no".into() });
+        assert_eq!(refused, QmpMessage::Refused { id: 3, reason: "no".into() });
         let left =
             |reason: &str| one(&format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#));
-        assert_eq!(left("guest-shutdown"), Line::Leaving(Leaving::Guest));
-        assert_eq!(left("guest-panic"), Line::Leaving(Leaving::Panic));
-        assert_eq!(left("host-signal"), Line::Leaving(Leaving::Outside { reason: "host-signal".into() }));
-        assert_eq!(one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#), Line::Leaving(Leaving::Panic));
-        assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), Line::Other);
-        assert_eq!((one(r#"{"event": "STOP"}"#), one(r#"{"event": "RESUME"}"#)), (Line::Stopped, Line::Resumed));
+        assert_eq!(left("guest-shutdown"), QmpMessage::Leaving(Leaving::Guest));
+        assert_eq!(left("guest-panic"), QmpMessage::Leaving(Leaving::Panic));
+        assert_eq!(left("host-signal"), QmpMessage::Leaving(Leaving::Outside { reason: "host-signal".into() }));
+        assert_eq!(
+            one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#),
+            QmpMessage::Leaving(Leaving::Panic)
+        );
+        assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), QmpMessage::Other);
+        assert_eq!(
+            (one(r#"{"event": "STOP"}"#), one(r#"{"event": "RESUME"}"#)),
+            (QmpMessage::Stopped, QmpMessage::Resumed)
+        );
         let fault = |action: &str| {
             let data = format!(
                 r#"{{"device": "", "node-name": "volume1", "reason": "No space left on device", "nospace": true,
@@ -155,7 +161,7 @@ mod tests {
         };
         let reason = "No space left on device".to_owned();
         let told = DiskError { volume: Some(1), operation: "write".into(), reason };
-        assert_eq!((fault("stop"), fault("report")), (Line::DiskError(told), Line::Other));
+        assert_eq!((fault("stop"), fault("report")), (QmpMessage::DiskError(told), QmpMessage::Other));
     }
 
     #[test]

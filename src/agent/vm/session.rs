@@ -6,7 +6,7 @@ use super::{
     keyboard::Keyboard,
     machine::Leaving,
     ports, process,
-    qmp::{self, DiskError, Line, Pause},
+    qmp::{self, DiskError, Pause, QmpMessage},
 };
 use meshd_types::fail;
 use serde_json::Value;
@@ -35,7 +35,7 @@ const WAITING: usize = 32;
 
 /// What is told of a running QEMU.
 #[derive(Debug)]
-pub enum Told {
+pub enum QemuEvent {
     /// The guest runs.
     Answered,
     /// The guest cannot be let run.
@@ -72,7 +72,7 @@ pub struct Terms {
 /// A session that runs; dropped, it lets go of QEMU.
 #[derive(Debug)]
 pub struct Session {
-    told: mpsc::Receiver<Told>,
+    told: mpsc::Receiver<QemuEvent>,
     say: mpsc::Sender<&'static str>,
     gone: CancellationToken,
     _task: JoinSet<()>,
@@ -90,7 +90,7 @@ impl Session {
             match run(terms, &tell, heard, &ended).await {
                 // Sockets that break off end with the process, and whoever watches that knows more.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
-                    let _ = tell.send(Told::CannotGo(error.to_string())).await;
+                    let _ = tell.send(QemuEvent::CannotGo(error.to_string())).await;
                 }
                 Err(error) => tracing::debug!(%error, "a session with QEMU broke off"),
                 Ok(()) => {}
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// The next that is told; `None` when QEMU's socket has ended.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<QemuEvent> {
         self.told.recv().await
     }
 
@@ -128,7 +128,7 @@ impl Session {
 
 async fn run(
     terms: Terms,
-    tell: &mpsc::Sender<Told>,
+    tell: &mpsc::Sender<QemuEvent>,
     heard: mpsc::Receiver<&'static str>,
     gone: &CancellationToken,
 ) -> io::Result<()> {
@@ -139,7 +139,7 @@ async fn run(
         plug(&terms).await.map_err(io::Error::other)?;
         control.ask("cont").await?;
     }
-    let _ = tell.send(Told::Answered).await;
+    let _ = tell.send(QemuEvent::Answered).await;
     // It may have been held while nobody looked.
     control.is_held = true;
     carry(control, &written, &terms, heard).await
@@ -202,7 +202,7 @@ struct Control<'a> {
     lines: Lines,
     write: OwnedWriteHalf,
     last: u64,
-    tell: &'a mpsc::Sender<Told>,
+    tell: &'a mpsc::Sender<QemuEvent>,
     /// The guest is held, or may be: it is asked why.
     is_held: bool,
     /// What a disk did not do.
@@ -210,10 +210,10 @@ struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    async fn open(path: &Path, tell: &'a mpsc::Sender<Told>, gone: &CancellationToken) -> io::Result<Self> {
+    async fn open(path: &Path, tell: &'a mpsc::Sender<QemuEvent>, gone: &CancellationToken) -> io::Result<Self> {
         let (read, write) = connect(path, gone).await?.into_split();
         let mut control = Control { lines: Lines::new(read), write, last: 0, tell, is_held: false, error: None };
-        while qmp::read(&control.line().await?) != Line::Greeting {}
+        while qmp::read(&control.line().await?) != QmpMessage::Greeting {}
         control.ask("qmp_capabilities").await?;
         Ok(control)
     }
@@ -234,8 +234,8 @@ impl<'a> Control<'a> {
         loop {
             let line = self.line().await?;
             match qmp::read(&line) {
-                Line::Done { id, value } if id == asked => return Ok(value),
-                Line::Refused { id, reason } if id == asked => {
+                QmpMessage::Done { id, value } if id == asked => return Ok(value),
+                QmpMessage::Refused { id, reason } if id == asked => {
                     return Err(io::Error::other(format!("QEMU refuses `{command}`: {reason}")));
                 }
                 _ => self.note(&line).await,
@@ -245,20 +245,20 @@ impl<'a> Control<'a> {
 
     async fn tell_pause(&mut self) -> io::Result<()> {
         let Some(pause) = qmp::pause(&self.ask("query-status").await?) else { return Ok(()) };
-        let _ = self.tell.send(Told::Paused { pause, error: self.error.clone() }).await;
+        let _ = self.tell.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
         Ok(())
     }
 
     async fn note(&mut self, line: &[u8]) {
         match qmp::read(line) {
-            Line::Stopped => self.is_held = true,
-            Line::DiskError(error) => self.error = Some(error),
-            Line::Resumed => {
+            QmpMessage::Stopped => self.is_held = true,
+            QmpMessage::DiskError(error) => self.error = Some(error),
+            QmpMessage::Resumed => {
                 self.error = None;
-                drop(self.tell.send(Told::Resumed).await);
+                drop(self.tell.send(QemuEvent::Resumed).await);
             }
-            Line::Leaving(leaving) => drop(self.tell.send(Told::Leaving(leaving)).await),
-            Line::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
+            QmpMessage::Leaving(leaving) => drop(self.tell.send(QemuEvent::Leaving(leaving)).await),
+            QmpMessage::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
             _ => {}
         }
     }

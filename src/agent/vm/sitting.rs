@@ -1,8 +1,8 @@
 //! A console, brought to the central node by a connection of its own: what is kept, what comes, and what somebody types.
 
 use super::{
-    console::{Console, Heard, Listening, Live, Typist},
-    desk::Way,
+    console::{Console, ConsoleReader, Heard, Listening, Typist},
+    desk::Endpoint,
 };
 use crate::call::{self, Socket};
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
@@ -25,7 +25,7 @@ const PING: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(5);
 
 /// Brings a console, until who sits there leaves, or it is over. Without one, it says that there is none.
-pub async fn bring(way: Way, order: ConsoleOrder, console: Option<Console>) {
+pub async fn bring(way: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
     let socket = match call::open(&way.config, way.tls, &path).await {
         Ok(socket) => socket,
@@ -72,7 +72,11 @@ async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Erro
 }
 
 /// What comes. A reader that is slow holds up nothing but this: what it misses is told.
-async fn tell(out: &mut Out, mut new: Live, mut unheard: watch::Receiver<()>) -> Result<(), tungstenite::Error> {
+async fn tell(
+    out: &mut Out,
+    mut new: ConsoleReader,
+    mut unheard: watch::Receiver<()>,
+) -> Result<(), tungstenite::Error> {
     let mut pings = interval(PING);
     loop {
         tokio::select! {

@@ -2,7 +2,7 @@
 //! machine names them. A transfer that breaks off goes on where it was, also by a later agent; each file is fetched once at a time,
 //! whoever wants it. Under its digest lies only what has it.
 
-use super::{desk::Way, host::Places, memory, promised::Promised, room::room};
+use super::{desk::Endpoint, host::Places, memory, promised::Reservations, room::room};
 use crate::{
     call::{self, Piece},
     system::Tree,
@@ -49,7 +49,7 @@ const READ: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Volumes {
     places: Arc<Folders>,
-    way: watch::Receiver<Option<Way>>,
+    way: watch::Receiver<Option<Endpoint>>,
     under_way: BTreeMap<Digest, Fetch>,
     seats: Arc<tokio::sync::Semaphore>,
     fetches: JoinSet<(Digest, Result<(), VmRefusal>)>,
@@ -59,7 +59,7 @@ pub struct Volumes {
 struct Folders {
     places: Places,
     /// What of the node's memory is given away.
-    promised: Promised,
+    promised: Reservations,
 }
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ struct Progress {
 
 impl Volumes {
     /// Those of a folder, which need not exist; the way to the central node may come later, and another one.
-    pub fn new(places: Places, promised: Promised, way: watch::Receiver<Option<Way>>) -> Self {
+    pub fn new(places: Places, promised: Reservations, way: watch::Receiver<Option<Endpoint>>) -> Self {
         Volumes {
             places: Arc::new(Folders { places, promised }),
             way,
@@ -99,7 +99,7 @@ impl Volumes {
             return;
         }
         let progress = Arc::<Progress>::default();
-        let job = Job { digest, places: self.places.clone(), way: self.way.clone(), progress: progress.clone() };
+        let job = FetchJob { digest, places: self.places.clone(), way: self.way.clone(), progress: progress.clone() };
         let seats = self.seats.clone();
         let task = self.fetches.spawn(async move {
             // Never closed.
@@ -205,14 +205,14 @@ struct Part {
 }
 
 /// The fetch of one file.
-struct Job {
+struct FetchJob {
     digest: Digest,
     places: Arc<Folders>,
-    way: watch::Receiver<Option<Way>>,
+    way: watch::Receiver<Option<Endpoint>>,
     progress: Arc<Progress>,
 }
 
-impl Job {
+impl FetchJob {
     async fn run(mut self) -> Result<(), VmRefusal> {
         loop {
             let (had, fetched) = self.fetch().await;

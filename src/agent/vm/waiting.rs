@@ -37,7 +37,7 @@ pub struct Run {
 
 /// Those that wait.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingVms {
     runs: BTreeMap<SystemUuid, Run>,
     file: PathBuf,
     boot: String,
@@ -50,13 +50,13 @@ struct Stored {
     runs: Vec<Run>,
 }
 
-impl Waiting {
+impl WaitingVms {
     /// Those that an earlier agent of this boot left; of an earlier boot none.
     pub fn open(places: &Places) -> Self {
         let (file, boot) = (places.machines.join(FILE), system::kernel_boot_id(&Tree::new(&places.root)));
         let stored = files::read(&file).ok().and_then(|text| serde_json::from_str::<Stored>(&text).ok());
         let runs = stored.filter(|stored| stored.boot == boot).map(|stored| stored.runs).unwrap_or_default();
-        Waiting { runs: runs.into_iter().map(|run| (run.spec.uuid, run)).collect(), file, boot }
+        WaitingVms { runs: runs.into_iter().map(|run| (run.spec.uuid, run)).collect(), file, boot }
     }
 
     /// One of them.
@@ -132,12 +132,12 @@ mod tests {
         let spec: Box<VmSpec> = serde_json::from_str(spec).expect("a specification");
         let run = Run { spec, start: 3, grace: Duration::from_secs(7), ordered: true };
         let uuid = run.spec.uuid;
-        let mut waiting = Waiting::open(&places);
+        let mut waiting = WaitingVms::open(&places);
         waiting.insert(run.clone());
-        let later = Waiting::open(&places);
+        let later = WaitingVms::open(&places);
         assert_eq!(later.get(uuid), Some(&Run { ordered: false, ..run }));
         boot("two");
-        assert!(!Waiting::open(&places).any(), "a node that booted anew may have lost it to another");
+        assert!(!WaitingVms::open(&places).any(), "a node that booted anew may have lost it to another");
         waiting.remove(uuid);
         assert_eq!(fs::read_dir(machines).expect("made").count(), 0, "and nothing is left");
     }

@@ -54,7 +54,7 @@ struct Image {
 }
 
 /// The write of a machine's images onto its disks. Dropped, it ends, and nothing of it goes on.
-pub struct Job {
+pub struct DiskWrite {
     /// Files of the machine.
     pub files: Files,
     /// The node.
@@ -86,7 +86,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce(&AtomicBool) -> T + S
     done.map_err(|error| format!("it was interrupted: {error}"))
 }
 
-impl Job {
+impl DiskWrite {
     /// Writes all of them.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use clap::Args;
 use meshd_config::Site;
 use meshd_image::catalog::{
     self,
-    overlay::{Entry, Source, Variable},
+    overlay::{OverlayEntry, Source, Variable},
 };
 use meshd_types::{ImageName, VarName, VarValue};
 use serde::Serialize;
@@ -90,7 +90,7 @@ impl View {
 }
 
 impl EntryView {
-    fn new(path: String, entry: &Entry, overlay: &catalog::Overlay) -> Self {
+    fn new(path: String, entry: &OverlayEntry, overlay: &catalog::Overlay) -> Self {
         let (kind, note) = match &entry.source {
             Source::File(_) => ("file", String::new()),
             Source::Template { .. } if entry.source.secret(&overlay.variables).is_some() => {

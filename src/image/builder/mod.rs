@@ -37,7 +37,7 @@ pub use command::{CommandError, Tool, missing_tools};
 pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
-pub use progress::{Progress, Quiet, Step};
+pub use progress::{BuildStep, Progress, Quiet};
 pub use versions::{
     Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, find_version, previous_version,
     promote, prune, rollback, versions,

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 /// The rooms of a build, in the order in which they are entered. The last three of the work run side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Step {
+pub enum BuildStep {
     /// The wheel comes from PyPI, or from the cache.
     FetchUserland,
     /// The kernel package comes from Debian, or from the cache.
@@ -27,35 +27,35 @@ pub enum Step {
     Store,
 }
 
-impl Step {
+impl BuildStep {
     /// Every step.
-    pub const ALL: [Step; 10] = [
-        Step::FetchUserland,
-        Step::FetchKernel,
-        Step::UnpackUserland,
-        Step::UnpackKernel,
-        Step::Index,
-        Step::FetchPackages,
-        Step::Packages,
-        Step::Initramfs,
-        Step::Modloop,
-        Step::Store,
+    pub const ALL: [BuildStep; 10] = [
+        BuildStep::FetchUserland,
+        BuildStep::FetchKernel,
+        BuildStep::UnpackUserland,
+        BuildStep::UnpackKernel,
+        BuildStep::Index,
+        BuildStep::FetchPackages,
+        BuildStep::Packages,
+        BuildStep::Initramfs,
+        BuildStep::Modloop,
+        BuildStep::Store,
     ];
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for BuildStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Step::FetchUserland => "fetch userland",
-            Step::FetchKernel => "fetch kernel",
-            Step::UnpackUserland => "unpack userland",
-            Step::UnpackKernel => "unpack kernel",
-            Step::Index => "package index",
-            Step::FetchPackages => "fetch packages",
-            Step::Packages => "packages",
-            Step::Initramfs => "initramfs",
-            Step::Modloop => "modloop",
-            Step::Store => "store",
+            BuildStep::FetchUserland => "fetch userland",
+            BuildStep::FetchKernel => "fetch kernel",
+            BuildStep::UnpackUserland => "unpack userland",
+            BuildStep::UnpackKernel => "unpack kernel",
+            BuildStep::Index => "package index",
+            BuildStep::FetchPackages => "fetch packages",
+            BuildStep::Packages => "packages",
+            BuildStep::Initramfs => "initramfs",
+            BuildStep::Modloop => "modloop",
+            BuildStep::Store => "store",
         })
     }
 }
@@ -63,11 +63,11 @@ impl fmt::Display for Step {
 /// Where a build reports to. Several steps may be under way at once, on several threads.
 pub trait Progress: Sync {
     /// A step begins.
-    fn begin(&self, step: Step);
+    fn begin(&self, step: BuildStep);
     /// Something worth a line: what was found in the cache, what was made.
-    fn note(&self, step: Step, text: &str);
+    fn note(&self, step: BuildStep, text: &str);
     /// A step ended well. A step that fails has no end; the build's error says why.
-    fn end(&self, step: Step, took: Duration);
+    fn end(&self, step: BuildStep, took: Duration);
 }
 
 /// Tells nobody.
@@ -75,7 +75,7 @@ pub trait Progress: Sync {
 pub struct Quiet;
 
 impl Progress for Quiet {
-    fn begin(&self, _: Step) {}
-    fn note(&self, _: Step, _: &str) {}
-    fn end(&self, _: Step, _: Duration) {}
+    fn begin(&self, _: BuildStep) {}
+    fn note(&self, _: BuildStep, _: &str) {}
+    fn end(&self, _: BuildStep, _: Duration) {}
 }

@@ -9,12 +9,12 @@ use std::{
 };
 
 /// A folder of one build. It is removed when this goes out of scope, whatever happened.
-pub(super) struct Work {
+pub(super) struct BuildFolder {
     folder: PathBuf,
     _lock: File,
 }
 
-impl Work {
+impl BuildFolder {
     /// Takes the lock of an image or bundle and makes the folder. What a killed build left behind is removed.
     pub(super) fn begin(work_dir: &Path, name: &str) -> Result<Self, BuildError> {
         fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
@@ -27,7 +27,7 @@ impl Work {
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
         // chroot resolves no relative paths, and programs run in other folders.
         let folder = folder.canonicalize().map_err(io_error("find", &folder))?;
-        Ok(Work { folder, _lock: lock })
+        Ok(BuildFolder { folder, _lock: lock })
     }
 
     /// A path in the folder.
@@ -43,7 +43,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for BuildFolder {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.folder) {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn one_build_of_an_image_at_a_time_and_nothing_stays_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let work = Work::begin(dir.path(), "lab").unwrap();
-        assert!(matches!(Work::begin(dir.path(), "lab"), Err(BuildError::Busy(_))));
-        Work::begin(dir.path(), "other").unwrap();
+        let work = BuildFolder::begin(dir.path(), "lab").unwrap();
+        assert!(matches!(BuildFolder::begin(dir.path(), "lab"), Err(BuildError::Busy(_))));
+        BuildFolder::begin(dir.path(), "other").unwrap();
         let kept = work.folder("a/read-only").unwrap();
         fs::write(kept.join("file"), b"x").unwrap();
         fs::set_permissions(&kept, fs::Permissions::from_mode(0o555)).unwrap();
@@ -97,7 +97,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let left = dir.path().join("lab.build/stage/x");
         fs::create_dir_all(&left).unwrap();
-        let work = Work::begin(dir.path(), "lab").unwrap();
+        let work = BuildFolder::begin(dir.path(), "lab").unwrap();
         assert!(!left.exists());
         drop(work);
     }

@@ -50,7 +50,7 @@ const RESERVED: [(&str, &str); 9] = [
 ];
 
 /// Everything that an overlay puts on a node.
-pub type Entries = BTreeMap<SafePath, Entry>;
+pub type Entries = BTreeMap<SafePath, OverlayEntry>;
 
 /// One overlay, checked. Immutable: a changed folder is another snapshot.
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ pub struct Golden {
 
 /// Where something was written, for faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     /// Relative to the overlay's folder.
     pub file: String,
     /// From 1; 0 for the whole file.
@@ -134,7 +134,7 @@ pub struct Place {
 
 /// One file, link or folder of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct OverlayEntry {
     /// What it is, and its content.
     pub source: Source,
     /// Permission bits.
@@ -146,7 +146,7 @@ pub struct Entry {
     /// It is meant to replace a file of another mode, owner or kind.
     pub replace: bool,
     /// Where it was declared.
-    pub place: Place,
+    pub place: SourceLocation,
 }
 
 /// What an entry is.
@@ -267,7 +267,7 @@ fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, 
     }
 }
 
-impl Entry {
+impl OverlayEntry {
     /// Whether it is the same on every node that nobody else writes it on.
     pub fn is_plain(&self) -> bool {
         !self.append && matches!(self.source, Source::File(_) | Source::Link(_) | Source::Directory)

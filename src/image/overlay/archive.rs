@@ -32,7 +32,7 @@ const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
 
 /// One thing in a member.
 #[derive(Debug, Clone)]
-pub struct Entry<'a> {
+pub struct ArchiveEntry<'a> {
     /// Where on the node.
     pub path: &'a SafePath,
     /// Permission bits; not used by links.
@@ -71,17 +71,17 @@ impl Member {
 }
 
 /// A gzip member of tar entries, in the order given, without end of archive. For what many nodes share.
-pub fn member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
+pub fn member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
 }
 
 /// The same for what one node has alone: packing costs the central node more than some hundred bytes cost the network.
-pub fn quick_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Member {
+pub fn quick_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
 
 /// As [`member`], and ends the archive: nothing can follow.
-pub fn last_member<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Bytes {
+pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Bytes {
     in_memory(|| {
         let mut tar = tar_entries(entries)?;
         tar.extend_from_slice(&END_OF_ARCHIVE);
@@ -149,7 +149,7 @@ fn in_memory(write: impl FnOnce() -> io::Result<Bytes>) -> Bytes {
     write().expect("an archive is written to memory from checked paths")
 }
 
-fn tar_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> io::Result<Vec<u8>> {
+fn tar_entries<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for entry in entries {
         let path = entry.path.relative();

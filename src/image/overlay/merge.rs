@@ -6,7 +6,7 @@
 use super::{GroupContext, NodeContext, RenderInput};
 use crate::catalog::{
     ImageManifest,
-    overlay::{Entry, Overlay, Overlays, Place, Runlevel, Source, is_plain_name},
+    overlay::{Overlay, OverlayEntry, Overlays, Runlevel, Source, SourceLocation, is_plain_name},
 };
 use meshd_config::{Fault, Profile, suggest};
 use meshd_types::{Digest, OverlayName, SafePath};
@@ -32,7 +32,7 @@ pub(super) struct Merged<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) layer: usize,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a OverlayEntry,
 }
 
 /// A service that starts, and the layers that want it.
@@ -91,26 +91,26 @@ pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<F
 }
 
 /// Who names an overlay.
-enum Who<'a> {
+enum NamedBy<'a> {
     Profile(&'a Profile),
     Group(&'a GroupContext),
 }
 
-impl Display for Who<'_> {
+impl Display for NamedBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Profile(profile) => write!(f, "profile {}", profile.name),
-            Who::Group(group) => write!(f, "group {}", group.name),
+            NamedBy::Profile(profile) => write!(f, "profile {}", profile.name),
+            NamedBy::Group(group) => write!(f, "group {}", group.name),
         }
     }
 }
 
 /// The overlays that profile and groups name, in the order in which they are laid; one that is named again moves to the later place.
-fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, Who<'a>)> {
-    let mut names: Vec<(&OverlayName, Who<'a>)> = Vec::new();
-    let of_profile = profile.overlays.iter().map(|name| (name, Who::Profile(profile)));
+fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
+    let mut names: Vec<(&OverlayName, NamedBy<'a>)> = Vec::new();
+    let of_profile = profile.overlays.iter().map(|name| (name, NamedBy::Profile(profile)));
     let of_groups =
-        node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, Who::Group(group))));
+        node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, NamedBy::Group(group))));
     for (name, who) in of_profile.chain(of_groups) {
         names.retain(|(earlier, _)| *earlier != name);
         names.push((name, who));
@@ -154,16 +154,16 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
 }
 
 /// A fault of one overlay.
-pub(super) fn fault(overlay: &Overlay, place: &Place, what: String, hint: impl Into<String>) -> Fault {
+pub(super) fn fault(overlay: &Overlay, place: &SourceLocation, what: String, hint: impl Into<String>) -> Fault {
     Fault { line: place.line, ..Fault::of_file(overlay.folder.join(&place.file), what, hint) }
 }
 
 fn in_manifest(overlay: &Overlay, line: usize, what: String, hint: impl Into<String>) -> Fault {
-    fault(overlay, &Place { file: "overlay.toml".into(), line }, what, hint)
+    fault(overlay, &SourceLocation { file: "overlay.toml".into(), line }, what, hint)
 }
 
 /// What a person calls the kind, mode and owner of an entry.
-fn described(entry: &Entry) -> String {
+fn described(entry: &OverlayEntry) -> String {
     let (user, group) = entry.owner;
     let kind = match entry.source {
         Source::Link(_) => return "a link".to_owned(),
@@ -196,7 +196,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    fn entry(&mut self, number: usize, path: &'a SafePath, entry: &'a Entry, faults: &mut Vec<Fault>) {
+    fn entry(&mut self, number: usize, path: &'a SafePath, entry: &'a OverlayEntry, faults: &mut Vec<Fault>) {
         let overlay = self.layers[number];
         let piece = Piece { layer: number, entry };
         let earlier = self.paths.get(path).and_then(|pieces| pieces.first()).copied();
@@ -268,9 +268,9 @@ impl<'a> Merged<'a> {
 }
 
 /// Links have neither mode nor owner, and may take the place of a file.
-fn differs(earlier: &Entry, later: &Entry) -> bool {
-    let link = |entry: &Entry| matches!(entry.source, Source::Link(_));
-    let directory = |entry: &Entry| entry.source == Source::Directory;
+fn differs(earlier: &OverlayEntry, later: &OverlayEntry) -> bool {
+    let link = |entry: &OverlayEntry| matches!(entry.source, Source::Link(_));
+    let directory = |entry: &OverlayEntry| entry.source == Source::Directory;
     if directory(earlier) != directory(later) {
         return true;
     }

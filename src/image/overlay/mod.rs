@@ -24,7 +24,7 @@ pub use secret::{Delivered, SecretFile};
 
 use crate::catalog::{
     ImageManifest, Overlay, Overlays,
-    overlay::{AGENT_PATH, Entry, Source},
+    overlay::{AGENT_PATH, OverlayEntry, Source},
 };
 use archive::Member;
 use bytes::Bytes;
@@ -93,7 +93,7 @@ impl AgentBinary {
     pub fn new(binary: &[u8]) -> Self {
         let path = agent_path();
         let content = archive::Content::File(binary);
-        let member = archive::member([archive::Entry { path: &path, mode: 0o755, owner: (0, 0), content }]);
+        let member = archive::member([archive::ArchiveEntry { path: &path, mode: 0o755, owner: (0, 0), content }]);
         let (digest, size) = (Digest::of(binary), binary.len() as u64);
         AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
     }
@@ -133,7 +133,7 @@ impl PublicOverlay {
         let shown = self.files.iter().filter_map(|file| {
             let Kind::Secret(bytes) = &file.kind else { return None };
             let content = archive::Content::File(bytes);
-            Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+            Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
         });
         Bytes::from(plain(&self.members, archive::last_member(shown)).concat())
     }
@@ -152,7 +152,7 @@ pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFau
 /// The members of an archive of these files, the agent's first, then those overlays that are there as a whole.
 fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
-    let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(Entry::is_plain));
+    let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain));
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
@@ -160,7 +160,7 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<
             Kind::Directory => archive::Content::Directory,
             Kind::Agent | Kind::Secret(_) => return None,
         };
-        Some(archive::Entry { path: &file.path, mode: file.mode, owner: file.owner, content })
+        Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
     let own = archive::quick_member(entries);
     let agent = with_agent.then(|| agent.member.clone()).into_iter();
@@ -185,7 +185,7 @@ fn plain_files(overlay: &Overlay) -> Member {
                 Source::Directory => archive::Content::Directory,
                 Source::Template { .. } | Source::Agent => return None,
             };
-            Some(archive::Entry { path, mode: entry.mode, owner: entry.owner, content })
+            Some(archive::ArchiveEntry { path, mode: entry.mode, owner: entry.owner, content })
         });
         archive::member(entries).bytes
     });
@@ -221,8 +221,12 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     let path = |text| SafePath::new(text).expect("a constant path is plain");
     let env = boot_env(boot);
     let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
-    let entry =
-        |path, bytes| archive::Entry { path, mode: BOOT_MODE, owner: (0, 0), content: archive::Content::File(bytes) };
+    let entry = |path, bytes| archive::ArchiveEntry {
+        path,
+        mode: BOOT_MODE,
+        owner: (0, 0),
+        content: archive::Content::File(bytes),
+    };
     // Exposed to the one archive that is sent and not kept.
     let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
     archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))

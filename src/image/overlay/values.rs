@@ -5,7 +5,7 @@ use super::{
     RenderInput,
     merge::{Merged, fault},
 };
-use crate::catalog::overlay::{Overlay, Place, Runlevel, Source, Variable};
+use crate::catalog::overlay::{Overlay, Runlevel, Source, SourceLocation, Variable};
 use meshd_config::Fault;
 use meshd_proto::AgentConfig;
 use meshd_types::{Secret, VarName, VarValue};
@@ -86,7 +86,7 @@ fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>
     let mut values = BTreeMap::new();
     for (name, variable) in &overlay.variables {
         let value = value(input, name, variable).unwrap_or_else(|(what, hint)| {
-            let place = Place { file: "overlay.toml".into(), line: variable.line };
+            let place = SourceLocation { file: "overlay.toml".into(), line: variable.line };
             faults.push(fault(overlay, &place, format!("variable `{name}` {what}"), hint));
             // Something of its type stands for it, so that one cause is one fault.
             plain(&variable.kind.empty())

@@ -49,7 +49,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// The answer to a machine that wants to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum QueueAnswer {
     /// Now.
     Admitted,
     /// Later.
@@ -63,7 +63,7 @@ pub enum Turn {
 
 /// What is known of a machine that wants to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum MachineState {
     /// An operator or a rule of the site let it in.
     Approved,
     /// Anybody.
@@ -72,7 +72,7 @@ pub enum Standing {
 
 /// Everybody who loads, and everybody who waits.
 #[derive(Debug)]
-pub struct Line {
+pub struct BootQueue {
     limit: usize,
     loading: HashMap<MacAddr, Loading>,
     approved: Queue,
@@ -85,20 +85,20 @@ pub struct Line {
 #[derive(Debug, Default)]
 struct Queue {
     /// Tickets in the order of arrival.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, QueuedMachine>,
     tickets: HashMap<MacAddr, u64>,
     last_ticket: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Loading {
-    standing: Standing,
+    standing: MachineState,
     since: Duration,
     heard: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct QueuedMachine {
     mac: MacAddr,
     /// When it counts as vanished.
     until: Duration,
@@ -124,7 +124,7 @@ impl Queue {
             self.tickets.insert(mac, self.last_ticket);
             self.last_ticket
         });
-        self.waiting.insert(ticket, Waiting { mac, until });
+        self.waiting.insert(ticket, QueuedMachine { mac, until });
     }
 
     fn forget(&mut self, mac: MacAddr) {
@@ -149,18 +149,18 @@ impl Loading {
     /// False once its place is somebody else's.
     fn keeps_its_place(&self, now: Duration) -> bool {
         let most = match self.standing {
-            Standing::Approved => APPROVED_TIME,
-            Standing::Unknown => UNKNOWN_TIME,
+            MachineState::Approved => APPROVED_TIME,
+            MachineState::Unknown => UNKNOWN_TIME,
         };
         let in_time = now.saturating_sub(self.since) <= most || !fail::defends("boot-queue-time");
         in_time && now.saturating_sub(self.heard) <= PATIENCE
     }
 }
 
-impl Line {
+impl BootQueue {
     /// An empty line with room for `limit` boots that load at once, at least one.
     pub fn new(limit: usize) -> Self {
-        Line {
+        BootQueue {
             limit: limit.max(1),
             loading: HashMap::new(),
             approved: Queue::default(),
@@ -171,28 +171,28 @@ impl Line {
     }
 
     /// A machine wants to load.
-    pub fn ask(&mut self, now: Duration, mac: MacAddr, standing: Standing) -> Turn {
-        let standing = if fail::defends("boot-queue-share") { standing } else { Standing::Approved };
+    pub fn ask(&mut self, now: Duration, mac: MacAddr, standing: MachineState) -> QueueAnswer {
+        let standing = if fail::defends("boot-queue-share") { standing } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
             // One that was approved meanwhile takes no place of the unknown any more.
             loading.standing = loading.standing.min(standing);
-            if standing == Standing::Approved || !fail::defends("boot-queue-time") {
+            if standing == MachineState::Approved || !fail::defends("boot-queue-time") {
                 loading.heard = now;
             }
             if loading.keeps_its_place(now) {
-                return Turn::Admitted;
+                return QueueAnswer::Admitted;
             }
             self.loading.remove(&mac);
         }
         self.sweep(now);
-        if standing == Standing::Approved {
+        if standing == MachineState::Approved {
             self.unknown.forget(mac);
         }
         let free = self.limit.saturating_sub(self.loading.len());
         let (place, free) = match standing {
-            Standing::Approved => (self.approved.place(mac), free),
-            Standing::Unknown => {
-                let unknown = self.loading.values().filter(|one| one.standing == Standing::Unknown).count();
+            MachineState::Approved => (self.approved.place(mac), free),
+            MachineState::Unknown => {
+                let unknown = self.loading.values().filter(|one| one.standing == MachineState::Unknown).count();
                 let share = (self.limit / UNKNOWN_SHARE).max(1).saturating_sub(unknown);
                 let before = self.approved.waiting.len();
                 (self.unknown.place(mac) + before, free.min(share + before))
@@ -201,15 +201,15 @@ impl Line {
         if place <= free {
             self.forget_place(mac);
             self.loading.insert(mac, Loading { standing, since: now, heard: now });
-            return Turn::Admitted;
+            return QueueAnswer::Admitted;
         }
         let seconds = self.seconds_until(place);
         let until = now + Duration::from_secs(seconds.into()) + GRACE;
         match standing {
-            Standing::Approved => self.approved.keep(mac, until),
-            Standing::Unknown => self.unknown.keep(mac, until),
+            MachineState::Approved => self.approved.keep(mac, until),
+            MachineState::Unknown => self.unknown.keep(mac, until),
         }
-        Turn::Wait { seconds, place }
+        QueueAnswer::Wait { seconds, place }
     }
 
     /// A machine that loads fetched a part to its last byte.

@@ -2,7 +2,7 @@
 //!
 //! Everything here is pure: the same question has the same answer, byte for byte. [`ScriptRequest`] is what iPXE tells of its
 //! machine; [`decide`] makes a [`BootPlan`] or a [`Refusal`] of it; [`boot_script`] and [`refusal_script`] write them down. A
-//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`Line`] says
+//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`BootQueue`] says
 //! whose turn it is when more machines come than can be loaded at once.
 
 mod line;
@@ -14,7 +14,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-pub use line::{Line, Standing, Turn};
+pub use line::{BootQueue, MachineState, QueueAnswer};
 pub use plan::{
     Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile, kernel_args,
 };

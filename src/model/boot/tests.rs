@@ -1,7 +1,7 @@
 //! The scripts as golden files, and the promise that no value from outside becomes a command.
 
 use super::*;
-use crate::fleet::{Node, Once, Phase, Sighting};
+use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
 use meshd_config::{
     Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Link, Process, Profile, Segment,
     Site, Transport, VfioSelector,
@@ -76,7 +76,7 @@ fn request() -> ScriptRequest {
 
 fn node(profile: Option<&str>) -> Node {
     let request = request();
-    let seen = Sighting::of(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
+    let seen = ObservedMachine::of(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
     let mut node = Node::discovered(seen.basis, seen.fingerprint, seen.mac, Timestamp::from_millis(0));
     node.profile = profile.map(|name| name.parse().expect("a name"));
     node
@@ -233,7 +233,7 @@ fn what_is_ordered_for_one_boot_holds_in_its_session_and_in_no_other() {
     let site = site();
     let other = BootSessionId([8; 12]);
     let mut node = node(Some("compute"));
-    node.once = Some(Once {
+    node.once = Some(NextBootOverride {
         profile: "vfio-host".parse().ok(),
         kernel_args: ["panic=1", "debug"].map(str::to_owned).into(),
         set_at: Timestamp::from_millis(0),

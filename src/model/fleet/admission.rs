@@ -31,7 +31,7 @@ fn tidy(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Sighting;
+    use crate::fleet::ObservedMachine;
     use meshd_config::{Site, parse};
     use meshd_types::{DenyList, Hardware, MacAddr, Timestamp};
     use std::path::Path;
@@ -50,7 +50,8 @@ mod tests {
             macs: Vec::new(),
         };
         let mac = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
-        let Sighting { basis, fingerprint, mac, .. } = Sighting::of(&hardware, mac, &DenyList::new()).expect("a UUID");
+        let ObservedMachine { basis, fingerprint, mac, .. } =
+            ObservedMachine::of(&hardware, mac, &DenyList::new()).expect("a UUID");
         Node::discovered(basis, fingerprint, mac, Timestamp::EPOCH)
     }
 

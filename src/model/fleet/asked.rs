@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One such order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct IdempotencyRecord {
     /// Digest of what was asked: another request with the same key is refused.
     pub request: Digest,
     /// When it came first.
@@ -15,7 +15,7 @@ pub struct Asked {
     pub answer: Option<Answered>,
 }
 
-impl Asked {
+impl IdempotencyRecord {
     /// That it was followed, and not what was answered.
     #[must_use]
     pub fn without_body(mut self) -> Self {

@@ -1,7 +1,7 @@
 //! The audit log: every order, by whom, why, and what came of it; those that were refused, too.
 
 use super::{
-    By, Event, EventKind,
+    AuditContext, Event, EventKind,
     event::{is_once, once},
 };
 use meshd_types::{NodeId, Timestamp};
@@ -44,7 +44,7 @@ pub struct Audit {
     pub at: Timestamp,
     /// Who, what, why.
     #[serde(flatten)]
-    pub by: By,
+    pub by: AuditContext,
     /// What it was about, as it was named: a node, a profile, a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -66,7 +66,7 @@ pub struct Audit {
 
 impl Audit {
     /// An order that was followed.
-    pub fn done(at: Timestamp, by: By) -> Self {
+    pub fn done(at: Timestamp, by: AuditContext) -> Self {
         let (outcome, detail) = (AuditOutcome::Done, String::new());
         Audit { at, by, target: None, node: None, outcome, detail, count: 1, first_at: None }
     }
@@ -100,7 +100,7 @@ impl Audit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Actor, Verb, Who};
+    use super::super::{Actor, Principal, Verb};
     use super::*;
     use meshd_types::CorrelationId;
 
@@ -109,7 +109,7 @@ mod tests {
         let at = Timestamp::EPOCH;
         let seen = Event::new(at, Actor::Node, EventKind::BootStarted, "MAC");
         assert_eq!(Audit::of(&seen), None);
-        let mut by = By::new(Who::Operator(7), Verb::Reload, CorrelationId([1; 8]));
+        let mut by = AuditContext::new(Principal::Operator(7), Verb::Reload, CorrelationId([1; 8]));
         by.reason = Some("new kernel".to_owned());
         let event = Event::new(at, &by, EventKind::ReloadRefused, "x".repeat(MAX_DETAIL));
         let mut audit = Audit::of(&event).expect("it came of an order");

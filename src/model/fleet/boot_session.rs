@@ -84,7 +84,7 @@ pub struct BootSession {
 
 /// What a DHCP exchange means for the boot session of its MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exchange {
+pub enum DhcpExchange {
     /// Firmware that is not iPXE.
     Firmware,
     /// iPXE, from flash or just loaded.
@@ -109,7 +109,7 @@ pub enum Outcome {
 /// A boot in one word, for listings and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum BootStatus {
     /// Under way.
     Booting,
     /// Told to wait.
@@ -124,16 +124,16 @@ pub enum Standing {
     Stopped,
 }
 
-impl Standing {
+impl BootStatus {
     /// The word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
-            Standing::Booting => "booting",
-            Standing::Waiting => "waiting",
-            Standing::Stalled => "stalled",
-            Standing::Online => "online",
-            Standing::Rebooted => "rebooted",
-            Standing::Stopped => "stopped",
+            BootStatus::Booting => "booting",
+            BootStatus::Waiting => "waiting",
+            BootStatus::Stalled => "stalled",
+            BootStatus::Online => "online",
+            BootStatus::Rebooted => "rebooted",
+            BootStatus::Stopped => "stopped",
         }
     }
 }
@@ -234,14 +234,14 @@ impl BootSession {
     }
 
     /// The same in one word; a boot that is `over` was followed by a newer one of its machine.
-    pub fn standing(&self, over: bool) -> Standing {
+    pub fn standing(&self, over: bool) -> BootStatus {
         match self.outcome() {
-            Outcome::Online => Standing::Online,
-            Outcome::Ordered => Standing::Rebooted,
-            Outcome::Waiting => Standing::Waiting,
-            Outcome::Stopped(_) if over => Standing::Stopped,
-            Outcome::Stopped(_) if self.stalled().is_some() => Standing::Stalled,
-            Outcome::Stopped(_) => Standing::Booting,
+            Outcome::Online => BootStatus::Online,
+            Outcome::Ordered => BootStatus::Rebooted,
+            Outcome::Waiting => BootStatus::Waiting,
+            Outcome::Stopped(_) if over => BootStatus::Stopped,
+            Outcome::Stopped(_) if self.stalled().is_some() => BootStatus::Stalled,
+            Outcome::Stopped(_) => BootStatus::Booting,
         }
     }
 
@@ -264,17 +264,17 @@ impl BootSession {
     /// Whether a DHCP exchange belongs to this session. A machine that has fetched everything that iPXE fetches and asks as
     /// firmware or iPXE again has been powered on anew. iPXE that asks before is still at it: chainloaded, waiting out a
     /// refusal, or trying again because a file did not come; one power-on is one session, however often it tries.
-    pub fn continues(&self, exchange: Exchange, now: Timestamp) -> bool {
+    pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
         if self.ended {
             return false;
         }
         match exchange {
             // A machine that gave up and started from its disk asks as an operating system too; that is not this boot.
-            Exchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
-            Exchange::Ipxe => !has_run && self.is_fresh(now),
+            DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
+            DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
             // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader it never asks again.
-            Exchange::Firmware => {
+            DhcpExchange::Firmware => {
                 let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
                 !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)
             }

@@ -13,10 +13,10 @@ fn session() -> BootSession {
 #[test]
 fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
     let mut session = session();
-    assert!(session.continues(Exchange::Firmware, at(4)));
-    assert!(!session.continues(Exchange::Os, at(4)), "that is somebody's disk");
+    assert!(session.continues(DhcpExchange::Firmware, at(4)));
+    assert!(!session.continues(DhcpExchange::Os, at(4)), "that is somebody's disk");
     session.mark(Stage::Loader, at(4));
-    assert!(session.continues(Exchange::Ipxe, at(4)));
+    assert!(session.continues(DhcpExchange::Ipxe, at(4)));
 }
 
 #[test]
@@ -25,9 +25,9 @@ fn a_machine_that_was_given_everything_and_asks_as_firmware_again_was_powered_on
     for stage in [Stage::Kernel, Stage::Overlay] {
         session.mark(stage, at(90));
     }
-    assert!(!session.continues(Exchange::Firmware, at(90)));
-    assert!(!session.continues(Exchange::Ipxe, at(90)));
-    assert!(session.continues(Exchange::Os, at(90)));
+    assert!(!session.continues(DhcpExchange::Firmware, at(90)));
+    assert!(!session.continues(DhcpExchange::Ipxe, at(90)));
+    assert!(session.continues(DhcpExchange::Os, at(90)));
 }
 
 #[test]
@@ -36,15 +36,15 @@ fn ipxe_that_tries_again_because_a_file_did_not_come_is_in_the_same_power_on() {
     session.mark(Stage::Script, at(3));
     session.mark(Stage::Kernel, at(4));
     session.refreshed_at = at(4);
-    assert!(session.continues(Exchange::Ipxe, at(10)), "the initramfs failed");
-    assert!(!session.continues(Exchange::Firmware, at(10)), "it was reset");
+    assert!(session.continues(DhcpExchange::Ipxe, at(10)), "the initramfs failed");
+    assert!(!session.continues(DhcpExchange::Firmware, at(10)), "it was reset");
 }
 
 #[test]
 fn firmware_that_asks_again_after_its_loader_was_reset() {
     let mut session = session();
     session.mark(Stage::Loader, at(1));
-    assert!(!session.continues(Exchange::Firmware, at(2)));
+    assert!(!session.continues(DhcpExchange::Firmware, at(2)));
 }
 
 #[test]

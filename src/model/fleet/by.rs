@@ -10,7 +10,7 @@ pub const MAX_REASON: usize = 500;
 
 /// Who gave an order. Stored and shown as text: `uid:0`, `token:ci`, `rule:racks`, `node`, `meshd`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum Principal {
     /// Somebody at the admin socket: the user ID of that process.
     Operator(u32),
     /// Somebody with a token of the admin plane.
@@ -76,10 +76,10 @@ pub enum Verb {
 
 /// An order: who gave it, what, why, and what finds it everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct By {
+pub struct AuditContext {
     /// Who.
     #[serde(rename = "actor")]
-    pub who: Who,
+    pub who: Principal,
     /// What.
     pub verb: Verb,
     /// Why, in the words of whoever gave it.
@@ -93,10 +93,10 @@ pub struct By {
     pub correlation: CorrelationId,
 }
 
-impl By {
+impl AuditContext {
     /// An order without a reason.
-    pub fn new(who: Who, verb: Verb, correlation: CorrelationId) -> Self {
-        By { who, verb, reason: None, forced: false, correlation }
+    pub fn new(who: Principal, verb: Verb, correlation: CorrelationId) -> Self {
+        AuditContext { who, verb, reason: None, forced: false, correlation }
     }
 }
 
@@ -104,7 +104,7 @@ impl By {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub(super) actor: Actor,
-    pub(super) by: Option<By>,
+    pub(super) by: Option<AuditContext>,
 }
 
 impl From<Actor> for Cause {
@@ -113,31 +113,31 @@ impl From<Actor> for Cause {
     }
 }
 
-impl From<&By> for Cause {
-    fn from(by: &By) -> Self {
+impl From<&AuditContext> for Cause {
+    fn from(by: &AuditContext) -> Self {
         Cause { actor: by.who.actor(), by: Some(by.clone()) }
     }
 }
 
-impl Who {
+impl Principal {
     /// The actor of events.
     pub fn actor(&self) -> Actor {
         match self {
-            Who::Operator(_) | Who::Token(_) => Actor::Operator,
-            Who::Rule(_) | Who::Meshd => Actor::Central,
-            Who::Node => Actor::Node,
+            Principal::Operator(_) | Principal::Token(_) => Actor::Operator,
+            Principal::Rule(_) | Principal::Meshd => Actor::Central,
+            Principal::Node => Actor::Node,
         }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Operator(uid) => write!(f, "uid:{uid}"),
-            Who::Token(name) => write!(f, "token:{name}"),
-            Who::Rule(name) => write!(f, "rule:{name}"),
-            Who::Node => f.write_str("node"),
-            Who::Meshd => f.write_str("meshd"),
+            Principal::Operator(uid) => write!(f, "uid:{uid}"),
+            Principal::Token(name) => write!(f, "token:{name}"),
+            Principal::Rule(name) => write!(f, "rule:{name}"),
+            Principal::Node => f.write_str("node"),
+            Principal::Meshd => f.write_str("meshd"),
         }
     }
 }
@@ -147,23 +147,23 @@ impl fmt::Display for Who {
 #[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
 pub struct ParseWhoError(String);
 
-impl FromStr for Who {
+impl FromStr for Principal {
     type Err = ParseWhoError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let who = match text.split_once(':') {
-            Some(("uid", uid)) => uid.parse().ok().map(Who::Operator),
-            Some(("token", name)) => name.parse().ok().map(Who::Token),
-            Some(("rule", name)) => name.parse().ok().map(Who::Rule),
-            None if text == "node" => Some(Who::Node),
-            None if text == "meshd" => Some(Who::Meshd),
+            Some(("uid", uid)) => uid.parse().ok().map(Principal::Operator),
+            Some(("token", name)) => name.parse().ok().map(Principal::Token),
+            Some(("rule", name)) => name.parse().ok().map(Principal::Rule),
+            None if text == "node" => Some(Principal::Node),
+            None if text == "meshd" => Some(Principal::Meshd),
             _ => None,
         };
         who.ok_or_else(|| ParseWhoError(text.chars().take(80).collect()))
     }
 }
 
-meshd_types::serde_as_text!(Who);
+meshd_types::serde_as_text!(Principal);
 
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,15 +179,15 @@ mod tests {
     fn an_order_is_stored_as_it_is_shown_and_read_back() {
         let who = ["uid:0", "uid:1000", "token:ci", "rule:racks", "node", "meshd"];
         for text in who {
-            assert_eq!(text.parse::<Who>().map(|who| who.to_string()).as_deref(), Ok(text));
+            assert_eq!(text.parse::<Principal>().map(|who| who.to_string()).as_deref(), Ok(text));
         }
         for text in ["", "uid:", "uid:-1", "token:../x", "root", "node:"] {
-            assert!(text.parse::<Who>().is_err(), "{text}");
+            assert!(text.parse::<Principal>().is_err(), "{text}");
         }
-        let by = By::new(Who::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
+        let by = AuditContext::new(Principal::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
         let stored = serde_json::to_string(&by).expect("plain data");
         assert_eq!(stored, r#"{"actor":"uid:0","verb":"assign-profile","correlation_id":"0101010101010101"}"#);
-        assert_eq!(serde_json::from_str::<By>(&stored).expect("what was written"), by);
+        assert_eq!(serde_json::from_str::<AuditContext>(&stored).expect("what was written"), by);
         assert_eq!(Verb::AssignProfile.to_string(), "assign-profile");
     }
 }

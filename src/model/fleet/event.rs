@@ -1,6 +1,6 @@
 //! The append-only record of what happened: who, what, why, when.
 
-use super::{By, Cause, Condition, ConditionKind, Phase, Stage};
+use super::{AuditContext, Cause, Condition, ConditionKind, Phase, Stage};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -266,7 +266,7 @@ pub struct Event {
     pub detail: String,
     /// The order that it came of, where it came of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<By>,
+    pub by: Option<AuditContext>,
     /// How often it happened: repeats of a source that is over its budget are folded into one record.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u32,

@@ -1,6 +1,6 @@
 //! A generation: the digest of everything public that determines a node's boot; and what it means for a node that runs one.
 
-use super::{ConditionKind, EventKind, Node, Outlook, Phase};
+use super::{ConditionKind, EventKind, NextBoot, Node, Phase};
 use meshd_types::{Digest, ParseDigestError, Timestamp};
 use std::{fmt, str::FromStr};
 
@@ -31,14 +31,14 @@ impl FromStr for Generation {
 meshd_types::serde_as_text!(Generation);
 
 /// What has happened to a node's conditions, and why.
-pub type Told = Vec<(EventKind, String)>;
+pub type ConditionChanges = Vec<(EventKind, String)>;
 
 /// Writes down what a node would boot now, and what that means for what it runs.
-pub fn judge(node: &mut Node, outlook: &Outlook, now: Timestamp) -> Told {
+pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
     use ConditionKind as C;
-    let mut told = Told::new();
+    let mut told = ConditionChanges::new();
     match outlook {
-        Outlook::Boots(generation, profile) => {
+        NextBoot::Boots(generation, profile) => {
             node.generation = Some(*generation);
             settle(node, C::ImageMissing, None, now, &mut told);
             settle(node, C::RenderFailed, None, now, &mut told);
@@ -57,15 +57,15 @@ pub fn judge(node: &mut Node, outlook: &Outlook, now: Timestamp) -> Told {
             });
             settle(node, C::RebootRequired, detail, now, &mut told);
         }
-        Outlook::ImageMissing(why) => settle(node, C::ImageMissing, Some(why.clone()), now, &mut told),
-        Outlook::RenderFailed(why) => settle(node, C::RenderFailed, Some(why.clone()), now, &mut told),
+        NextBoot::ImageMissing(why) => settle(node, C::ImageMissing, Some(why.clone()), now, &mut told),
+        NextBoot::RenderFailed(why) => settle(node, C::RenderFailed, Some(why.clone()), now, &mut told),
     }
     told
 }
 
 /// The node's agent says what it runs. `known` if it was ever given that.
-pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> Told {
-    let mut told = Told::new();
+pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
+    let mut told = ConditionChanges::new();
     let strange = node.booted.filter(|_| !known);
     let detail = strange.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
     settle(node, ConditionKind::Drift, detail, now, &mut told);
@@ -73,7 +73,7 @@ pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> Told {
 }
 
 /// Raises a condition with a reason, or clears it.
-fn settle(node: &mut Node, kind: ConditionKind, reason: Option<String>, now: Timestamp, told: &mut Told) {
+fn settle(node: &mut Node, kind: ConditionKind, reason: Option<String>, now: Timestamp, told: &mut ConditionChanges) {
     match reason {
         Some(detail) => {
             if node.raise(kind, detail.clone(), now) {
@@ -106,11 +106,11 @@ mod tests {
         Generation(Digest([number; 32]))
     }
 
-    fn boots(number: u8) -> Outlook {
-        Outlook::Boots(generation(number), "p".parse().expect("a name"))
+    fn boots(number: u8) -> NextBoot {
+        NextBoot::Boots(generation(number), "p".parse().expect("a name"))
     }
 
-    fn words(told: &Told) -> Vec<&str> {
+    fn words(told: &ConditionChanges) -> Vec<&str> {
         told.iter().map(|(kind, _)| kind.word()).collect()
     }
 
@@ -139,8 +139,8 @@ mod tests {
     fn what_cannot_be_made_is_a_condition_until_it_can() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert_eq!(words(&judge(&mut node, &Outlook::ImageMissing("why".into()), at)), ["image_missing"]);
-        assert_eq!(words(&judge(&mut node, &Outlook::RenderFailed("why".into()), at)), ["render_failed"]);
+        assert_eq!(words(&judge(&mut node, &NextBoot::ImageMissing("why".into()), at)), ["image_missing"]);
+        assert_eq!(words(&judge(&mut node, &NextBoot::RenderFailed("why".into()), at)), ["render_failed"]);
         assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared", "cleared"]);
     }
 

@@ -11,7 +11,7 @@ pub const KEPT_OF_A_NODE: usize = 4;
 
 /// One generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct DeliveredGeneration {
     /// Which.
     pub generation: Generation,
     /// Its profile.
@@ -35,15 +35,15 @@ pub struct Given {
 /// All that are kept of one node, the one last whose overlay was given last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct History(pub Vec<Given>);
+pub struct History(pub Vec<DeliveredGeneration>);
 
 impl History {
     /// The node fetched the overlay of a generation. `stays` are those that must not go to make room.
-    pub fn give(&mut self, given: Given, stays: &[Generation]) {
+    pub fn give(&mut self, given: DeliveredGeneration, stays: &[Generation]) {
         let earlier = self.find(given.generation).map(|at| self.0.remove(at));
         let earlier = earlier.map_or(given.clone(), |earlier| {
             // What an earlier release wrote down has no layers.
-            Given { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
+            DeliveredGeneration { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
         });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
@@ -62,7 +62,7 @@ impl History {
     }
 
     /// One of them.
-    pub fn get(&self, generation: Generation) -> Option<&Given> {
+    pub fn get(&self, generation: Generation) -> Option<&DeliveredGeneration> {
         self.find(generation).map(|at| &self.0[at])
     }
 
@@ -84,11 +84,11 @@ mod tests {
         Generation(Digest([number; 32]))
     }
 
-    fn given(number: u8, at: i64) -> Given {
+    fn given(number: u8, at: i64) -> DeliveredGeneration {
         let at = Timestamp::from_millis(at);
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
         let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
-        Given { generation, profile, image, version, layers, given_at: at, booted_at: None, last_at: at }
+        DeliveredGeneration { generation, profile, image, version, layers, given_at: at, booted_at: None, last_at: at }
     }
 
     #[test]

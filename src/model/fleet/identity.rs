@@ -8,7 +8,7 @@ use std::{net::IpAddr, time::Duration};
 
 /// A machine as the script step sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct ObservedMachine {
     /// What its ID was derived from.
     pub basis: Basis,
     /// What it shows of its hardware. `macs` holds the boot NIC's only.
@@ -22,7 +22,7 @@ pub struct Sighting {
 
 /// Why the known node cannot be the machine that asks now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct IdentityConflict {
     /// The known node's link answers.
     pub link_is_live: bool,
     /// The known node has an open boot session on another NIC.
@@ -48,7 +48,7 @@ pub enum Identified {
     },
 }
 
-impl Sighting {
+impl ObservedMachine {
     /// From what a machine tells; `None` when that is nothing that identifies.
     pub fn of(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
         let basis = hardware.basis(deny)?;
@@ -62,7 +62,7 @@ impl Sighting {
         };
         let own = |other: &Basis| !other.is_weak() && *other != basis;
         let other_bases = hardware.bases().filter(own).collect();
-        Some(Sighting { basis, fingerprint, mac, other_bases })
+        Some(ObservedMachine { basis, fingerprint, mac, other_bases })
     }
 
     /// The ID.
@@ -72,7 +72,7 @@ impl Sighting {
 }
 
 /// Compares a sighting with the node that has its ID. A removed one is forgotten: whoever comes is new.
-pub fn identify(known: Option<&Node>, sighting: &Sighting, claim: Claim) -> Identified {
+pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: IdentityConflict) -> Identified {
     let Some(known) = known.filter(|known| known.phase != Phase::Removed) else { return Identified::New };
     let (ours, theirs) = (&known.fingerprint, &sighting.fingerprint);
     let same_nic = ours.macs.contains(&sighting.mac);
@@ -95,7 +95,7 @@ fn agree(one: &str, other: &str) -> Option<bool> {
     (given(&one) && given(&other)).then_some(one == other)
 }
 
-fn difference(known: &Node, sighting: &Sighting) -> String {
+fn difference(known: &Node, sighting: &ObservedMachine) -> String {
     let shown = |serial: &str| if serial.is_empty() { "none".to_owned() } else { format!("`{serial}`") };
     let macs: Vec<String> = known.fingerprint.macs.iter().map(MacAddr::to_string).collect();
     format!(
@@ -109,7 +109,7 @@ fn difference(known: &Node, sighting: &Sighting) -> String {
 
 /// A machine that asked to be a node which another machine is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rival {
+pub struct ConflictingMachine {
     /// What it shows of its hardware; `macs` holds the NIC that asked.
     pub fingerprint: Fingerprint,
     /// The NIC that asked.
@@ -130,7 +130,7 @@ pub const MAX_RIVALS: usize = 8;
 /// A rival asks twice a minute; that it still does is written down once in this time.
 pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
 
-impl Rival {
+impl ConflictingMachine {
     /// For people: both sides are shown in these words.
     pub fn words(&self) -> String {
         let Fingerprint { manufacturer, product, serial, .. } = &self.fingerprint;
@@ -143,14 +143,14 @@ impl Rival {
 
 impl Node {
     /// True if a sighting is certainly of another machine: both have a serial number, and it is another one.
-    pub fn differs(&self, sighting: &Sighting) -> bool {
+    pub fn differs(&self, sighting: &ObservedMachine) -> bool {
         agree(&self.fingerprint.serial, &sighting.fingerprint.serial) == Some(false)
     }
 
     /// Writes down another machine that asked to be this node; true if it is not known as a rival yet.
-    pub fn challenged(&mut self, rival: Rival) -> bool {
+    pub fn challenged(&mut self, rival: ConflictingMachine) -> bool {
         if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
-            *known = Rival { since: known.since, ..rival };
+            *known = ConflictingMachine { since: known.since, ..rival };
             return false;
         }
         if self.rivals.len() >= MAX_RIVALS {
@@ -201,37 +201,39 @@ impl Node {
 mod tests {
     use super::*;
 
-    fn sighting(mac: u8, serial: &str) -> Sighting {
+    fn sighting(mac: u8, serial: &str) -> ObservedMachine {
         let hardware = Hardware {
             uuid: "01020304-0506-0708-090a-0b0c0d0e0f10".parse().ok(),
             serial: serial.to_owned(),
             ..Hardware::default()
         };
-        Sighting::of(&hardware, MacAddr([2, 0, 0, 0, 0, mac]), &DenyList::new()).expect("a UUID is there")
+        ObservedMachine::of(&hardware, MacAddr([2, 0, 0, 0, 0, mac]), &DenyList::new()).expect("a UUID is there")
     }
 
     fn known(mac: u8, serial: &str) -> Node {
-        let Sighting { basis, fingerprint, mac, .. } = sighting(mac, serial);
+        let ObservedMachine { basis, fingerprint, mac, .. } = sighting(mac, serial);
         Node::discovered(basis, fingerprint, mac, Timestamp::from_millis(0))
     }
 
     #[test]
     fn the_same_machine_is_known_even_while_its_old_link_looks_alive() {
-        let claim = Claim { link_is_live: true, boots_elsewhere: true };
+        let claim = IdentityConflict { link_is_live: true, boots_elsewhere: true };
         assert_eq!(identify(Some(&known(1, "A")), &sighting(1, "A"), claim), Identified::Known);
         assert_eq!(identify(None, &sighting(1, "A"), claim), Identified::New);
     }
 
     #[test]
     fn a_new_nic_in_a_machine_that_is_off_is_changed_hardware() {
-        let changed = identify(Some(&known(1, "A")), &sighting(2, "A"), Claim::default());
+        let changed = identify(Some(&known(1, "A")), &sighting(2, "A"), IdentityConflict::default());
         assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
     }
 
     #[test]
     fn a_second_machine_is_a_collision_while_the_first_one_lives() {
-        let claims =
-            [Claim { link_is_live: true, ..Claim::default() }, Claim { boots_elsewhere: true, ..Claim::default() }];
+        let claims = [
+            IdentityConflict { link_is_live: true, ..IdentityConflict::default() },
+            IdentityConflict { boots_elsewhere: true, ..IdentityConflict::default() },
+        ];
         for claim in claims {
             let other = identify(Some(&known(1, "A")), &sighting(2, "A"), claim);
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
@@ -241,18 +243,20 @@ mod tests {
     #[test]
     fn a_machine_with_nothing_in_common_is_a_collision_even_when_the_first_is_off() {
         for serial in ["B", ""] {
-            let other = identify(Some(&known(1, "A")), &sighting(2, serial), Claim::default());
+            let other = identify(Some(&known(1, "A")), &sighting(2, serial), IdentityConflict::default());
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
         }
-        let without_serials = identify(Some(&known(1, "")), &sighting(2, ""), Claim::default());
+        let without_serials = identify(Some(&known(1, "")), &sighting(2, ""), IdentityConflict::default());
         assert!(matches!(without_serials, Identified::Collision { .. }), "two empty serials do not agree");
     }
 
     #[test]
     fn what_firmware_says_when_nobody_gave_a_serial_makes_no_two_machines_the_same() {
-        let other = identify(Some(&known(1, "Default string")), &sighting(2, "Default string"), Claim::default());
+        let other =
+            identify(Some(&known(1, "Default string")), &sighting(2, "Default string"), IdentityConflict::default());
         assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
-        let same = identify(Some(&known(1, "SN-1")), &sighting(1, "To be filled by O.E.M."), Claim::default());
+        let same =
+            identify(Some(&known(1, "SN-1")), &sighting(1, "To be filled by O.E.M."), IdentityConflict::default());
         assert_eq!(same, Identified::Known, "its NIC agrees, and one serial is none");
     }
 
@@ -267,14 +271,14 @@ mod tests {
         "B-1".clone_into(&mut node.fingerprint.board_serial);
         let id = node.id;
         let same = board(2, "", "b-1 ");
-        let changed = identify(Some(&node), &same, Claim::default());
+        let changed = identify(Some(&node), &same, IdentityConflict::default());
         assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
         assert_eq!(same.node_id(), id, "no ID is derived from it");
         for other in [board(2, "", "B-2"), board(2, "", ""), board(2, "", "Default string")] {
-            let other = identify(Some(&node), &other, Claim::default());
+            let other = identify(Some(&node), &other, IdentityConflict::default());
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
         }
-        let live = identify(Some(&node), &same, Claim { link_is_live: true, ..Claim::default() });
+        let live = identify(Some(&node), &same, IdentityConflict { link_is_live: true, ..IdentityConflict::default() });
         assert!(matches!(live, Identified::Collision { .. }), "two machines: {live:?}");
     }
 
@@ -282,13 +286,13 @@ mod tests {
     fn a_removed_node_is_forgotten() {
         let mut gone = known(1, "A");
         gone.phase = Phase::Removed;
-        assert_eq!(identify(Some(&gone), &sighting(2, "B"), Claim::default()), Identified::New);
+        assert_eq!(identify(Some(&gone), &sighting(2, "B"), IdentityConflict::default()), Identified::New);
     }
 
     #[test]
     fn rivals_are_told_apart_by_their_cards_and_bounded() {
         let at = Timestamp::from_millis;
-        let rival = |mac: u8, now: i64| Rival {
+        let rival = |mac: u8, now: i64| ConflictingMachine {
             fingerprint: sighting(mac, "B").fingerprint,
             mac: sighting(mac, "B").mac,
             address: None,

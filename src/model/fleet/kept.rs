@@ -207,7 +207,7 @@ fn files(before: &[KeptFile], after: &[KeptFile]) -> Vec<FileDiff> {
 
 /// What a node would boot now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum NextBoot {
     /// This.
     Boots(Generation, ProfileName),
     /// Nothing: its image cannot be served.

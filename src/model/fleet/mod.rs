@@ -26,25 +26,27 @@ mod units;
 mod vigil;
 
 pub use admission::admitting;
-pub use asked::{Answered, Asked};
+pub use asked::{Answered, IdempotencyRecord};
 pub use audit::{Audit, AuditOutcome, AuditSeq};
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
-pub use boot_session::{BootSession, Exchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Standing, Wait};
-pub use by::{By, Cause, MAX_REASON, ParseWhoError, Verb, Who};
+pub use boot_session::{BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait};
+pub use by::{AuditContext, Cause, MAX_REASON, ParseWhoError, Principal, Verb};
 pub use certificate::Certificate;
 pub use condition::{Condition, ConditionKind};
 pub use event::{Actor, Event, EventKind, EventSeq};
-pub use generation::{Generation, Told, judge, judge_drift};
-pub use history::{Given, History, KEPT_OF_A_NODE, MAX_HISTORY};
-pub use identity::{Claim, Identified, MAX_RIVALS, RIVAL_NOTED, Rival, Sighting, identify};
-pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Outlook};
+pub use generation::{ConditionChanges, Generation, judge, judge_drift};
+pub use history::{DeliveredGeneration, History, KEPT_OF_A_NODE, MAX_HISTORY};
+pub use identity::{
+    ConflictingMachine, Identified, IdentityConflict, MAX_RIVALS, ObservedMachine, RIVAL_NOTED, identify,
+};
+pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, NextBoot};
 pub use lease::Lease;
-pub use node::{Fingerprint, LinkState, Node, Once};
+pub use node::{Fingerprint, LinkState, NextBootOverride, Node};
 pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
-pub use readiness::Evidence;
+pub use readiness::CheckProvenance;
 pub use relay_port::RelayPort;
-pub use revision::{MAX_REVISIONS, Revised, Revision, Revisions};
+pub use revision::{MAX_REVISIONS, Revision, RevisionSummary, Revisions};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};
 pub use units::{Placed, UnitMap};
-pub use vigil::Vigil;
+pub use vigil::DeadlineQueue;

@@ -1,6 +1,8 @@
 //! A node as the central node knows it.
 
-use super::{Certificate, Condition, ConditionKind, Evidence, Generation, Phase, RelayPort, Rival, UnitMap};
+use super::{
+    Certificate, CheckProvenance, Condition, ConditionKind, ConflictingMachine, Generation, Phase, RelayPort, UnitMap,
+};
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use serde::{Deserialize, Serialize};
@@ -66,7 +68,7 @@ pub struct Node {
     pub checks: Vec<Check>,
     /// The boot that they ran in; [`Node::valid_checks`] says whether they count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<CheckProvenance>,
     /// The units that it was approved with; `None` until it tells of any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitMap>,
@@ -84,7 +86,7 @@ pub struct Node {
     pub former: Vec<NodeId>,
     /// Other machines that asked to be this node, and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rivals: Vec<Rival>,
+    pub rivals: Vec<ConflictingMachine>,
     /// When an operator released it: boots before that count for no loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
@@ -93,7 +95,7 @@ pub struct Node {
     pub vars: Vars,
     /// What an operator ordered for one boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub once: Option<Once>,
+    pub once: Option<NextBootOverride>,
     /// The generation that it boots, whatever becomes of its profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
@@ -110,7 +112,7 @@ pub struct Node {
 
 /// Something for the next boot only. It is used up by the boot session whose script had it, however often that asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Once {
+pub struct NextBootOverride {
     /// Another profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,
@@ -124,7 +126,7 @@ pub struct Once {
     pub used_by: Option<BootSessionId>,
 }
 
-impl Once {
+impl NextBootOverride {
     /// Whether a boot session gets it; `None` is the next one.
     pub fn is_for(&self, session: Option<BootSessionId>) -> bool {
         self.used_by.is_none() || self.used_by == session
@@ -255,7 +257,8 @@ mod tests {
         let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
         let at = Timestamp::from_millis;
         let mut node = node();
-        node.once = Some(Once { profile: None, kernel_args: vec!["debug".into()], set_at: at(1), used_by: None });
+        node.once =
+            Some(NextBootOverride { profile: None, kernel_args: vec!["debug".into()], set_at: at(1), used_by: None });
         assert!(!node.use_once(first, None), "given after its script was made: it waits for the next boot");
         assert_eq!(node.once.as_ref().map(|once| once.used_by), Some(None));
         assert!(node.use_once(first, Some(at(1))));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where and when a node's checks ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Evidence {
+pub struct CheckProvenance {
     /// The boot.
     pub session: BootSessionId,
     /// The kernel: a machine that is not netbooted stays in one boot session for ever.
@@ -27,7 +27,7 @@ impl Node {
             return false;
         }
         self.checks = report.checks;
-        self.evidence = Some(Evidence { session, kernel_boot_id: report.kernel_boot_id, at });
+        self.evidence = Some(CheckProvenance { session, kernel_boot_id: report.kernel_boot_id, at });
         if let (Some(facts), Some(resources)) = (self.facts.as_mut(), report.resources) {
             facts.units = resources.units;
             facts.disks = resources.disks;

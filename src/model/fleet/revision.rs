@@ -24,7 +24,7 @@ pub struct Revision<P> {
 
 /// A revision in the list of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revised {
+pub struct RevisionSummary {
     /// The digest of all of it.
     pub generation: Generation,
     /// Its image.
@@ -39,7 +39,7 @@ pub struct Revised {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revisions {
     /// All that are kept.
-    pub all: Vec<Revised>,
+    pub all: Vec<RevisionSummary>,
     /// The one that nodes boot, when it is not what the site file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Generation>,
@@ -47,7 +47,7 @@ pub struct Revisions {
 
 impl Revisions {
     /// The profile is this now, by the site file. False if it was already.
-    pub fn revise(&mut self, revised: Revised) -> bool {
+    pub fn revise(&mut self, revised: RevisionSummary) -> bool {
         if self.all.last().is_some_and(|last| last.generation == revised.generation) {
             return false;
         }
@@ -66,7 +66,7 @@ impl Revisions {
     }
 
     /// The newest one before what nodes boot.
-    pub fn before(&self) -> Option<&Revised> {
+    pub fn before(&self) -> Option<&RevisionSummary> {
         let now = self.effective()?;
         let at = self.all.iter().position(|one| one.generation == now).unwrap_or(self.all.len());
         self.all[..at].last()
@@ -77,9 +77,9 @@ impl Revisions {
 mod tests {
     use super::*;
 
-    fn revised(number: u8) -> Revised {
+    fn revised(number: u8) -> RevisionSummary {
         let (digest, since) = (Digest([number; 32]), Timestamp::from_millis(i64::from(number)));
-        Revised { generation: Generation(digest), image: "i".parse().expect("a name"), version: digest, since }
+        RevisionSummary { generation: Generation(digest), image: "i".parse().expect("a name"), version: digest, since }
     }
 
     #[test]

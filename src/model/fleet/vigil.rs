@@ -12,12 +12,12 @@ use std::{
 
 /// All timers, by one monotonic clock.
 #[derive(Clone, Debug, Default)]
-pub struct Vigil {
+pub struct DeadlineQueue {
     of: BTreeMap<NodeId, Duration>,
     queue: BTreeSet<(Duration, NodeId)>,
 }
 
-impl Vigil {
+impl DeadlineQueue {
     /// Sets a node's timer, unless one runs: an earlier one is due first, and is set again then.
     pub fn arm(&mut self, node: NodeId, at: Duration) {
         if let std::collections::btree_map::Entry::Vacant(place) = self.of.entry(node) {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_timer_runs_once_and_is_not_put_off_by_what_is_heard() {
-        let mut vigil = Vigil::default();
+        let mut vigil = DeadlineQueue::default();
         vigil.arm(node(1), SECOND * 60);
         vigil.arm(node(1), SECOND * 90);
         assert_eq!(vigil.due(SECOND * 60), [], "the bound itself is in time");
@@ -85,7 +85,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_timer_is_due_once_after_its_time_and_never_before(times in prop::collection::vec((0u8..20, 0u64..100), 0..60)) {
-            let mut vigil = Vigil::default();
+            let mut vigil = DeadlineQueue::default();
             let mut first: BTreeMap<NodeId, Duration> = BTreeMap::new();
             for (number, at) in times {
                 vigil.arm(node(number), SECOND * u32::try_from(at).unwrap_or(0));

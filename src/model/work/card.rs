@@ -15,7 +15,7 @@ use std::net::Ipv4Addr;
 
 /// A card, as the site's DHCP knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct ReservedNic {
     /// Whose.
     pub vm: SystemUuid,
     /// What the guest is called.
@@ -40,16 +40,20 @@ pub struct SlotCard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardNews {
     /// These are all that there are.
-    All(Vec<Card>),
+    All(Vec<ReservedNic>),
     /// These have changed; `None`: it is no card any more.
-    Changed(Vec<(MacAddr, Option<Card>)>),
+    Changed(Vec<(MacAddr, Option<ReservedNic>)>),
 }
 
 impl Vm {
     /// Its network cards.
-    pub fn cards(&self) -> impl Iterator<Item = Card> {
-        let card =
-            |nic: &Nic| Card { vm: self.uuid(), name: self.name().clone(), mac: nic.mac, address: site_address(nic) };
+    pub fn cards(&self) -> impl Iterator<Item = ReservedNic> {
+        let card = |nic: &Nic| ReservedNic {
+            vm: self.uuid(),
+            name: self.name().clone(),
+            mac: nic.mac,
+            address: site_address(nic),
+        };
         self.own_nics().map(card)
     }
 

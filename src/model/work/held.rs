@@ -40,7 +40,7 @@ impl Sum {
 
 /// What the virtual machines of one node have of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Allocations {
     /// Which there are, with what each has, and the NUMA node that it is bound to.
     vms: BTreeMap<SystemUuid, (Sum, Option<u32>)>,
     /// Of all.
@@ -53,10 +53,10 @@ pub struct Held {
     disks: BTreeMap<DiskIdentity, SystemUuid>,
 }
 
-impl Held {
+impl Allocations {
     /// Nothing is held.
     pub const fn none() -> Self {
-        Held {
+        Allocations {
             vms: BTreeMap::new(),
             all: Sum::NOTHING,
             bound: BTreeMap::new(),

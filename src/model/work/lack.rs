@@ -7,7 +7,7 @@ use std::fmt;
 /// What a node lacks, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lack {
+pub enum RejectReason {
     /// It is not the one that was named.
     NotNamed,
     /// Its profile runs no virtual machines.
@@ -60,41 +60,41 @@ pub enum Lack {
     DiskTaken,
 }
 
-impl Lack {
+impl RejectReason {
     /// The word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
-            Lack::NotNamed => "not_named",
-            Lack::RunsNoVms => "runs_no_vms",
-            Lack::KvmMissing => "kvm_missing",
-            Lack::CpusExceeded => "cpus_exceeded",
-            Lack::MemoryExceeded => "memory_exceeded",
-            Lack::HugepagesExceeded => "hugepages_exceeded",
-            Lack::NumaMissing => "numa_missing",
-            Lack::CpuUnknown => "cpu_unknown",
-            Lack::QemuMissing => "qemu_missing",
-            Lack::FirmwareMissing => "firmware_missing",
-            Lack::TpmMissing => "tpm_missing",
-            Lack::BridgeMissing => "bridge_missing",
-            Lack::UnitMissing => "unit_missing",
-            Lack::DiskMissing => "disk_missing",
-            Lack::NotReady => "not_ready",
-            Lack::Full => "full",
-            Lack::CpusTaken => "cpus_taken",
-            Lack::MemoryTaken => "memory_taken",
-            Lack::HugepagesTaken => "hugepages_taken",
-            Lack::UnitTaken => "unit_taken",
-            Lack::UnitNotReady => "unit_not_ready",
-            Lack::SlotClosed => "slot_closed",
-            Lack::SlotWithoutDisk => "slot_without_disk",
-            Lack::SlotWithoutCard => "slot_without_card",
-            Lack::DiskTaken => "disk_taken",
+            RejectReason::NotNamed => "not_named",
+            RejectReason::RunsNoVms => "runs_no_vms",
+            RejectReason::KvmMissing => "kvm_missing",
+            RejectReason::CpusExceeded => "cpus_exceeded",
+            RejectReason::MemoryExceeded => "memory_exceeded",
+            RejectReason::HugepagesExceeded => "hugepages_exceeded",
+            RejectReason::NumaMissing => "numa_missing",
+            RejectReason::CpuUnknown => "cpu_unknown",
+            RejectReason::QemuMissing => "qemu_missing",
+            RejectReason::FirmwareMissing => "firmware_missing",
+            RejectReason::TpmMissing => "tpm_missing",
+            RejectReason::BridgeMissing => "bridge_missing",
+            RejectReason::UnitMissing => "unit_missing",
+            RejectReason::DiskMissing => "disk_missing",
+            RejectReason::NotReady => "not_ready",
+            RejectReason::Full => "full",
+            RejectReason::CpusTaken => "cpus_taken",
+            RejectReason::MemoryTaken => "memory_taken",
+            RejectReason::HugepagesTaken => "hugepages_taken",
+            RejectReason::UnitTaken => "unit_taken",
+            RejectReason::UnitNotReady => "unit_not_ready",
+            RejectReason::SlotClosed => "slot_closed",
+            RejectReason::SlotWithoutDisk => "slot_without_disk",
+            RejectReason::SlotWithoutCard => "slot_without_card",
+            RejectReason::DiskTaken => "disk_taken",
         }
     }
 
     /// True if it will not pass by itself, nor by others going.
     pub fn is_lasting(self) -> bool {
-        self < Lack::NotReady
+        self < RejectReason::NotReady
     }
 }
 
@@ -102,7 +102,7 @@ impl Lack {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     /// What.
-    pub lack: Lack,
+    pub lack: RejectReason,
     /// In words.
     pub detail: String,
 }

@@ -19,7 +19,7 @@ struct Node {
     units: Vec<UnitFacts>,
     /// Those whose slot is closed.
     closed: Vec<PciAddress>,
-    held: Held,
+    held: Allocations,
 }
 
 impl Node {
@@ -37,7 +37,12 @@ impl Node {
             }
         };
         let closed = (0..units).filter(|unit| closed(*unit)).map(|unit| address(unit).parse().expect("an address"));
-        Node { id: id(number), closed: closed.collect(), units: (0..units).map(unit).collect(), held: Held::default() }
+        Node {
+            id: id(number),
+            closed: closed.collect(),
+            units: (0..units).map(unit).collect(),
+            held: Allocations::default(),
+        }
     }
 
     /// As it is found quickly.
@@ -45,7 +50,7 @@ impl Node {
         Host {
             node: self.id,
             unready: None,
-            runs: Runs::Kvm,
+            runs: VmSupport::Kvm,
             hosting: None,
             threads: 64,
             overcommit: 4,
@@ -86,7 +91,7 @@ fn place_one(rack: &mut [Node], ask: VmAsk) -> (Option<Fit>, usize) {
     let looked = looked.get();
     if let Some(fit) = &fit {
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
-        vm.settle(Place { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
+        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
         rack.iter_mut().find(|node| node.id == fit.node).expect("it is of the rack").held.add(&vm);
     }
     (fit, looked)

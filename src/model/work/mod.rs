@@ -25,16 +25,16 @@ mod vm_life;
 mod vm_lost;
 mod wishes;
 
-pub use card::{Card, CardNews, SlotCard, fill_slot_cards, private_address, site_address};
-pub use held::Held;
-pub use lack::{Lack, Lacking, Unfit, Verdict};
+pub use card::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address};
+pub use held::Allocations;
+pub use lack::{Lacking, RejectReason, Unfit, Verdict};
 pub use locality::Locality;
-pub use place::{Fit, Host, MAX_TOLD, Runs, lacks, place, place_by};
+pub use place::{Fit, Host, MAX_TOLD, VmSupport, lacks, place, place_by};
 pub use slot::{
     Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
     of_node, unit_of,
 };
-pub use vm::{Begun, Place, Seen, Vm, VmTold, VmWish};
+pub use vm::{Begun, NodeReport, Placement, Vm, VmTold, VmWish};
 pub use vm_life::VmLife;
 pub use vm_lost::MAX_REFUSED;
 

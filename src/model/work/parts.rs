@@ -1,7 +1,7 @@
 //! What belongs to a slot beside its unit: its disk, and the unit of its fabric device where that is one. They are given with the slot, and
 //! to nobody else. Pure.
 
-use super::{Approved, Host, Lack, SlotCard};
+use super::{Approved, Host, RejectReason, SlotCard};
 use meshd_proto::{DiskFacts, UnitFacts, UnitState, vm::DiskIdentity};
 
 fn holds(unit: &UnitFacts, function: &str) -> bool {
@@ -46,33 +46,33 @@ pub(super) fn with_fabric<'a>(host: &Host<'a>, granted: &[&'a UnitFacts]) -> Vec
 }
 
 /// Why a disk cannot be given, whoever wants it; slots are not looked at.
-pub(super) fn judge_disk<'h>(host: &Host<'h>, identity: &str) -> Result<&'h DiskFacts, (Lack, String)> {
+pub(super) fn judge_disk<'h>(host: &Host<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::called(host.disks, identity) else {
-        return Err((Lack::DiskMissing, format!("disk {identity}")));
+        return Err((RejectReason::DiskMissing, format!("disk {identity}")));
     };
     // What the node uses itself, and what its profile marks as data, is nobody's (ST-3, ST-4).
     if let Some(why) = &disk.blocked {
-        return Err((Lack::DiskTaken, format!("disk {identity}: {why}")));
+        return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
     }
     match host.held.disk(disk.names()) {
-        Some(owner) => Err((Lack::DiskTaken, format!("disk {identity} belongs to virtual machine {owner}"))),
+        Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to virtual machine {owner}"))),
         None => Ok(disk),
     }
 }
 
 /// The disk of the slot of a unit.
-pub(super) fn slot_disk<'h>(host: &Host<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (Lack, String)> {
+pub(super) fn slot_disk<'h>(host: &Host<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
-        return Err((Lack::SlotWithoutDisk, format!("the slot of {} has no disk", unit.name())));
+        return Err((RejectReason::SlotWithoutDisk, format!("the slot of {} has no disk", unit.name())));
     };
     judge_disk(host, disk.as_str()).map(|_| disk)
 }
 
 /// The addresses of the slot of a unit.
-pub(super) fn slot_card(host: &Host<'_>, unit: &UnitFacts) -> Result<SlotCard, (Lack, String)> {
+pub(super) fn slot_card(host: &Host<'_>, unit: &UnitFacts) -> Result<SlotCard, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
-    let none = || (Lack::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
+    let none = || (RejectReason::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
     slot.and_then(|slot| slot.card).ok_or_else(none)
 }
 
@@ -84,17 +84,17 @@ pub(super) struct Wanted {
 }
 
 /// What stands against giving a unit that is itself free: a part of its slot.
-pub(super) fn against(host: &Host<'_>, unit: &UnitFacts, wanted: Wanted) -> Option<(Lack, String)> {
+pub(super) fn against(host: &Host<'_>, unit: &UnitFacts, wanted: Wanted) -> Option<(RejectReason, String)> {
     if let Some(slot) = owner_of_fabric(host, unit) {
-        return Some((Lack::UnitTaken, format!("{} is the fabric device of slot {}", unit.name(), slot.id)));
+        return Some((RejectReason::UnitTaken, format!("{} is the fabric device of slot {}", unit.name(), slot.id)));
     }
     if let Some(fabric) = fabric_unit(host, unit) {
         let of = || format!("{}, the fabric device of {},", fabric.name(), unit.name());
         if host.held.unit(fabric.members.iter().map(|member| member.address.as_str())).is_some() {
-            return Some((Lack::UnitTaken, format!("{} belongs to another", of())));
+            return Some((RejectReason::UnitTaken, format!("{} belongs to another", of())));
         }
         if fabric.state != UnitState::Ready {
-            return Some((Lack::UnitNotReady, format!("{} is {}", of(), fabric.state.as_str())));
+            return Some((RejectReason::UnitNotReady, format!("{} is {}", of(), fabric.state.as_str())));
         }
     }
     let disk = wanted.disk.then(|| slot_disk(host, unit).err()).flatten();

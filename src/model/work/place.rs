@@ -2,7 +2,7 @@
 //!
 //! A request never spans nodes. Where nothing fits the answer says why, in one of three words, with what each of the nearest nodes lacks.
 
-use super::{Approved, Held, Lack, Lacking, SlotCard, Unfit, Verdict, means, parts, room, wishes};
+use super::{Allocations, Approved, Lacking, RejectReason, SlotCard, Unfit, Verdict, means, parts, room, wishes};
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     DiskFacts, Hosting, PciFacts, UnitFacts, UnitKind, UnitState,
@@ -19,7 +19,7 @@ pub const MAX_TOLD: usize = 5;
 
 /// How a node runs virtual machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Runs {
+pub enum VmSupport {
     /// Its profile runs none.
     Nothing,
     /// It has no KVM.
@@ -36,7 +36,7 @@ pub struct Host<'a> {
     /// Why it takes no work now; `None` when it does.
     pub unready: Option<&'a str>,
     /// Whether virtual machines run on it.
-    pub runs: Runs,
+    pub runs: VmSupport,
     /// What it has to run them, as it told in this boot; `None` where its agent does not tell.
     pub hosting: Option<&'a Hosting>,
     /// Hardware threads.
@@ -54,7 +54,7 @@ pub struct Host<'a> {
     /// All its functions, which say which NUMA nodes there are.
     pub pci: &'a [PciFacts],
     /// What is given away.
-    pub held: &'a Held,
+    pub held: &'a Allocations,
     /// Units that are not given away and still cannot be given: so many at least.
     pub closed: usize,
     /// Units whose slot cannot be given, by their first function, with the reason.
@@ -137,7 +137,7 @@ pub fn place_by<'a>(
 /// The best that a node could be; `None` if it is certain without a look at its units that it does not take the machine.
 fn bound(ask: &VmAsk, host: &Host<'_>) -> Option<Rank> {
     let spec = &ask.spec;
-    let runs = host.runs == Runs::Kvm || (host.runs == Runs::Emulated && spec.allow_tcg);
+    let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
     if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
         return None;
     }
@@ -205,21 +205,21 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
     let mut found = Vec::new();
     let mut add = |lack, detail: String| found.push(Lacking { lack, detail });
     if only.is_some_and(|only| only != host.node) {
-        add(Lack::NotNamed, "another node was named".to_owned());
+        add(RejectReason::NotNamed, "another node was named".to_owned());
     }
     match host.runs {
-        Runs::Nothing => add(Lack::RunsNoVms, "its profile runs no virtual machines".to_owned()),
-        Runs::Emulated if !spec.allow_tcg => {
-            add(Lack::KvmMissing, "/dev/kvm does not open, and allow_tcg is not set".to_owned());
+        VmSupport::Nothing => add(RejectReason::RunsNoVms, "its profile runs no virtual machines".to_owned()),
+        VmSupport::Emulated if !spec.allow_tcg => {
+            add(RejectReason::KvmMissing, "/dev/kvm does not open, and allow_tcg is not set".to_owned());
         }
-        Runs::Emulated | Runs::Kvm => {}
+        VmSupport::Emulated | VmSupport::Kvm => {}
     }
     room::lacks(ask, host, &mut add);
     for (lack, detail) in host.hosting.into_iter().flat_map(|hosting| means::lacks(spec, hosting)) {
         add(lack, detail);
     }
     if host.held.vms().len() >= MAX_VMS {
-        add(Lack::Full, format!("it has {MAX_VMS} virtual machines"));
+        add(RejectReason::Full, format!("it has {MAX_VMS} virtual machines"));
     }
     let foreign = |disk: &DiskFacts| parts::owner_of_disk(host, disk).filter(|slot| !wishes::may_have(ask, host, slot));
     for identity in named(ask) {
@@ -227,7 +227,7 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
             Err((lack, detail)) => add(lack, detail),
             Ok(Some(slot)) => {
                 let of = format!("disk {identity} belongs to slot {}", slot.id);
-                add(Lack::DiskTaken, format!("{of}; ask for its unit, or write disk = \"slot\""));
+                add(RejectReason::DiskTaken, format!("{of}; ask for its unit, or write disk = \"slot\""));
             }
             Ok(None) => {}
         }
@@ -236,7 +236,7 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
         add(lack, detail);
     }
     if let Some(why) = host.unready {
-        add(Lack::NotReady, why.to_owned());
+        add(RejectReason::NotReady, why.to_owned());
     }
     found
 }
@@ -246,7 +246,9 @@ fn explain<'a>(ask: &VmAsk, only: Option<NodeId>, hosts: impl Iterator<Item = Ho
     for host in hosts {
         nodes += 1;
         let lacks = lacks(ask, only, &host);
-        if !lacks.iter().any(|lacking| matches!(lacking.lack, Lack::RunsNoVms | Lack::KvmMissing | Lack::NotNamed)) {
+        if !lacks.iter().any(|lacking| {
+            matches!(lacking.lack, RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed)
+        }) {
             sum.add(ask, &host);
         }
         told.push((host.node, lacks));

@@ -1,6 +1,6 @@
 //! Which node takes it, which of its units, and what is said where none does.
 
-use super::super::{Place, SlotId, Vm};
+use super::super::{Placement, SlotId, Vm};
 use super::*;
 use meshd_proto::PciFacts;
 use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
@@ -35,11 +35,11 @@ fn gpu(address: &str) -> UnitFacts {
     unit(address, "2335", UnitKind::Device, UnitState::Ready)
 }
 
-fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Held) -> Host<'a> {
+fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Allocations) -> Host<'a> {
     Host {
         node: node(number),
         unready: None,
-        runs: Runs::Kvm,
+        runs: VmSupport::Kvm,
         hosting: None,
         overcommit: 4,
         threads: 8,
@@ -56,12 +56,12 @@ fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Held) -> Host<'a> {
 }
 
 /// What is left when these have been placed.
-fn holding(asks: &[(VmAsk, &[&str])]) -> Held {
-    let mut held = Held::default();
+fn holding(asks: &[(VmAsk, &[&str])]) -> Allocations {
+    let mut held = Allocations::default();
     for (ask, units) in asks {
         let mut vm = Vm::new(ask.clone(), None, Timestamp::EPOCH);
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
-        vm.settle(Place { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
+        vm.settle(Placement { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
         held.add(&vm);
     }
     held
@@ -75,7 +75,7 @@ fn words(unfit: &Unfit) -> (Verdict, Vec<&'static str>) {
 #[test]
 fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
-    let none = Held::default();
+    let none = Allocations::default();
     for wishes in [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]] {
         let fit = place(&ask(1, "1G", &wishes), None, [host(1, &units, &none)].into_iter()).expect("both are there");
         assert_eq!(fit.units.len(), 2);
@@ -89,7 +89,7 @@ fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
 fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
     let switch = unit("0000:09:00", "22a3", UnitKind::Switch, UnitState::Ready);
     let mut units = vec![gpu("0000:01:00"), gpu("0000:02:00"), switch];
-    let (none, one) = (Held::default(), holding(&[(ask(7, "1G", &["any"]), &["0000:02:00.0"])]));
+    let (none, one) = (Allocations::default(), holding(&[(ask(7, "1G", &["any"]), &["0000:02:00.0"])]));
     let mut whole = ask(1, "1G", &[]);
     whole.units.whole = true;
     let fit = place(&whole, None, [host(1, &units, &none)].into_iter()).expect("all are ready");
@@ -105,7 +105,7 @@ fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
 
 #[test]
 fn the_answer_says_none_no_single_node_or_not_ready() {
-    let (one, none) = ([gpu("0000:01:00")], Held::default());
+    let (one, none) = ([gpu("0000:01:00")], Allocations::default());
     let two = ask(1, "1G", &["any", "any"]);
     let hosts = [host(1, &one, &none), host(2, &one, &none)];
     let apart = place(&two, None, hosts.clone().into_iter()).expect_err("one each");
@@ -126,22 +126,22 @@ fn the_answer_says_none_no_single_node_or_not_ready() {
 
 #[test]
 fn a_node_without_kvm_says_kvm_missing_unless_emulation_is_allowed() {
-    let none = Held::default();
-    let emulated = Host { runs: Runs::Emulated, ..host(1, &[], &none) };
+    let none = Allocations::default();
+    let emulated = Host { runs: VmSupport::Emulated, ..host(1, &[], &none) };
     let mut ask = ask(1, "1G", &[]);
     let refused = place(&ask, None, [emulated.clone()].into_iter()).expect_err("no KVM");
     assert_eq!(words(&refused), (Verdict::None, vec!["kvm_missing"]));
     ask.spec.allow_tcg = true;
     assert!(place(&ask, None, [emulated.clone()].into_iter()).is_ok());
-    let nothing = Host { runs: Runs::Nothing, ..emulated };
+    let nothing = Host { runs: VmSupport::Nothing, ..emulated };
     assert_eq!(words(&place(&ask, None, [nothing].into_iter()).expect_err("not its job")).1, ["runs_no_vms"]);
 }
 
 #[test]
 fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
     let held = holding(&[(ask(7, "15G", &[]), &[])]);
-    let none = Held::default();
-    let of = |ask: &VmAsk, held: &Held| match place(ask, None, [host(1, &[], held)].into_iter()) {
+    let none = Allocations::default();
+    let of = |ask: &VmAsk, held: &Allocations| match place(ask, None, [host(1, &[], held)].into_iter()) {
         Ok(_) => Vec::new(),
         Err(unfit) => words(&unfit).1,
     };
@@ -160,7 +160,7 @@ fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
     raw.spec.volumes = vec![serde_json::from_str(text).expect("a volume")];
     assert_eq!(of(&raw, &none), ["disk_missing"]);
     let disks = [DiskFacts { wwid: Some("eui.1234".into()), serial: Some("SN-9".into()), ..DiskFacts::default() }];
-    let with = |held: &Held| {
+    let with = |held: &Allocations| {
         let host = Host { disks: &disks, ..host(1, &[], held) };
         place(&raw, None, [host].into_iter()).map(|_| ()).map_err(|unfit| words(&unfit).1)
     };
@@ -173,7 +173,7 @@ fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
 #[test]
 fn devices_are_packed_memory_is_spread_and_a_named_node_is_the_only_one() {
     let (few, many) = ([gpu("0000:01:00")], [gpu("0000:01:00"), gpu("0000:02:00")]);
-    let (none, some) = (Held::default(), holding(&[(ask(7, "4G", &[]), &[])]));
+    let (none, some) = (Allocations::default(), holding(&[(ask(7, "4G", &[]), &[])]));
     let hosts = [host(1, &many, &none), host(2, &few, &none), host(3, &[], &some), host(4, &[], &none)];
     let on = |ask: &VmAsk, only| place(ask, only, hosts.clone().into_iter()).map(|fit| fit.node);
     assert_eq!(on(&ask(1, "1G", &["any"]), None), Ok(node(2)), "the other stays whole");
@@ -217,7 +217,7 @@ fn disks(names: &[&str]) -> Vec<DiskFacts> {
 fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_its_unit() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
     let slots = [slot(1, "0000:01:00.0", Some("disk-one"), None), slot(1, "0000:02:00.1", Some("disk-two"), None)];
-    let (none, disks) = (Held::default(), disks(&["disk-one", "disk-two", "disk-three"]));
+    let (none, disks) = (Allocations::default(), disks(&["disk-one", "disk-two", "disk-three"]));
     let host = || Host { disks: &disks, slots: slots.iter().collect(), ..host(1, &units, &none) };
     let wants = |wishes: &[&str], disks: &[&str]| {
         let mut ask = ask(1, "1G", wishes);
@@ -250,10 +250,10 @@ fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_i
 #[test]
 fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
     let units = [gpu("0000:01:00")];
-    let none = Held::default();
+    let none = Allocations::default();
     let mut wants = ask(1, "1G", &["any"]);
     raw(&mut wants, &["slot"]);
-    let why = |slots: &[Approved], disks: &[DiskFacts], held: &Held| {
+    let why = |slots: &[Approved], disks: &[DiskFacts], held: &Allocations| {
         let host = Host { disks, slots: slots.iter().collect(), ..host(1, &units, held) };
         words(&place(&wants, None, [host].into_iter()).expect_err("no such slot")).1
     };
@@ -280,8 +280,8 @@ fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
 fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
     let mut units = [gpu("0000:01:00"), gpu("0000:02:00"), gpu("0000:09:00")];
     let slots = [slot(1, "0000:01:00.0", None, Some("0000:09:00.1")), slot(1, "0000:02:00.0", None, Some("mlx5_0"))];
-    let none = Held::default();
-    let on = |units: &[UnitFacts], held: &Held, wishes: &[&str]| {
+    let none = Allocations::default();
+    let on = |units: &[UnitFacts], held: &Allocations, wishes: &[&str]| {
         let host = Host { slots: slots.iter().collect(), ..host(1, units, held) };
         let fit = place(&ask(1, "1G", wishes), None, [host].into_iter());
         fit.map(|fit| fit.units.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(|unfit| words(&unfit).1)
@@ -303,7 +303,7 @@ fn a_card_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
     let mac = "52:54:00:12:34:56".parse().expect("a MAC");
     let own =
         Approved { card: Some(SlotCard { mac, address: None }), ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1")) };
-    let none = Held::default();
+    let none = Allocations::default();
     let mut whole = ask(1, "1G", &[]);
     (whole.units.whole, whole.spec.nics) =
         (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a card")]);

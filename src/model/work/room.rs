@@ -3,7 +3,7 @@
 //! A machine that is bound to a NUMA node, has units or huge pages has its processors for itself; the others share the remaining threads,
 //! as many to one as the site says. What is not bound to a NUMA node is reckoned to lie on all of them, by their size.
 
-use super::{Host, Lack};
+use super::{Host, RejectReason};
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     HugepageFacts, NumaFacts,
@@ -12,13 +12,13 @@ use meshd_proto::{
 
 /// One thing that is asked for: how much, of how much in all, of how much that is left.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     pub(super) asked: u64,
     pub(super) has: u64,
     pub(super) left: u64,
 }
 
-impl Room {
+impl Capacity {
     fn holds(self) -> bool {
         self.asked <= self.has && self.asked <= self.left
     }
@@ -37,7 +37,7 @@ fn is_alone(ask: &VmAsk) -> bool {
 }
 
 /// Processors of the node.
-pub(super) fn processors(ask: &VmAsk, host: &Host<'_>) -> Room {
+pub(super) fn processors(ask: &VmAsk, host: &Host<'_>) -> Capacity {
     let (threads, ratio, held) = (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.held.all());
     let unbound = threads.saturating_sub(held.alone);
     let left = if is_alone(ask) {
@@ -45,29 +45,29 @@ pub(super) fn processors(ask: &VmAsk, host: &Host<'_>) -> Room {
     } else {
         unbound.saturating_mul(ratio).saturating_sub(held.shared)
     };
-    Room { asked: ask.spec.vcpus.into(), has: threads, left }
+    Capacity { asked: ask.spec.vcpus.into(), has: threads, left }
 }
 
 /// Memory of the node, of the kind that is asked for.
-pub(super) fn memory(ask: &VmAsk, host: &Host<'_>) -> Room {
+pub(super) fn memory(ask: &VmAsk, host: &Host<'_>) -> Capacity {
     let asked = ask.spec.memory.bytes();
     if !ask.spec.hugepages {
         let (asked, has) = (ask.spec.node_memory(), host.memory.saturating_sub(NODE_RESERVE));
-        return Room { asked, has, left: has.saturating_sub(host.held.all().memory) };
+        return Capacity { asked, has, left: has.saturating_sub(host.held.all().memory) };
     }
     match host.hosting {
-        None => Room { asked, has: host.hugepages, left: host.hugepages.saturating_sub(host.held.all().hugepages) },
+        None => Capacity { asked, has: host.hugepages, left: host.hugepages.saturating_sub(host.held.all().hugepages) },
         Some(hosting) => pages(asked, hosting.hugepages.iter(), host.held.all().hugepages),
     }
 }
 
 /// Huge pages of those sizes that divide what is asked for. A machine has pages of one size.
-fn pages<'a>(asked: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone, held: u64) -> Room {
+fn pages<'a>(asked: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone, held: u64) -> Capacity {
     let pools = pools.filter(|pool| pool.page() > 0 && asked.is_multiple_of(pool.page()));
     let of = |page: u64| pools.clone().filter(|pool| pool.page() == page).map(HugepageFacts::bytes).sum::<u64>();
     let has = pools.clone().map(|pool| of(pool.page())).max().unwrap_or(0);
     let all: u64 = pools.map(HugepageFacts::bytes).sum();
-    Room { asked, has, left: all.saturating_sub(held).min(has) }
+    Capacity { asked, has, left: all.saturating_sub(held).min(has) }
 }
 
 /// A NUMA node, where the node told of any.
@@ -84,13 +84,13 @@ pub(super) fn has_numa(host: &Host<'_>, id: u32) -> bool {
 }
 
 /// Processors of a NUMA node; `None` where they are not known.
-pub(super) fn numa_processors(ask: &VmAsk, host: &Host<'_>, id: u32) -> Option<Room> {
+pub(super) fn numa_processors(ask: &VmAsk, host: &Host<'_>, id: u32) -> Option<Capacity> {
     let has = u64::from(numa(host, id)?.threads);
-    Some(Room { asked: ask.spec.vcpus.into(), has, left: has.saturating_sub(host.held.bound(id).alone) })
+    Some(Capacity { asked: ask.spec.vcpus.into(), has, left: has.saturating_sub(host.held.bound(id).alone) })
 }
 
 /// Memory of a NUMA node, of the kind that is asked for; `None` where it is not known.
-pub(super) fn numa_memory(ask: &VmAsk, host: &Host<'_>, id: u32) -> Option<Room> {
+pub(super) fn numa_memory(ask: &VmAsk, host: &Host<'_>, id: u32) -> Option<Capacity> {
     let (asked, hosting, node) = (ask.spec.memory.bytes(), host.hosting?, numa(host, id)?);
     let (bound, (memory, hugepages)) = (host.held.bound(id), host.held.roaming());
     let here = hosting.hugepages.iter().filter(|pool| pool.numa_node == Some(id));
@@ -103,7 +103,7 @@ pub(super) fn numa_memory(ask: &VmAsk, host: &Host<'_>, id: u32) -> Option<Room>
     let all = hosting.numa.iter().map(|node| node.memory_kib.saturating_mul(1024)).sum();
     let has = whole.saturating_sub(huge).saturating_sub(part(NODE_RESERVE, whole, all));
     let left = has.saturating_sub(bound.memory).saturating_sub(part(memory, whole, all));
-    Some(Room { asked: ask.spec.node_memory(), has, left })
+    Some(Capacity { asked: ask.spec.node_memory(), has, left })
 }
 
 /// The share of one in something that lies on all.
@@ -117,7 +117,7 @@ pub(super) fn fill(ask: &VmAsk, host: &Host<'_>, near: Option<u32>) -> Option<Fi
     let (processors, memory) = (processors(ask, host), memory(ask, host));
     let fits = processors.holds() && memory.holds() && near.is_none_or(|id| fits_numa(ask, host, id));
     let free = memory.left.saturating_sub(memory.asked);
-    let promised = |room: Room| part(1000, room.has.saturating_sub(free).min(room.has), room.has);
+    let promised = |room: Capacity| part(1000, room.has.saturating_sub(free).min(room.has), room.has);
     let (threads, ratio, held) = (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.held.all());
     let (alone, shared) = if is_alone(ask) { (processors.asked, 0) } else { (0, processors.asked) };
     let busy =
@@ -129,20 +129,20 @@ pub(super) fn fill(ask: &VmAsk, host: &Host<'_>, near: Option<u32>) -> Option<Fi
 /// True if a NUMA node has room for all of the machine, or does not tell how much it has.
 fn fits_numa(ask: &VmAsk, host: &Host<'_>, id: u32) -> bool {
     has_numa(host, id)
-        && numa_processors(ask, host, id).is_none_or(Room::holds)
-        && numa_memory(ask, host, id).is_none_or(Room::holds)
+        && numa_processors(ask, host, id).is_none_or(Capacity::holds)
+        && numa_memory(ask, host, id).is_none_or(Capacity::holds)
 }
 
 /// True if it is known that a NUMA node has room for all of the machine.
 pub(super) fn surely_fits_numa(ask: &VmAsk, host: &Host<'_>, id: u32) -> bool {
     let rooms = [numa_processors(ask, host, id), numa_memory(ask, host, id)];
-    rooms.into_iter().all(|room| room.is_some_and(Room::holds))
+    rooms.into_iter().all(|room| room.is_some_and(Capacity::holds))
 }
 
 /// What a node lacks of both, in words.
-pub(super) fn lacks(ask: &VmAsk, host: &Host<'_>, add: &mut impl FnMut(Lack, String)) {
+pub(super) fn lacks(ask: &VmAsk, host: &Host<'_>, add: &mut impl FnMut(RejectReason, String)) {
     let at = ask.spec.numa_node;
-    let mut say = |processors: Option<Room>, memory: Option<Room>, of: &str| {
+    let mut say = |processors: Option<Capacity>, memory: Option<Capacity>, of: &str| {
         let mut said = false;
         if let Some(room) = processors.filter(|room| !room.holds()) {
             said = true;
@@ -157,29 +157,29 @@ pub(super) fn lacks(ask: &VmAsk, host: &Host<'_>, add: &mut impl FnMut(Lack, Str
     let said = say(Some(processors(ask, host)), Some(memory(ask, host)), "it");
     let Some(id) = at else { return };
     if !has_numa(host, id) {
-        add(Lack::NumaMissing, format!("it has no NUMA node {id}"));
+        add(RejectReason::NumaMissing, format!("it has no NUMA node {id}"));
     } else if !said {
         say(numa_processors(ask, host, id), numa_memory(ask, host, id), &format!("its NUMA node {id}"));
     }
 }
 
-fn add_processors(room: Room, of: &str, ratio: u32, add: &mut impl FnMut(Lack, String)) {
-    let Room { asked, has, left } = room;
+fn add_processors(room: Capacity, of: &str, ratio: u32, add: &mut impl FnMut(RejectReason, String)) {
+    let Capacity { asked, has, left } = room;
     if asked > has {
-        add(Lack::CpusExceeded, format!("{asked} processors, and {of} has {has} threads"));
+        add(RejectReason::CpusExceeded, format!("{asked} processors, and {of} has {has} threads"));
     } else {
         let shared = format!("{left} are left of {has} threads, {ratio} of machines that share them to one");
-        add(Lack::CpusTaken, format!("{asked} processors, and {shared}"));
+        add(RejectReason::CpusTaken, format!("{asked} processors, and {shared}"));
     }
 }
 
-fn add_memory(ask: &VmAsk, room: Room, of: &str, add: &mut impl FnMut(Lack, String)) {
+fn add_memory(ask: &VmAsk, room: Capacity, of: &str, add: &mut impl FnMut(RejectReason, String)) {
     let (asked, size) = (ask.spec.memory, |bytes| ByteSize::from_bytes(bytes).mib());
     let kind = if ask.spec.hugepages { "huge pages" } else { "memory" };
     let (exceeded, taken) = if ask.spec.hugepages {
-        (Lack::HugepagesExceeded, Lack::HugepagesTaken)
+        (RejectReason::HugepagesExceeded, RejectReason::HugepagesTaken)
     } else {
-        (Lack::MemoryExceeded, Lack::MemoryTaken)
+        (RejectReason::MemoryExceeded, RejectReason::MemoryTaken)
     };
     let (has, left) = (size(room.has), size(room.left));
     if room.asked > room.has {

@@ -1,6 +1,6 @@
 //! Processors, memory and huge pages of a node and of its NUMA nodes, and what else it has or has not.
 
-use super::super::{Fit, Held, Place, Runs, Unfit, Vm, place};
+use super::super::{Allocations, Fit, Placement, Unfit, Vm, VmSupport, place};
 use super::*;
 use meshd_proto::{Hosting, PciFacts, UnitFacts, UnitState, vm::MAX_VMS};
 use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
@@ -30,19 +30,19 @@ struct Node {
     number: u8,
     hosting: Option<Hosting>,
     units: Vec<UnitFacts>,
-    held: Held,
+    held: Allocations,
 }
 
 impl Node {
     fn new(hosting: Option<Hosting>) -> Self {
-        Node { number: 1, hosting, units: Vec::new(), held: Held::default() }
+        Node { number: 1, hosting, units: Vec::new(), held: Allocations::default() }
     }
 
     fn host(&self) -> Host<'_> {
         Host {
             node: Basis::Mac(MacAddr([2, 0, 0, 0, 0, self.number])).node_id(),
             unready: None,
-            runs: Runs::Kvm,
+            runs: VmSupport::Kvm,
             hosting: self.hosting.as_ref(),
             threads: 8,
             overcommit: 4,
@@ -72,7 +72,7 @@ impl Node {
     fn take(&mut self, ask: VmAsk) -> Vm {
         let fit = self.fit(&ask).unwrap_or_else(|unfit| panic!("{unfit}"));
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
-        vm.settle(Place { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
+        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
         vm.bind(fit.near, fit.numa_mismatch);
         self.held.add(&vm);
         vm

@@ -39,7 +39,7 @@ fn ask(number: u16, wishes: usize) -> VmAsk {
 struct Rack {
     units: Vec<UnitFacts>,
     nodes: Vec<NodeId>,
-    held: BTreeMap<NodeId, Held>,
+    held: BTreeMap<NodeId, Allocations>,
     vms: BTreeMap<SystemUuid, Vm>,
     boot: u8,
 }
@@ -47,7 +47,7 @@ struct Rack {
 impl Rack {
     fn new(nodes: u16, units_of_each: u8) -> Self {
         let nodes: Vec<NodeId> = (0..nodes).map(node).collect();
-        let held = nodes.iter().map(|node| (*node, Held::default())).collect();
+        let held = nodes.iter().map(|node| (*node, Allocations::default())).collect();
         Rack { units: units(units_of_each), nodes, held, vms: BTreeMap::new(), boot: 1 }
     }
 
@@ -55,7 +55,7 @@ impl Rack {
         let hosts = self.nodes.iter().map(|node| Host {
             node: *node,
             unready: None,
-            runs: Runs::Kvm,
+            runs: VmSupport::Kvm,
             hosting: None,
             overcommit: 4,
             threads: 64,
@@ -73,7 +73,7 @@ impl Rack {
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
-        vm.settle(Place { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
+        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
         self.put(vm);
         true
     }
@@ -105,7 +105,7 @@ impl Rack {
                 assert_eq!(self.held[&node].unit([unit.as_str()].into_iter()), Some(vm.uuid()));
             }
         }
-        let counted: usize = self.held.values().map(Held::unit_count).sum();
+        let counted: usize = self.held.values().map(Allocations::unit_count).sum();
         assert_eq!(counted, owned.len());
     }
 }
@@ -203,6 +203,6 @@ proptest! {
             rack.take(&Step::Delete { number });
             rack.take(&Step::Released { number });
         }
-        prop_assert!(rack.vms.is_empty() && rack.held.values().all(Held::is_empty));
+        prop_assert!(rack.vms.is_empty() && rack.held.values().all(Allocations::is_empty));
     }
 }

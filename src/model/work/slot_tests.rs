@@ -1,6 +1,6 @@
 //! What a slot is, by what was approved, who holds it and what the node tells.
 
-use super::super::Place;
+use super::super::Placement;
 use super::*;
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
@@ -63,7 +63,7 @@ fn whoever_holds_it_says_where_it_stands() {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     let mut vm = Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH);
     vm.run();
-    let place = Place { node: node(), since: Timestamp::EPOCH, session: None };
+    let place = Placement { node: node(), since: Timestamp::EPOCH, session: None };
     vm.settle(place, vec![ONE.parse().expect("an address")], Vec::new());
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;

@@ -33,7 +33,7 @@ pub enum VmWish {
 
 /// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Placement {
     /// The node that holds it.
     pub node: NodeId,
     /// Since when.
@@ -58,7 +58,7 @@ pub enum Begun {
 
 /// What its node last told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct NodeReport {
     /// Where it stands.
     pub state: VmState,
     /// Why it failed, or was started again last.
@@ -94,10 +94,10 @@ pub struct Vm {
     pub only: Option<NodeId>,
     /// Where it is; `None` while no node has anything of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place>,
+    pub place: Option<Placement>,
     /// What its node last told; `None` until it tells of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<Seen>,
+    pub seen: Option<NodeReport>,
     /// Why its node does not release it, or why it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -173,7 +173,7 @@ impl Vm {
     /// One that a node tells of and of which nothing else is known: it is there to be released.
     pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(ask, Some(node), now);
-        (vm.wish, vm.place) = (VmWish::Release, Some(Place { node, since: now, session: None }));
+        (vm.wish, vm.place) = (VmWish::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
@@ -227,7 +227,7 @@ impl Vm {
 
     /// True if its node told exactly this before.
     pub fn has_told(&self, report: &VmReport) -> bool {
-        let same = |seen: &Seen| {
+        let same = |seen: &NodeReport| {
             seen.told
                 && (seen.state, seen.restarts) == (report.state, report.restarts)
                 && seen.start == report.start
@@ -271,7 +271,7 @@ impl Vm {
     }
 
     /// It has a node from now on, with these units of it; `disks` are those of its slots, in the order of the volumes that are one.
-    pub fn settle(&mut self, place: Place, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
+    pub fn settle(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.ask.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
@@ -301,7 +301,7 @@ impl Vm {
             self.trouble = None;
         }
         let before = self.seen.as_ref();
-        let anew = |seen: &Seen| seen.start.is_some() && start.is_some() && seen.start != start;
+        let anew = |seen: &NodeReport| seen.start.is_some() && start.is_some() && seen.start != start;
         let is_same = before.is_some_and(|seen| (seen.state, seen.restarts) == (state, restarts) && !anew(seen));
         if is_same && before.is_some_and(|seen| seen.failure == failure && seen.start == start) {
             return None;
@@ -320,7 +320,7 @@ impl Vm {
         if state == VmState::Running {
             self.refused.clear();
         }
-        self.seen = Some(Seen { state, failure, restarts, start, since, told: true });
+        self.seen = Some(NodeReport { state, failure, restarts, start, since, told: true });
         told
     }
 

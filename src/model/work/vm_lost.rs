@@ -1,7 +1,7 @@
 //! What becomes of a virtual machine that its node has no more, or never took: it is started again, waits for another node, or is off
 //! with the reason in words.
 
-use super::{Begun, Seen, Vm, VmTold, VmWish};
+use super::{Begun, NodeReport, Vm, VmTold, VmWish};
 use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -15,7 +15,7 @@ impl Vm {
     /// Its node tells of all that it has, and this is not among it. `serves` says whether the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmTold> {
         self.is_told().then_some(())?;
-        let fetched = |seen: &Seen| seen.state == VmState::Starting;
+        let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
         if self.wish == VmWish::Release || self.wish == VmWish::Run && self.seen.as_ref().is_some_and(fetched) {
             // An agent that was started anew knows nothing of those that wait for their files: the order is given again.
             self.seen = None;
@@ -54,7 +54,7 @@ impl Vm {
             self.wish = VmWish::Stop;
             let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
             let (state, failure) = (VmState::Failed, Some(failure));
-            self.seen = Some(Seen { state, failure, restarts: 0, start: None, since: now, told: false });
+            self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
         }
         VmTold::Lost(why)
     }

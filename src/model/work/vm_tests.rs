@@ -20,7 +20,7 @@ fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     (ask.spec.restart.when, ask.on_node_loss) = (when, on_node_loss);
     let mut vm = Vm::new(ask, None, at(0));
     vm.run();
-    vm.settle(Place { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
+    vm.settle(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
     vm
 }
 
@@ -176,7 +176,7 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
             break;
         }
         vm.run();
-        vm.settle(Place { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
+        vm.settle(Placement { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
     }
     assert_eq!((vm.refused.len(), vm.wish), (super::super::MAX_REFUSED, VmWish::Stop));
 }

@@ -1,6 +1,6 @@
 //! Which units of one node fulfil what is wished. Each wish gets a unit of its own, or none gets any.
 
-use super::{Approved, Held, Host, Lack, parts, parts::Wanted, place::named};
+use super::{Allocations, Approved, Host, RejectReason, parts, parts::Wanted, place::named};
 use meshd_config::vm::{UnitWish, VmAsk};
 use meshd_proto::{
     DiskFacts, UnitFacts, UnitKind, UnitState,
@@ -37,7 +37,7 @@ fn fulfils(unit: &UnitFacts, wish: &UnitWish) -> bool {
     }
 }
 
-fn is_held(held: &Held, unit: &UnitFacts) -> bool {
+fn is_held(held: &Allocations, unit: &UnitFacts) -> bool {
     held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
 }
 
@@ -200,7 +200,7 @@ impl<F: Fn(usize, usize) -> bool> Pairs<F> {
 }
 
 /// What a node lacks of units, in the word that says most.
-pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
+pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(RejectReason, String)> {
     if let Some(granted) = grant(ask, host.units, Some(host), None) {
         let disk = disk_units(ask, &granted, host).find_map(|unit| parts::slot_disk(host, unit).err());
         return disk.or_else(|| card_units(ask, &granted, host).find_map(|unit| parts::slot_card(host, unit).err()));
@@ -212,13 +212,13 @@ pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
         words.join(" ")
     };
     if grant(ask, host.units, None, None).is_none() {
-        return Some((Lack::UnitMissing, format!("{wished}, and it has {} units", host.units.len())));
+        return Some((RejectReason::UnitMissing, format!("{wished}, and it has {} units", host.units.len())));
     }
     let of_interest = |unit: &&UnitFacts| ask.units.whole || helps(ask, unit);
     // What is free, and still cannot be given, says most.
     let wanted = Wanted { disk: slot_volumes(ask) > 0, card: slot_nics(ask) > 0 };
     let free = host.units.iter().filter(|unit| !ask.units.whole && helps(ask, unit) && is_free(host, unit));
-    let parts: Vec<(Lack, String)> = free.filter_map(|unit| parts::against(host, unit, wanted)).collect();
+    let parts: Vec<(RejectReason, String)> = free.filter_map(|unit| parts::against(host, unit, wanted)).collect();
     if let Some((lack, _)) = parts.first() {
         let words: Vec<&str> = parts.iter().map(|(_, detail)| detail.as_str()).collect();
         return Some((*lack, format!("{wished}; {}", words.join(", "))));
@@ -226,15 +226,15 @@ pub(super) fn lack(ask: &VmAsk, host: &Host<'_>) -> Option<(Lack, String)> {
     let taken: Vec<String> =
         host.units.iter().filter(of_interest).filter(|unit| is_held(host.held, unit)).map(UnitFacts::name).collect();
     if !taken.is_empty() {
-        return Some((Lack::UnitTaken, format!("{wished}; others have {}", taken.join(", "))));
+        return Some((RejectReason::UnitTaken, format!("{wished}; others have {}", taken.join(", "))));
     }
     let closed = host.units.iter().filter(of_interest).filter_map(|unit| Some((unit, bar(host, unit)?)));
     let closed: Vec<String> = closed.map(|(unit, why)| format!("{}: {why}", unit.name())).collect();
     if !closed.is_empty() && host.units.iter().filter(of_interest).all(|unit| unit.state == UnitState::Ready) {
-        return Some((Lack::SlotClosed, format!("{wished}; {}", closed.join(", "))));
+        return Some((RejectReason::SlotClosed, format!("{wished}; {}", closed.join(", "))));
     }
     let unready = host.units.iter().filter(of_interest).filter(|unit| unit.state != UnitState::Ready);
     let unready: Vec<String> = unready.map(|unit| format!("{} is {}", unit.name(), unit.state.as_str())).collect();
     let why = if unready.is_empty() { "not all of them at once".to_owned() } else { unready.join(", ") };
-    Some((Lack::UnitNotReady, format!("{wished}; {why}")))
+    Some((RejectReason::UnitNotReady, format!("{wished}; {why}")))
 }

@@ -13,7 +13,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::{Answered, Asked, By};
+use meshd_model::fleet::{Answered, AuditContext, IdempotencyRecord};
 use meshd_store::{ASKED_LIFE, StoreError};
 use meshd_types::{CorrelationId, Digest};
 use std::{
@@ -41,16 +41,16 @@ impl UnderWay {
 }
 
 /// While it lives, its key is under way.
-struct Turn(UnderWay, Digest);
+struct UnderWayGuard(UnderWay, Digest);
 
-impl Turn {
+impl UnderWayGuard {
     fn new(all: &UnderWay, slot: Digest) -> Self {
         all.0.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
-        Turn(all.clone(), slot)
+        UnderWayGuard(all.clone(), slot)
     }
 }
 
-impl Drop for Turn {
+impl Drop for UnderWayGuard {
     fn drop(&mut self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
@@ -61,7 +61,7 @@ impl Drop for Turn {
 pub(super) struct Replayed;
 
 /// Follows an order, or answers as before.
-pub(super) async fn once(plane: &Plane, by: &By, parts: Parts, body: Body, next: Next) -> Response {
+pub(super) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
         Ok(None) => return next.run(Request::from_parts(parts, body)).await,
@@ -91,21 +91,25 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 }
 
 /// Takes the turn of a key, or gives what came of the order that had it before.
-async fn begin(plane: &Plane, slot: Digest, request: Digest) -> Result<Result<Turn, Asked>, StoreError> {
+async fn begin(
+    plane: &Plane,
+    slot: Digest,
+    request: Digest,
+) -> Result<Result<UnderWayGuard, IdempotencyRecord>, StoreError> {
     let now = plane.central.now();
     let begun = plane.central.store().commit(|tx| {
         let before = tx.before().asked(&slot).filter(|asked| now.since(asked.at) <= ASKED_LIFE);
         if let Some(asked) = before {
             return Ok(Err(asked.clone()));
         }
-        tx.put_asked(slot, Asked { request, at: now, answer: None });
+        tx.put_asked(slot, IdempotencyRecord { request, at: now, answer: None });
         // Taken while nobody else can write: whoever finds the key finds its turn.
-        Ok::<_, StoreError>(Ok(Turn::new(&plane.under_way, slot)))
+        Ok::<_, StoreError>(Ok(UnderWayGuard::new(&plane.under_way, slot)))
     });
     begun.await
 }
 
-fn again(plane: &Plane, slot: Digest, request: Digest, before: Asked) -> Response {
+fn again(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
     let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
     if before.request != request {
         return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
@@ -150,7 +154,7 @@ async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: Correlat
             (text, Response::from_parts(parts, Body::from(bytes)))
         }
     };
-    let asked = Asked { request, at: plane.central.now(), answer: Some(Answered { status, body: kept }) };
+    let asked = IdempotencyRecord { request, at: plane.central.now(), answer: Some(Answered { status, body: kept }) };
     let written = plane.central.store().commit(|tx| {
         tx.put_asked(slot, asked);
         Ok::<_, StoreError>(())

@@ -5,7 +5,7 @@ use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
 };
-use meshd_model::fleet::{AuditSeq, Who};
+use meshd_model::fleet::{AuditSeq, Principal};
 use meshd_store::AuditFilter;
 use serde::Deserialize;
 
@@ -31,7 +31,7 @@ pub(super) async fn audit(
     // A node that was removed has its lines still, by ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.resolve(name));
     let node = wanted.node.as_deref().map(by_name).transpose()?;
-    let who: Option<Who> = wanted
+    let who: Option<Principal> = wanted
         .actor
         .as_deref()
         .map(str::parse)

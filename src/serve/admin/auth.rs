@@ -9,7 +9,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::Who;
+use meshd_model::fleet::Principal;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::Digest;
 use std::{
@@ -31,7 +31,7 @@ const MAX_TOKEN: usize = 256;
 /// Who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    pub(super) who: Who,
+    pub(super) who: Principal,
     pub(super) role: Role,
     /// The hash of the token that was shown. Its name may be another token's one day.
     token: Option<Digest>,
@@ -40,12 +40,12 @@ pub(super) struct Caller {
 impl Caller {
     /// Somebody at the socket.
     pub(super) fn at_socket(uid: u32) -> Self {
-        Caller { who: Who::Operator(uid), role: Role::Admin, token: None }
+        Caller { who: Principal::Operator(uid), role: Role::Admin, token: None }
     }
 
     /// Somebody who shows a token.
     pub(super) fn with(token: ApiToken) -> Self {
-        Caller { who: Who::Token(token.name), role: token.role, token: Some(token.hash) }
+        Caller { who: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
     }
 
     /// False once the token is revoked or its time is over.

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 use meshd_types::Secret;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub struct MakeBackup {
 
 pub(super) async fn backup(
     State(Plane { central, .. }): State<Plane>,
-    by: By,
+    by: AuditContext,
     wanted: orders::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
     let MakeBackup { key, blobs } = orders::body(wanted)?;

@@ -2,7 +2,7 @@
 
 use crate::serve::central::Workloads;
 use meshd_config::Fault;
-use meshd_model::fleet::{Audit, AuditSeq, Generation, GenerationDiff, Given, Revised};
+use meshd_model::fleet::{Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, RevisionSummary};
 use meshd_proto::DoctorReport;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
@@ -123,7 +123,7 @@ pub struct GenerationView {
     /// Which, of what, when.
     #[serde(flatten)]
     #[schema(value_type = Object)]
-    pub given: Given,
+    pub given: DeliveredGeneration,
     /// The node runs it.
     pub runs: bool,
     /// The node would boot it now.
@@ -172,7 +172,7 @@ pub struct RevisionView {
     /// Which, and since when.
     #[serde(flatten)]
     #[schema(value_type = Object)]
-    pub revised: Revised,
+    pub revised: RevisionSummary,
     /// Nodes of the profile boot it.
     pub boots: bool,
     /// It is what site file, overlays and image say.

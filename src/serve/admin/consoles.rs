@@ -7,7 +7,7 @@ use super::{
     error::Refused,
     table::{Nothing, Routes, Sealed},
 };
-use crate::serve::central::{ConsoleError, ConsoleFrame, Shared, Sitting};
+use crate::serve::central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use axum::{
     Extension,
     body::Body,
@@ -24,7 +24,7 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
-use meshd_model::fleet::{By, Verb};
+use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use meshd_trust::Role;
 use meshd_types::CorrelationId;
@@ -85,7 +85,7 @@ async fn console(
 ) -> Result<Response, Refused> {
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
     let Plane { central, shutdown, tasks, .. } = plane;
-    let by = By::new(caller.who.clone(), Verb::VmConsole, correlation);
+    let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
     let sitting = central.sit(central.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
@@ -97,13 +97,13 @@ async fn console(
 
 pub(super) async fn carry(
     socket: WebSocket,
-    sitting: Sitting,
+    sitting: ConsoleSession,
     central: &Shared,
     caller: &Caller,
     shutdown: &CancellationToken,
 ) {
     let (mut out, heard) = socket.split();
-    let Sitting { shown, typed } = sitting;
+    let ConsoleSession { shown, typed } = sitting;
     tokio::select! {
         () = show(&mut out, shown) => {}
         () = listen(heard, &typed) => {}

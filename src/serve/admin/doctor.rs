@@ -7,7 +7,7 @@ use crate::serve::{
     central::{Central, OtherServer, Reload, SegmentHealth},
 };
 use meshd_config::{DhcpMode, Segment, Site};
-use meshd_model::fleet::{BootSession, ConditionKind, Node, Phase, Standing};
+use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
 use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -207,10 +207,10 @@ fn machines(model: &Model) -> Vec<Finding> {
     let mut findings = Vec::new();
     let boots = model.newest_sessions();
     let stalled: Vec<String> =
-        boots.filter(|boot| boot.standing(false) == Standing::Stalled).map(|boot| stopped(model, boot)).collect();
+        boots.filter(|boot| boot.standing(false) == BootStatus::Stalled).map(|boot| stopped(model, boot)).collect();
     let looping: Vec<String> = model
         .newest_sessions()
-        .filter(|boot| boot.looping && boot.standing(false) != Standing::Online)
+        .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
         .map(|boot| name(model, boot))
         .collect();
     let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(|node| node.id.to_string());

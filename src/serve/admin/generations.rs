@@ -10,7 +10,7 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 
 pub(super) async fn history(
     State(Plane { central, .. }): State<Plane>,
@@ -21,7 +21,7 @@ pub(super) async fn history(
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
     let (booted, next, pinned) = central.store().read(marks);
-    let view = |(given, kept): (meshd_model::fleet::Given, bool)| {
+    let view = |(given, kept): (meshd_model::fleet::DeliveredGeneration, bool)| {
         let is = |other| other == Some(given.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
         GenerationView { given, runs, next, pinned, kept }
@@ -41,7 +41,7 @@ pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -
 pub(super) async fn pin(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<Pin>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
@@ -61,7 +61,7 @@ pub(super) async fn revisions(
     let revisions = central.revisions(&profile(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
-    let view = |revised: meshd_model::fleet::Revised| {
+    let view = |revised: meshd_model::fleet::RevisionSummary| {
         let held = revisions.held == Some(revised.generation);
         let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
         RevisionView { revised, boots, filed, held }
@@ -72,7 +72,7 @@ pub(super) async fn revisions(
 pub(super) async fn rollback(
     State(plane): State<Plane>,
     Path(name): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<Rollback>,
 ) -> Answer<Vec<RevisionView>> {
     let order = body(order)?;
@@ -85,7 +85,7 @@ pub(super) async fn rollback(
     revisions(State(plane), Path(name)).await
 }
 
-pub(super) async fn reload(State(Plane { central, .. }): State<Plane>, by: By) -> Json<ReloadView> {
+pub(super) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
     let reload = central.reload(&by).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })

@@ -14,7 +14,7 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_config::{Whom, vm::MAX_GRACE_S};
-use meshd_model::fleet::{By, Verb};
+use meshd_model::fleet::{AuditContext, Verb};
 use meshd_types::fail;
 
 pub(super) fn routes(routes: Routes) -> Routes {
@@ -66,13 +66,21 @@ pub(super) fn routes(routes: Routes) -> Routes {
         )
 }
 
-async fn reject(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn reject(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.reject(id, &by).await?;
     shown(&central, id)
 }
 
-async fn quarantine(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn quarantine(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.quarantine(id, &by).await?;
     shown(&central, id)
@@ -81,7 +89,7 @@ async fn quarantine(State(Plane { central, .. }): State<Plane>, Path(node): Path
 async fn drain(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<Option<Drain>>,
 ) -> Answer<NodeView> {
     let Drain { workloads, grace_s } = body(order)?.unwrap_or_default();
@@ -97,7 +105,7 @@ async fn drain(
 async fn fence(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<Fence>,
 ) -> Answer<NodeView> {
     let Fence { confirm } = body(order)?;
@@ -110,25 +118,41 @@ async fn fence(
     shown(&central, id)
 }
 
-async fn maintenance(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn maintenance(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.maintain(id, &by).await?;
     shown(&central, id)
 }
 
-async fn resume(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn resume(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.resume(id, &by).await?;
     shown(&central, id)
 }
 
-async fn remove(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn remove(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.remove(id, &by).await?;
     shown(&central, id)
 }
 
-async fn doctor(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<DoctorView> {
+async fn doctor(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<DoctorView> {
     let id = central.resolve(&node)?;
     let report = central.node_doctor(id, &by).await?;
     Ok(Json(DoctorView { node: id, report }))
@@ -137,7 +161,7 @@ async fn doctor(State(Plane { central, .. }): State<Plane>, Path(node): Path<Str
 async fn accept_nic(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<AcceptNic>,
 ) -> Answer<NodeView> {
     let AcceptNic { mac } = body(order)?;
@@ -153,7 +177,7 @@ async fn accept_nic(
 async fn replace(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<Replace>,
 ) -> Answer<Replaced> {
     let order = body(order)?;

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
-use meshd_model::fleet::{Audit, AuditSeq, By, MAX_REASON, Verb};
+use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_trust::Role;
 use meshd_types::CorrelationId;
@@ -100,7 +100,7 @@ async fn ordered(verb: Verb, request: Request, next: Next) -> Response {
 async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
-    let by = match By::from_request_parts(&mut parts, &plane).await {
+    let by = match AuditContext::from_request_parts(&mut parts, &plane).await {
         Ok(by) => by,
         Err(refused) => return refused.into_response(),
     };
@@ -156,7 +156,7 @@ enum Came {
 /// What came of an order goes into the audit log, unless the change that it made brought its own line.
 async fn write_down(
     plane: &Plane,
-    by: By,
+    by: AuditContext,
     target: Option<String>,
     begun: AuditSeq,
     came: Came,
@@ -185,7 +185,7 @@ async fn write_down(
     write.await
 }
 
-impl FromRequestParts<Plane> for By {
+impl FromRequestParts<Plane> for AuditContext {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, _: &Plane) -> Result<Self, Refused> {
@@ -193,7 +193,7 @@ impl FromRequestParts<Plane> for By {
         let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
             return Err(Refused::internal("this route does not say what it orders"));
         };
-        let mut by = By::new(caller.who.clone(), *verb, *correlation);
+        let mut by = AuditContext::new(caller.who.clone(), *verb, *correlation);
         by.reason = reason(&parts.headers)?;
         by.forced = forced(&parts.headers)?;
         Ok(by)

@@ -11,7 +11,7 @@ use axum::{
     Extension, Json,
     extract::{Path, State, rejection::JsonRejection},
 };
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
 pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
@@ -27,7 +27,7 @@ pub(super) fn profile(text: &str) -> Result<ProfileName, Refused> {
 pub(super) async fn assign_profile(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<AssignProfile>,
 ) -> Answer<NodeView> {
     let order = body(order)?;
@@ -39,7 +39,7 @@ pub(super) async fn assign_profile(
 pub(super) async fn vars(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<ChangeVars>,
 ) -> Answer<NodeDetail> {
     let ChangeVars { set, unset } = body(order)?;
@@ -55,7 +55,7 @@ pub(super) async fn boot_once(
     State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<BootOnce>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;

@@ -30,7 +30,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::{By, Phase, Verb};
+use meshd_model::fleet::{AuditContext, Phase, Verb};
 use meshd_proto::UnitState;
 use meshd_trust::Role;
 use meshd_types::{BootSessionId, NodeId};
@@ -346,7 +346,11 @@ async fn timeline(
     timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
 }
 
-async fn release(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn release(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.release(id, &by).await?;
     shown(&central, id)
@@ -363,7 +367,7 @@ async fn metrics(State(plane): State<Plane>) -> Response {
 async fn approve(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Option<Json<Option<Approve>>>,
 ) -> Answer<NodeView> {
     let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
@@ -372,7 +376,11 @@ async fn approve(
     shown(&central, id)
 }
 
-async fn reboot(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>, by: By) -> Answer<NodeView> {
+async fn reboot(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
     let id = central.resolve(&node)?;
     central.reboot(id, &by).await?;
     shown(&central, id)

@@ -13,7 +13,7 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_model::{
-    fleet::{By, Verb},
+    fleet::{AuditContext, Verb},
     work::{Near, Pick, Slot, SlotCard, SlotId, SlotState},
 };
 use meshd_proto::vm::DiskIdentity;
@@ -160,7 +160,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(id): Path<(String
 async fn approve(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: By,
+    by: AuditContext,
     order: Body<Option<ApproveSlot>>,
 ) -> Answer<SlotView> {
     let ApproveSlot { disk, fabric, mac, address } = body(order)?.unwrap_or_default();
@@ -174,7 +174,7 @@ async fn approve(
 async fn disable(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
     Ok(Json(central.disable_slot(id, &by).await?.into()))
@@ -183,7 +183,7 @@ async fn disable(
 async fn enable(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
     Ok(Json(central.enable_slot(id, &by).await?.into()))
@@ -192,7 +192,7 @@ async fn enable(
 async fn release(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
     Ok(Json(central.release_slot(id, &by).await?.into()))

@@ -18,7 +18,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use meshd_model::fleet::{By, Verb};
+use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::job::JobUser;
 use meshd_trust::Role;
 use meshd_types::{JobId, fail};
@@ -68,7 +68,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(task): Path<Strin
 async fn run(
     State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
-    by: By,
+    by: AuditContext,
     order: Body<RunTask>,
 ) -> Answer<TaskView> {
     let RunTask { group, argv, nodes, ranks_per_node, launcher, user, timeout_s } = body(order)?;
@@ -83,7 +83,7 @@ async fn run(
 async fn cancel(
     State(Plane { central, .. }): State<Plane>,
     Path(task): Path<String>,
-    by: By,
+    by: AuditContext,
 ) -> Result<Response, Refused> {
     let job = central.cancel_job(id(&task)?, &by).await?;
     Ok(Json(job.as_ref().map(TaskView::new)).into_response())

@@ -1,6 +1,6 @@
 //! A node's boots as the admin plane shows them: one stage by stage, the others in a line each.
 
-use meshd_model::fleet::{BootSession, Node, Stage, Stall, Standing, Wait};
+use meshd_model::fleet::{BootSession, BootStatus, Node, Stage, Stall, Wait};
 use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ pub struct TimelineView {
     pub opened_at: Timestamp,
     /// How it stands, or ended.
     #[schema(value_type = Object)]
-    pub result: Standing,
+    pub result: BootStatus,
     /// In the order in which they were reached.
     pub stages: Vec<StageView>,
     /// What the machine was told to wait for.
@@ -71,7 +71,7 @@ pub struct BootSummary {
     pub opened_at: Timestamp,
     /// How it stands, or ended.
     #[schema(value_type = Object)]
-    pub result: Standing,
+    pub result: BootStatus,
     /// The stage farthest along the chain.
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,

@@ -13,7 +13,7 @@ use axum::{
     http::header::CACHE_CONTROL,
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 use meshd_types::ApiTokenName;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec
 /// The only answer that a token is ever in.
 pub(super) async fn create(
     State(Plane { central, .. }): State<Plane>,
-    by: By,
+    by: AuditContext,
     order: Body<CreateApiToken>,
 ) -> Result<Response, Refused> {
     let CreateApiToken { name, role, expires_in } = body(order)?;
@@ -38,7 +38,7 @@ pub(super) async fn create(
 pub(super) async fn revoke(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<Vec<ApiTokenView>> {
     let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
     central.revoke_api_token(name, &by).await?;

@@ -14,7 +14,7 @@ use axum::{
     http::{StatusCode, header::CACHE_CONTROL},
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 use meshd_proto::Ticket;
 use meshd_trust::{GRACE, TokenRecord, TrustError};
 use meshd_types::{Basis, Digest, NodeId, Timestamp};
@@ -140,7 +140,7 @@ pub(super) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<V
 
 pub(super) async fn create_token(
     State(Plane { central, told, .. }): State<Plane>,
-    by: By,
+    by: AuditContext,
     order: Body<CreateToken>,
 ) -> Result<Response, Refused> {
     let order = body(order)?;
@@ -163,7 +163,7 @@ fn known(central: &Shared, node: &str) -> Result<Basis, Refused> {
 pub(super) async fn revoke_token(
     State(Plane { central, .. }): State<Plane>,
     Path(token): Path<String>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<TokenView> {
     Ok(Json(central.revoke_token(&token, &by).await?.into()))
 }
@@ -174,7 +174,7 @@ pub(super) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<R
 
 pub(super) async fn rotate_ca(
     State(Plane { central, .. }): State<Plane>,
-    by: By,
+    by: AuditContext,
     order: Body<RotateCa>,
 ) -> Answer<Vec<RootView>> {
     let RotateCa { grace_s, enrol_again } = body(order)?;
@@ -186,7 +186,7 @@ pub(super) async fn rotate_ca(
 pub(super) async fn revoke_node(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: By,
+    by: AuditContext,
 ) -> Answer<NodeDetail> {
     let id = central.resolve(&node)?;
     central.revoke(id, &by).await?;

@@ -15,8 +15,8 @@ pub use super::vms::{CreateVm, DeleteVm, TemplateView, VmView};
 pub use super::volumes::VolumeView;
 use meshd_config::Site;
 use meshd_model::fleet::{
-    BootSession, By, Condition, ConditionKind, Event, EventKind, EventSeq, Evidence, Fingerprint, Generation,
-    LinkState, Node, Once, Phase, Rival, Stage, StageMark,
+    AuditContext, BootSession, CheckProvenance, Condition, ConditionKind, ConflictingMachine, Event, EventKind,
+    EventSeq, Fingerprint, Generation, LinkState, NextBootOverride, Node, Phase, Stage, StageMark,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
@@ -189,7 +189,7 @@ pub struct NodeDetail {
     /// Other machines that asked to be this node, and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
-    pub rivals: Vec<Rival>,
+    pub rivals: Vec<ConflictingMachine>,
     /// The groups that it is in, in the order in which they are applied.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
@@ -201,7 +201,7 @@ pub struct NodeDetail {
     /// What was ordered for one boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub once: Option<Once>,
+    pub once: Option<NextBootOverride>,
     /// Serial numbers of the certificates that are honoured, newest last.
     pub certificates: Vec<String>,
     /// Its last readiness checks.
@@ -210,7 +210,7 @@ pub struct NodeDetail {
     /// The boot that they ran in, and when they were told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<CheckProvenance>,
     /// They are of the boot that it is in; else they prove nothing.
     #[serde(default)]
     pub checks_count: bool,
@@ -244,7 +244,7 @@ pub struct EventView {
     /// The order that it came of: who gave it, which, why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub by: Option<By>,
+    pub by: Option<AuditContext>,
     /// The stage that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]

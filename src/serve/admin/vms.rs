@@ -14,7 +14,7 @@ use axum::{
 };
 use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
 use meshd_model::{
-    fleet::{By, Verb},
+    fleet::{AuditContext, Verb},
     work::{Vm, VmLife, VmWish},
 };
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
@@ -244,35 +244,39 @@ fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
     Json(view)
 }
 
-async fn create(State(Plane { central, .. }): State<Plane>, by: By, order: Body<CreateVm>) -> Answer<VmView> {
+async fn create(State(Plane { central, .. }): State<Plane>, by: AuditContext, order: Body<CreateVm>) -> Answer<VmView> {
     let CreateVm { vm, node, start } = body(order)?;
     let node = node.map(|node| central.resolve(&node)).transpose()?;
     let vm = central.create_vm(vm, node, start, &by).await?;
     Ok(shown(&central, &vm))
 }
 
-async fn order(central: &Shared, vm: &str, verb: VmVerb, by: &By) -> Answer<VmView> {
+async fn order(central: &Shared, vm: &str, verb: VmVerb, by: &AuditContext) -> Answer<VmView> {
     let uuid = central.resolve_vm(vm)?;
     let vm = central.order_vm(uuid, verb, by).await?;
     Ok(shown(central, &vm))
 }
 
-async fn start(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: By) -> Answer<VmView> {
+async fn start(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: AuditContext) -> Answer<VmView> {
     order(&central, &vm, VmVerb::Start, &by).await
 }
 
-async fn stop(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: By) -> Answer<VmView> {
+async fn stop(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: AuditContext) -> Answer<VmView> {
     order(&central, &vm, VmVerb::Stop, &by).await
 }
 
-async fn restart(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: By) -> Answer<VmView> {
+async fn restart(
+    State(Plane { central, .. }): State<Plane>,
+    Path(vm): Path<String>,
+    by: AuditContext,
+) -> Answer<VmView> {
     order(&central, &vm, VmVerb::Restart, &by).await
 }
 
 async fn delete(
     State(Plane { central, .. }): State<Plane>,
     Path(vm): Path<String>,
-    by: By,
+    by: AuditContext,
     order: Body<DeleteVm>,
 ) -> Answer<VmView> {
     let DeleteVm { node } = body(order)?;

@@ -13,7 +13,7 @@ use axum::{
     http::StatusCode,
 };
 use meshd_image::builder::{VolumeError, VolumeInfo, VolumeKind};
-use meshd_model::fleet::{By, Verb};
+use meshd_model::fleet::{AuditContext, Verb};
 use meshd_trust::Role;
 use meshd_types::{Digest, Timestamp, VmName, VolumeFileName};
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,11 @@ async fn list(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<VolumeVi
     Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
 }
 
-async fn remove(State(Plane { central, .. }): State<Plane>, Path(volume): Path<String>, _: By) -> Answer<VolumeView> {
+async fn remove(
+    State(Plane { central, .. }): State<Plane>,
+    Path(volume): Path<String>,
+    _: AuditContext,
+) -> Answer<VolumeView> {
     let info = central.remove_volume(&volume).await?;
     Ok(Json(VolumeView::new(info, Vec::new())))
 }

@@ -4,12 +4,12 @@
 //! refused and kept as its rival, so that an operator sees both. A UUID that two machines have is for the site to list; then both have
 //! other IDs, and the first one keeps what it was under the old one.
 
-use super::{Central, Live, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
+use super::{Central, SiteSnapshot, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
 use meshd_model::{
     boot::Refusal,
     fleet::{
-        Actor, BootSession, By, Cause, Claim, ConditionKind, Event, EventKind, Identified, LONGEST_BOOT, Node, Phase,
-        PhaseChange, Rival, Sighting, Stage, Verb, Who, identify,
+        Actor, AuditContext, BootSession, Cause, ConditionKind, ConflictingMachine, Event, EventKind, Identified,
+        IdentityConflict, LONGEST_BOOT, Node, ObservedMachine, Phase, PhaseChange, Principal, Stage, Verb, identify,
     },
 };
 use meshd_store::{Model, StoreError, Tx};
@@ -22,7 +22,7 @@ const MAX_LET_IN_BY_SITE: usize = 20_000;
 
 /// How a machine asked.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct BootRequest {
     pub(super) session: BootSessionId,
     pub(super) from: Ipv4Addr,
     /// The link of the node that it says it is answers.
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 
 impl Central {
     /// Who it is, and whether it may boot. Stores what was learnt.
-    pub(super) async fn admit(&self, sighting: &Sighting, asked: Asked) -> Result<Node, Refusal> {
+    pub(super) async fn admit(&self, sighting: &ObservedMachine, asked: BootRequest) -> Result<Node, Refusal> {
         let (id, now, live) = (sighting.node_id(), self.now(), self.live());
         let other_card = self.store.read(|model| {
             let known = model.node(id).filter(|node| !node.fingerprint.macs.contains(&sighting.mac));
@@ -42,7 +42,7 @@ impl Central {
             Some(known) => asked.link_is_live || self.is_present(&known, asked.from).await,
             None => asked.link_is_live,
         };
-        let order = |who| By::new(who, Verb::Approve, self.new_correlation());
+        let order = |who| AuditContext::new(who, Verb::Approve, self.new_correlation());
         let mut meeting = Meeting { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
         let (known, identified) = self.store.read(|model| {
             let known = model.node(id);
@@ -68,7 +68,7 @@ impl Central {
         Ok(node)
     }
 
-    async fn unmet(&self, unmet: Unmet, sighting: &Sighting, asked: Asked) -> Refusal {
+    async fn unmet(&self, unmet: Unmet, sighting: &ObservedMachine, asked: BootRequest) -> Refusal {
         match unmet {
             Unmet::Store(error) => internal(&error),
             Unmet::Collision { with, detail, shared } => {
@@ -80,18 +80,18 @@ impl Central {
 
     /// The node as it was known before its basis changed: the site lists or trusts its UUID now. It is the same machine if nothing that it
     /// shows is different.
-    pub(super) fn known_before(&self, sighting: &Sighting) -> Option<Node> {
+    pub(super) fn known_before(&self, sighting: &ObservedMachine) -> Option<Node> {
         self.store.read(|model| before(model, sighting).cloned())
     }
 
     /// The machine goes on under its new ID as what it is under the old one at that moment: an operator may have spoken since it
     /// was looked up. Nothing happens if it is not [`Central::known_before`] any more.
-    pub(super) async fn rename_id(&self, old: NodeId, sighting: &Sighting) -> Result<(), Refusal> {
+    pub(super) async fn rename_id(&self, old: NodeId, sighting: &ObservedMachine) -> Result<(), Refusal> {
         let now = self.now();
         let new = sighting.node_id();
         let renamed = self.store.commit(|tx| {
             let Some(old) = before(tx.before(), sighting).filter(|known| known.id == old) else { return Ok(false) };
-            let Sighting { basis, fingerprint, mac, .. } = sighting.clone();
+            let ObservedMachine { basis, fingerprint, mac, .. } = sighting.clone();
             let mut node = Node::discovered(basis, fingerprint, mac, old.discovered_at);
             node.fingerprint.macs.extend(old.fingerprint.macs.iter().copied());
             if node.fingerprint.board_serial.is_empty() {
@@ -113,7 +113,7 @@ impl Central {
     }
 
     /// Another node that booted with this network card. While its link answers there are two machines with one address.
-    async fn other_owner(&self, sighting: &Sighting, asked: Asked) -> Result<Option<NodeId>, Refusal> {
+    async fn other_owner(&self, sighting: &ObservedMachine, asked: BootRequest) -> Result<Option<NodeId>, Refusal> {
         let (id, mac) = (sighting.node_id(), sighting.mac);
         let other = self.store.read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
@@ -127,7 +127,7 @@ impl Central {
     }
 
     /// Keeps the second machine as a rival of the first, which stays what it is. `shared`: it is certain that these are two.
-    async fn collide(&self, id: NodeId, sighting: &Sighting, asked: Asked, detail: &str, shared: bool) {
+    async fn collide(&self, id: NodeId, sighting: &ObservedMachine, asked: BootRequest, detail: &str, shared: bool) {
         let (now, mac) = (self.now(), sighting.mac);
         let news = self.store.read(|model| model.node(id).is_some_and(|node| node.is_challenge_news(mac, now)));
         if !news || !self.alarms.allow(self.clock.monotonic(), &format!("collision of {mac}")) {
@@ -135,7 +135,7 @@ impl Central {
         }
         tracing::warn!(node = %id, from = %asked.from, detail, "id_collision");
         let fingerprint = sighting.fingerprint.clone();
-        let rival = Rival { fingerprint, mac, address: Some(asked.from.into()), since: now, last: now };
+        let rival = ConflictingMachine { fingerprint, mac, address: Some(asked.from.into()), since: now, last: now };
         let weak = match &sighting.basis {
             Basis::Uuid(uuid) if shared => Some(format!(
                 "another machine shows UUID {uuid} too: {}. List it under deny_uuids in [identity]; both are known by \
@@ -177,7 +177,7 @@ impl Central {
         if waiting.is_empty() {
             return;
         }
-        let order = |who| By::new(who, Verb::Approve, self.new_correlation());
+        let order = |who| AuditContext::new(who, Verb::Approve, self.new_correlation());
         let admitted = self.store.commit(|tx| {
             for id in &waiting {
                 let Some(mut node) = tx.node(*id).cloned() else { continue };
@@ -192,19 +192,19 @@ impl Central {
 }
 
 /// Whether a sighting of a known node tells anything that is not written down.
-pub(super) fn teaches(node: &Node, sighting: &Sighting, live: &Live) -> bool {
+pub(super) fn teaches(node: &Node, sighting: &ObservedMachine, live: &SiteSnapshot) -> bool {
     let comes_in = node.phase == Phase::Discovered && live.lets_in(node).is_some();
     let is_back = node.phase == Phase::Removed;
     comes_in || is_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }
 
-fn before<'m>(model: &'m Model, sighting: &Sighting) -> Option<&'m Node> {
+fn before<'m>(model: &'m Model, sighting: &ObservedMachine) -> Option<&'m Node> {
     if model.node(sighting.node_id()).is_some_and(|node| node.phase != Phase::Removed) {
         return None;
     }
     let same = |node: &&Node| {
         node.fingerprint.uuid == sighting.fingerprint.uuid
-            && identify(Some(*node), sighting, Claim::default()) == Identified::Known
+            && identify(Some(*node), sighting, IdentityConflict::default()) == Identified::Known
     };
     sighting.other_bases.iter().filter_map(|basis| model.node(basis.node_id())).find(same)
 }
@@ -242,21 +242,21 @@ impl From<StoreError> for Unmet {
 
 /// A sighting, and what it is measured by.
 struct Meeting<'a> {
-    sighting: &'a Sighting,
-    asked: Asked,
+    sighting: &'a ObservedMachine,
+    asked: BootRequest,
     /// The link of the node answers, or was there a moment ago.
     is_near: bool,
     /// Another node that has this network card so far, and whose link does not answer.
     owner: Option<NodeId>,
-    live: &'a Live,
-    order: &'a (dyn Fn(Who) -> By + Sync),
+    live: &'a SiteSnapshot,
+    order: &'a (dyn Fn(Principal) -> AuditContext + Sync),
     now: Timestamp,
 }
 
 impl Meeting<'_> {
     /// Who it is, as far as that is known now.
     fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, Unmet> {
-        let claim = known.map_or_else(Claim::default, |known| self.claim(model, known));
+        let claim = known.map_or_else(IdentityConflict::default, |known| self.claim(model, known));
         match identify(known, self.sighting, claim) {
             Identified::Collision { detail } => {
                 let differs = known.is_some_and(|known| known.differs(self.sighting));
@@ -269,14 +269,14 @@ impl Meeting<'_> {
 
     /// What speaks against the known node having another network card now: it lives, or boots by one that it has. A link that
     /// was lost a moment ago, by a restart of this process or a blip, is as good as a live one.
-    fn claim(&self, model: &Model, known: &Node) -> Claim {
+    fn claim(&self, model: &Model, known: &Node) -> IdentityConflict {
         let others = known.fingerprint.macs.iter().filter(|mac| **mac != self.sighting.mac);
         let boots_elsewhere = others.filter_map(|mac| model.newest_session(*mac)).any(|boot| {
             // From its DHCP on, when it is not said yet which node it is.
             boot.node.is_none_or(|of| of == known.id) && is_open(boot, self.now)
         });
         let link_is_live = self.asked.link_is_live || self.is_near;
-        Claim { link_is_live, boots_elsewhere }
+        IdentityConflict { link_is_live, boots_elsewhere }
     }
 
     /// Writes down what a sighting tells: a new node, a known one, or one with other parts. Who it is is decided here, where nothing
@@ -326,7 +326,7 @@ impl Meeting<'_> {
     /// A machine that nobody knows, or that was forgotten.
     fn discover(&self, tx: &mut Tx<'_>) -> Node {
         let Meeting { sighting, now, .. } = *self;
-        let Sighting { basis, fingerprint, mac, .. } = sighting.clone();
+        let ObservedMachine { basis, fingerprint, mac, .. } = sighting.clone();
         let id = basis.node_id();
         let event = Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis} MAC {mac}"));
         tx.event(event.of_node(id));
@@ -347,10 +347,16 @@ impl Meeting<'_> {
 }
 
 /// Lets an unknown node in if policy or a rule says so, and gives it the profile of that rule.
-fn approve_by_site(tx: &mut Tx<'_>, node: &mut Node, live: &Live, order: &(dyn Fn(Who) -> By + Sync), now: Timestamp) {
+fn approve_by_site(
+    tx: &mut Tx<'_>,
+    node: &mut Node,
+    live: &SiteSnapshot,
+    order: &(dyn Fn(Principal) -> AuditContext + Sync),
+    now: Timestamp,
+) {
     let may = node.phase == Phase::Discovered && tx.before().let_in_count() < MAX_LET_IN_BY_SITE;
     let Some(let_in) = live.lets_in(node).filter(|_| may) else { return };
-    let by = order(let_in.map_or(Who::Meshd, |rule| Who::Rule(rule.name.clone())));
+    let by = order(let_in.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
     let change = node.change(PhaseChange::Approve).ok().flatten();
     phase_event(tx, node.id, node.boot, change, &by, now);
     if let Some(profile) = let_in.and_then(|rule| rule.profile.clone()).filter(|_| node.profile.is_none()) {

@@ -4,10 +4,13 @@
 //! Nothing is taken on trust here: the session, the address, the identity and the phase are looked at as they are now. Only the
 //! making of the text is spared, and writing down what is written down.
 
-use super::{Central, Live, admit::teaches, lock, script::is_recorded};
+use super::{Central, SiteSnapshot, admit::teaches, lock, script::is_recorded};
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
-    fleet::{Claim, Generation, Identified, Node, Once, Phase, PhaseChange, Sighting, Transition, identify},
+    fleet::{
+        Generation, Identified, IdentityConflict, NextBootOverride, Node, ObservedMachine, Phase, PhaseChange,
+        Transition, identify,
+    },
 };
 use meshd_trust::capability::Grant;
 use meshd_types::{BootSessionId, ProfileName, Secret, Vars};
@@ -17,18 +20,18 @@ use std::{
 };
 
 /// A script as it was told, and all that it was made from.
-pub(super) struct Told {
+pub(super) struct CachedScript {
     request: ScriptRequest,
     endpoint: Endpoint,
     /// Not kept alive by this: it holds images.
-    live: Weak<Live>,
+    live: Weak<SiteSnapshot>,
     phase: Phase,
     orders: Orders,
     /// The text before and after the capability.
     text: (String, String),
 }
 
-impl Told {
+impl CachedScript {
     /// Takes the script apart that was decided for this node, as it was before it booted. `None` if it holds no capability, or more
     /// than one.
     pub(super) fn of(
@@ -36,14 +39,14 @@ impl Told {
         capability: &Secret<String>,
         request: &ScriptRequest,
         endpoint: Endpoint,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         node: &Node,
     ) -> Option<Arc<Self>> {
         // Exposed to be cut out.
         let (before, after) = script.split_once(capability.expose())?;
         let text = (before.to_owned(), after.to_owned());
         (!after.contains(capability.expose())).then(|| {
-            Arc::new(Told {
+            Arc::new(CachedScript {
                 request: request.clone(),
                 endpoint,
                 live: Arc::downgrade(live),
@@ -75,7 +78,7 @@ struct Orders {
     profile: Option<ProfileName>,
     vars: Vars,
     /// Without the session that uses it: that is this one.
-    once: Option<Once>,
+    once: Option<NextBootOverride>,
     pinned: Option<Generation>,
 }
 
@@ -85,7 +88,7 @@ impl Orders {
             name: node.name.clone(),
             profile: node.profile.clone(),
             vars: node.vars.clone(),
-            once: node.once.clone().map(|once| Once { used_by: None, ..once }),
+            once: node.once.clone().map(|once| NextBootOverride { used_by: None, ..once }),
             pinned: node.pinned,
         }
     }
@@ -96,7 +99,7 @@ impl Central {
     pub(super) fn again(
         &self,
         request: &ScriptRequest,
-        sighting: &Sighting,
+        sighting: &ObservedMachine,
         session: BootSessionId,
         from: Ipv4Addr,
         endpoint: Endpoint,
@@ -112,7 +115,7 @@ impl Central {
             let node = model.node(id).filter(|node| {
                 told.is_of(node)
                     && is_recorded(model, id, session, from)
-                    && identify(Some(node), sighting, Claim::default()) == Identified::Known
+                    && identify(Some(node), sighting, IdentityConflict::default()) == Identified::Known
                     && !teaches(node, sighting, &live)
             });
             node.cloned()

@@ -1,7 +1,7 @@
 //! Tokens of the admin plane: made, looked up at each request, revoked.
 
 use super::{Central, OperateError};
-use meshd_model::fleet::{Audit, By};
+use meshd_model::fleet::{Audit, AuditContext};
 use meshd_store::MAX_API_TOKENS;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, Digest, Secret};
@@ -54,7 +54,7 @@ impl Central {
         name: ApiTokenName,
         role: Role,
         life: Option<Duration>,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<(Secret<String>, ApiToken), OperateError> {
         if life.is_some_and(|life| life.is_zero() || life > MAX_LIFE) {
             return Err(ApiTokenError::Life.into());
@@ -81,7 +81,7 @@ impl Central {
     }
 
     /// Takes a token away: no request with it is answered from now on, and no stream goes on.
-    pub async fn revoke_api_token(&self, name: ApiTokenName, by: &By) -> Result<(), OperateError> {
+    pub async fn revoke_api_token(&self, name: ApiTokenName, by: &AuditContext) -> Result<(), OperateError> {
         let now = self.now();
         let revoked = self.store.commit(|tx| {
             let hash = tx.before().api_tokens().find(|token| token.name == name).map(|token| token.hash);

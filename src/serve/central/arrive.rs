@@ -1,7 +1,9 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
 use super::{checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
-use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Told, judge_drift};
+use meshd_model::fleet::{
+    Actor, ConditionChanges, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, judge_drift,
+};
 use meshd_proto::{Facts, Hello, VERSION};
 use meshd_store::Tx;
 use meshd_trust::Peer;
@@ -28,7 +30,7 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         tx.event(raised(ConditionKind::HardwareChanged, detail));
     }
     let mut history = tx.history(peer.node);
-    let (before, mut told) = (history.clone(), Told::new());
+    let (before, mut told) = (history.clone(), ConditionChanges::new());
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used: the old one is over. One that an older release listed has its key from here on.
         node.certificates = vec![shown(peer)];

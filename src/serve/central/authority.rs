@@ -8,7 +8,7 @@ use super::{
     alarm::{Alarm, report},
     lock,
 };
-use meshd_model::fleet::{By, ConditionKind, Event, EventKind, Node, Verb};
+use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Verb};
 use meshd_proto::FromCentral;
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
@@ -82,7 +82,7 @@ impl Central {
         &self,
         grace: Duration,
         enrol_again: bool,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Vec<AuthorityState>, RotateError> {
         if grace > MAX_GRACE {
             return Err(RotateError::Grace);

@@ -1,8 +1,8 @@
 //! Somebody takes a backup.
 
 use super::{Central, Shared};
-use crate::backup::{self, AUTHORITY, BackupError, Held, Manifest, Source};
-use meshd_model::fleet::{By, Event, EventKind};
+use crate::backup::{self, AUTHORITY, BackupError, FileGroup, Manifest, Source};
+use meshd_model::fleet::{AuditContext, Event, EventKind};
 use meshd_store::StoreError;
 use meshd_types::{Secret, Timestamp};
 use std::{fs::File, io::Write};
@@ -10,13 +10,13 @@ use std::{fs::File, io::Write};
 /// The store as of one moment.
 pub struct Snapshot {
     files: Vec<(String, File, u64)>,
-    authority: Held,
+    authority: FileGroup,
     taken_at: Timestamp,
 }
 
 impl Central {
     /// Writes down who takes a backup, which is in the backup then, and takes store and authority as of now.
-    pub async fn snapshot(self: &Shared, by: &By) -> Result<Snapshot, BackupError> {
+    pub async fn snapshot(self: &Shared, by: &AuditContext) -> Result<Snapshot, BackupError> {
         let taken_at = self.now();
         // No rotation in between: half of the old one and half of the new one is no authority.
         let _one = self.authority_stays().await;
@@ -28,7 +28,7 @@ impl Central {
             .await?;
         let central = self.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let authority = Held::read(&central.site().state_dir.join(AUTHORITY))?;
+            let authority = FileGroup::read(&central.site().state_dir.join(AUTHORITY))?;
             Ok::<_, BackupError>((central.store.snapshot()?, authority))
         });
         let (files, authority) = read.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;

@@ -1,11 +1,11 @@
 //! Network cards of virtual machines: each has a MAC address of its own, and an address that nobody else gets. Both are decided inside
 //! the transaction that records the machine, and are its own until its record goes.
 
-use super::{Central, live::Live};
+use super::{Central, live::SiteSnapshot};
 use meshd_config::{MacPrefix, Whom, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
-    work::{Card, CardNews, SlotCard, SlotId, Vm, private_address, site_address},
+    work::{CardNews, ReservedNic, SlotCard, SlotId, Vm, private_address, site_address},
 };
 use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
 use meshd_store::{Model, StoreError};
@@ -18,7 +18,7 @@ const ATTEMPTS: u32 = 30;
 
 impl Central {
     /// All cards, and as of which revision.
-    pub fn all_cards(&self) -> (u64, Vec<Card>) {
+    pub fn all_cards(&self) -> (u64, Vec<ReservedNic>) {
         self.store.read(|model| match model.cards_since(None) {
             CardNews::All(all) => (model.card_revision(), all),
             CardNews::Changed(_) => (model.card_revision(), Vec::new()),
@@ -65,7 +65,12 @@ impl Central {
 ///
 /// # Errors
 /// Everything that stands against it, with whose it is.
-pub(super) fn reserve(model: &Model, live: &Live, spec: &mut VmSpec, now: Timestamp) -> Result<(), Vec<SpecFault>> {
+pub(super) fn reserve(
+    model: &Model,
+    live: &SiteSnapshot,
+    spec: &mut VmSpec,
+    now: Timestamp,
+) -> Result<(), Vec<SpecFault>> {
     let ground = Ground { model, live, now };
     let mut faults = Vec::new();
     let mut fault = |index: usize, key: &str, message: String, hint: &str| {
@@ -110,7 +115,13 @@ pub(super) fn reserve(model: &Model, live: &Live, spec: &mut VmSpec, now: Timest
 }
 
 /// Why a slot cannot have these addresses for its own.
-pub(super) fn against_slot(model: &Model, live: &Live, now: Timestamp, id: &SlotId, card: SlotCard) -> Option<String> {
+pub(super) fn against_slot(
+    model: &Model,
+    live: &SiteSnapshot,
+    now: Timestamp,
+    id: &SlotId,
+    card: SlotCard,
+) -> Option<String> {
     let ground = Ground { model, live, now };
     let SlotCard { mac, address } = card;
     if mac.is_multicast() || mac.0 == [0; 6] {
@@ -137,7 +148,12 @@ pub(super) fn against_slot(model: &Model, live: &Live, now: Timestamp, id: &Slot
 ///
 /// # Errors
 /// Everything that stands against it, with whose it is.
-pub(super) fn check_slot_cards(model: &Model, live: &Live, vm: &Vm, now: Timestamp) -> Result<(), Vec<SpecFault>> {
+pub(super) fn check_slot_cards(
+    model: &Model,
+    live: &SiteSnapshot,
+    vm: &Vm,
+    now: Timestamp,
+) -> Result<(), Vec<SpecFault>> {
     let ground = Ground { model, live, now };
     let mut faults = Vec::new();
     for (index, nic) in vm.ask.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
@@ -175,7 +191,7 @@ enum Pooled {
 /// What there is already.
 struct Ground<'a> {
     model: &'a Model,
-    live: &'a Live,
+    live: &'a SiteSnapshot,
     now: Timestamp,
 }
 

@@ -6,7 +6,7 @@ use super::{
     stages::reach,
     stalls::{self},
 };
-use meshd_model::fleet::{Actor, By, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -27,7 +27,7 @@ pub(super) struct Asking {
 
 impl Central {
     /// Has a node run its checks now, over its link. Returns what they say.
-    pub async fn node_doctor(&self, id: NodeId, by: &By) -> Result<DoctorReport, OperateError> {
+    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, OperateError> {
         let (done, told) = oneshot::channel();
         let (commands, asked) = {
             let mut links = lock(&self.links.0);

@@ -4,7 +4,7 @@
 
 use super::{Central, LinkCommand, OperateError, lock, vms::story};
 use bytes::Bytes;
-use meshd_model::fleet::{By, EventKind};
+use meshd_model::fleet::{AuditContext, EventKind};
 use meshd_proto::{
     FromCentral,
     vm::{ConsoleId, ConsoleNote, ConsoleOrder},
@@ -26,9 +26,9 @@ const TYPED: usize = 64;
 
 /// Those that are sat at, or shall be.
 #[derive(Default)]
-pub(super) struct Consoles(Mutex<BTreeMap<ConsoleId, Waiting>>);
+pub(super) struct Consoles(Mutex<BTreeMap<ConsoleId, PendingConsole>>);
 
-struct Waiting {
+struct PendingConsole {
     node: NodeId,
     /// Taken by the node that brings it; then it is sat at for as long as somebody holds the other ends.
     end: Option<NodeEnd>,
@@ -46,7 +46,7 @@ pub enum ConsoleFrame {
 
 /// The operator's end.
 #[derive(Debug)]
-pub struct Sitting {
+pub struct ConsoleSession {
     /// What is shown; ends when the node hangs up.
     pub shown: mpsc::Receiver<ConsoleFrame>,
     /// What is typed.
@@ -95,8 +95,8 @@ impl Central {
         uuid: SystemUuid,
         history: u64,
         follow: bool,
-        by: Option<&By>,
-    ) -> Result<Sitting, ConsoleError> {
+        by: Option<&AuditContext>,
+    ) -> Result<ConsoleSession, ConsoleError> {
         let node = self.whose_console(uuid)?;
         let link = lock(&self.links.0).live.get(&node).map(|live| live.commands.clone());
         let link = link.ok_or(ConsoleError::NotLinked(node))?;
@@ -113,7 +113,7 @@ impl Central {
                 return Err(ConsoleError::TooMany);
             }
             let end = Some(NodeEnd { shown: show, typed: typing });
-            all.insert(console, Waiting { node, end, operator: typed.downgrade() });
+            all.insert(console, PendingConsole { node, end, operator: typed.downgrade() });
         }
         let order = FromCentral::Console(ConsoleOrder { console, uuid, history, follow });
         let asked = async {
@@ -125,7 +125,7 @@ impl Central {
             lock(&self.consoles.0).remove(&console);
             return Err(ConsoleError::NoAnswer { node });
         }
-        Ok(Sitting { shown, typed })
+        Ok(ConsoleSession { shown, typed })
     }
 
     /// The end of a console that a node was asked to bring; each once.
@@ -144,7 +144,7 @@ impl Central {
         Ok(stranger.ok_or_else(|| super::vms::VmError::None(uuid.to_string())).map_err(OperateError::from)?)
     }
 
-    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &By) -> Result<(), StoreError> {
+    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
         let now = self.now();
         self.store
             .commit(|tx| {

@@ -1,6 +1,6 @@
 //! What of a node and of its groups its overlay depends on. Members of groups are looked up by their IDs; nobody walks all nodes.
 
-use super::live::Live;
+use super::live::SiteSnapshot;
 use meshd_config::Profile;
 use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
 use meshd_model::fleet::{Node, Phase};
@@ -14,7 +14,7 @@ use std::{
 
 /// Makes contexts from one moment; what the members of a group share is looked up once.
 pub(super) struct Contexts<'a> {
-    live: &'a Live,
+    live: &'a SiteSnapshot,
     members: BTreeMap<usize, (Arc<[MemberContext]>, Digest)>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Context {
 }
 
 impl<'a> Contexts<'a> {
-    pub(super) fn new(live: &'a Live) -> Self {
+    pub(super) fn new(live: &'a SiteSnapshot) -> Self {
         Contexts { live, members: BTreeMap::new() }
     }
 
@@ -59,7 +59,7 @@ impl<'a> Contexts<'a> {
     }
 }
 
-fn members(live: &Live, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
+fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
     // A group may name a node by two IDs: its own, and that of hardware that it replaced.
     let mut seen = BTreeSet::new();
     let members = ids.iter().map(|id| member(live, model, *id)).filter(|member| seen.insert(member.id));
@@ -71,7 +71,7 @@ fn members(live: &Live, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>,
 }
 
 /// A member that was never seen is listed too: its ID says what it will be called.
-fn member(live: &Live, model: &Model, id: NodeId) -> MemberContext {
+fn member(live: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
         let address = live.reserved([id], []);
         return MemberContext { id, hostname: NodeContext::new(id, None).hostname(), address };
@@ -132,7 +132,8 @@ mod tests {
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
         let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
-        let live = Live::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
+        let live =
+            SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
         let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();

@@ -1,7 +1,7 @@
 //! A machine asked for an address: its boot session opens, or goes on.
 
 use super::{Central, alarm::raise, lock};
-use meshd_model::fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Exchange, Lease, RelayPort, Stage};
+use meshd_model::fleet::{Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -12,7 +12,7 @@ pub struct DhcpSeen {
     /// Who.
     pub mac: MacAddr,
     /// Firmware, iPXE, or an operating system.
-    pub exchange: Exchange,
+    pub exchange: DhcpExchange,
     /// Option 97, if there was one that can be read.
     pub uuid: Option<SystemUuid>,
     /// Option 93.
@@ -166,14 +166,14 @@ fn current_session(
     fresh: impl FnOnce() -> BootSessionId,
 ) -> Option<BootSession> {
     let stage = match seen.exchange {
-        Exchange::Firmware => Stage::Dhcp,
-        Exchange::Ipxe => Stage::IpxeDhcp,
-        Exchange::Os => Stage::OsDhcp,
+        DhcpExchange::Firmware => Stage::Dhcp,
+        DhcpExchange::Ipxe => Stage::IpxeDhcp,
+        DhcpExchange::Os => Stage::OsDhcp,
     };
     let newest = newest.and_then(|id| tx.session(id)).filter(|session| session.continues(seen.exchange, now)).cloned();
     let mut session = match newest {
         Some(session) => session,
-        None if seen.exchange == Exchange::Os => return None,
+        None if seen.exchange == DhcpExchange::Os => return None,
         None => {
             let fresh = fresh();
             let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
@@ -188,14 +188,14 @@ fn current_session(
         let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
         tx.event(reached.of_node(node).in_session(session.id));
     }
-    if seen.exchange != Exchange::Os {
+    if seen.exchange != DhcpExchange::Os {
         session.refreshed_at = now;
     }
     session.address = seen.address.or(session.address);
     session.is_relayed = seen.is_relayed;
     session.relay_port = seen.relay_port.clone().or(session.relay_port);
     session.uuid = seen.uuid.or(session.uuid);
-    if seen.exchange == Exchange::Firmware || session.arch.is_none() {
+    if seen.exchange == DhcpExchange::Firmware || session.arch.is_none() {
         session.arch = seen.arch.or(session.arch);
     }
     Some(session)

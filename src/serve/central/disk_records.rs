@@ -3,7 +3,7 @@
 
 use super::vms::story;
 use meshd_model::{
-    fleet::{By, EventKind, Verb, Who},
+    fleet::{AuditContext, EventKind, Principal, Verb},
     work::Vm,
 };
 use meshd_proto::{DiskFacts, vm::VmReport};
@@ -19,7 +19,7 @@ pub(super) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, o
     if !fail::defends("disk-records") {
         return;
     }
-    let by = By::new(Who::Node, Verb::DiskWrite, order);
+    let by = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
     for volume in vm.ask.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name)) {
         let Some(disk) = volume.source.disk().and_then(|disk| disk.identity()) else { continue };
         if !report.disks.contains_key(&volume.name) {
@@ -36,7 +36,7 @@ pub(super) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, o
 
 /// Records the disks that a node has wiped before it let go of a machine; `vm` is as it was.
 pub(super) fn wiped(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId, now: Timestamp) {
-    let by = By::new(Who::Node, Verb::DiskWipe, order);
+    let by = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
     let facts = tx.node(node).and_then(|node| node.facts.clone());
     for disk in vm.wiped_disks(node) {
         let known = facts.as_ref().and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));

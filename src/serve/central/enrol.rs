@@ -8,7 +8,9 @@ use super::{
     stages::reach,
     tokens,
 };
-use meshd_model::fleet::{Actor, By, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb};
+use meshd_model::fleet::{
+    Actor, AuditContext, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
+};
 use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
@@ -299,7 +301,14 @@ impl From<StoreError> for Refused {
 }
 
 /// Writes a certificate down: it is the only one that is honoured from now on.
-pub(super) fn certify(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, issued: &Issued, by: &By, now: Timestamp) {
+pub(super) fn certify(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    session: BootSessionId,
+    issued: &Issued,
+    by: &AuditContext,
+    now: Timestamp,
+) {
     let mut change = None;
     let boot = tx.session(session).cloned();
     let is_local = boot.as_ref().is_some_and(|boot| boot.address.is_some() && !boot.is_relayed);

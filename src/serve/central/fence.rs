@@ -10,7 +10,7 @@ use super::{
     vms::{VmError, story},
 };
 use meshd_model::{
-    fleet::{Actor, By, Cause, Event, EventKind, Node, Phase, PhaseChange},
+    fleet::{Actor, AuditContext, Cause, Event, EventKind, Node, Phase, PhaseChange},
     work::{Vm, VmWish},
 };
 use meshd_store::{Model, StoreError, Tx};
@@ -32,12 +32,17 @@ pub enum Workloads {
 
 impl Central {
     /// Refuses what would end or lose the work of a node, unless it was drained, or whoever orders it says that it may be lost.
-    pub(super) fn spare(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
+    pub(super) fn spare(&self, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
         self.store.read(|model| spare(model, id, by))
     }
 
     /// A node that drains stops what runs on it. With a patience of the operator's, also what is being stopped has that one, if it is shorter.
-    pub(super) async fn stop_vms_of(&self, id: NodeId, grace_s: Option<u32>, by: &By) -> Result<(), StoreError> {
+    pub(super) async fn stop_vms_of(
+        &self,
+        id: NodeId,
+        grace_s: Option<u32>,
+        by: &AuditContext,
+    ) -> Result<(), StoreError> {
         let now = self.now();
         let within = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
         let detail = format!("shutdown ordered{within}: the node is drained");
@@ -75,7 +80,7 @@ impl Central {
 
     /// An operator says that a node runs no more and will not go on. Its credentials are taken first; then nothing of it holds a
     /// virtual machine, and those that may be moved are started elsewhere.
-    pub async fn fence(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn fence(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let (now, why) = (self.now(), "an operator fenced this node");
         let silent = self.link_number(id);
         if self.probe(id).await {
@@ -156,17 +161,17 @@ pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
 }
 
 /// See [`Central::spare`].
-pub(super) fn spare(model: &Model, id: NodeId, by: &By) -> Result<(), OperateError> {
+pub(super) fn spare(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
     refuse_loss(model, id, by, |vm| !drained || vm.is_running())
 }
 
 /// The same where nothing of a node is left afterwards: being drained is not enough.
-pub(super) fn spare_all(model: &Model, id: NodeId, by: &By) -> Result<(), OperateError> {
+pub(super) fn spare_all(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
     refuse_loss(model, id, by, |_| true)
 }
 
-fn refuse_loss(model: &Model, id: NodeId, by: &By, counts: impl Fn(&Vm) -> bool) -> Result<(), OperateError> {
+fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm) -> bool) -> Result<(), OperateError> {
     spare_task(model, id, by)?;
     let held: Vec<String> = model.vms_of(id).filter(|vm| counts(vm)).map(|vm| vm.name().to_string()).collect();
     if held.is_empty() || by.forced {
@@ -181,7 +186,7 @@ fn refuse_loss(model: &Model, id: NodeId, by: &By, counts: impl Fn(&Vm) -> bool)
 }
 
 /// A task that is over may hold a node that was lost; nothing of it is left to lose.
-pub(super) fn spare_task(model: &Model, id: NodeId, by: &By) -> Result<(), JobError> {
+pub(super) fn spare_task(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), JobError> {
     let runs = model.job_on(id).filter(|job| !job.state.is_final() && !by.forced);
     runs.map_or(Ok(()), |job| Err(JobError::Holds { node: id, id: job.id }))
 }
@@ -216,7 +221,7 @@ pub(super) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
 }
 
 /// A node is forgotten: what it held is free, and nothing starts elsewhere by itself, for the machine may still run.
-pub(super) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &By, now: Timestamp) {
+pub(super) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     forget_slots(tx, id);
     lose_node(tx, id, "an operator removed the node", now);

@@ -5,7 +5,7 @@ use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
     fleet::Node,
-    work::{Approved, Held, Host, Runs, SlotId, barred, of_node, unit_of},
+    work::{Allocations, Approved, Host, SlotId, VmSupport, barred, of_node, unit_of},
 };
 use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
@@ -16,7 +16,7 @@ const KVM_CHECK: &str = "kvm";
 /// The check that says whether files of machines are whole. It is unproven while some are fetched; of units it says nothing.
 const IMAGES_CHECK: &str = "images";
 
-static NOTHING: Held = Held::none();
+static NOTHING: Allocations = Allocations::none();
 static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
 
 /// All nodes that were let in, without their slots: [`complete`] adds them.
@@ -102,10 +102,10 @@ pub(super) fn implied(site: &Site, node: Option<&Node>) -> bool {
 }
 
 /// What its checks of this boot say of virtual machines.
-fn runs(node: &Node) -> Runs {
+fn runs(node: &Node) -> VmSupport {
     match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
-        Some(CheckStatus::Pass) => Runs::Kvm,
-        Some(CheckStatus::Warn | CheckStatus::Fail) => Runs::Emulated,
-        Some(CheckStatus::Skip) | None => Runs::Nothing,
+        Some(CheckStatus::Pass) => VmSupport::Kvm,
+        Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,
+        Some(CheckStatus::Skip) | None => VmSupport::Nothing,
     }
 }

@@ -3,7 +3,7 @@
 use super::{Central, LinkCommand, LinkId, PlaneError, lock};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
-    work::job::Seen,
+    work::job::NodeObservation,
 };
 use meshd_proto::{
     FromCentral,
@@ -17,9 +17,9 @@ use std::{
 
 /// Jobs that nodes tell of and nobody has on record: after a restore, most likely. What runs is never killed by itself.
 #[derive(Default)]
-pub(super) struct Strangers(Mutex<BTreeMap<NodeId, BTreeSet<JobId>>>);
+pub(super) struct OrphanJobs(Mutex<BTreeMap<NodeId, BTreeSet<JobId>>>);
 
-impl Strangers {
+impl OrphanJobs {
     /// Nodes that have any.
     pub(super) fn nodes(&self) -> BTreeSet<NodeId> {
         lock(&self.0).keys().copied().collect()
@@ -96,7 +96,7 @@ impl Central {
     pub(super) async fn job_node_linked(&self, node: NodeId, session: BootSessionId) {
         let now = self.now();
         let Some(job) = self.store.read(|model| model.job_on(node).map(|job| job.id)) else { return };
-        if let Err(error) = self.edit_jobs(&[job], |job| job.seen(node, Seen::Linked(session), now)).await {
+        if let Err(error) = self.edit_jobs(&[job], |job| job.seen(node, NodeObservation::Linked(session), now)).await {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
         }
         self.tell_of_work(node);

@@ -5,8 +5,8 @@
 
 use super::{Central, LinkCommand, OperateError, Shared, lock};
 use meshd_model::{
-    fleet::{Actor, By, Cause, Event, EventKind, Phase},
-    work::job::{Job, JobSpec, JobState, Launcher, Member, Seen},
+    fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
+    work::job::{Job, JobSpec, JobState, Launcher, Member, NodeObservation},
 };
 use meshd_proto::{FromCentral, job::JobUser};
 use meshd_store::{Chunk, Model, StoreError, Tx};
@@ -88,7 +88,7 @@ pub enum JobError {
 
 impl Central {
     /// Claims nodes and starts the job on them.
-    pub async fn run_job(&self, ask: RunJob, by: &By) -> Result<Job, OperateError> {
+    pub async fn run_job(&self, ask: RunJob, by: &AuditContext) -> Result<Job, OperateError> {
         let site = self.site();
         let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
         let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
@@ -121,7 +121,7 @@ impl Central {
     }
 
     /// Ends a job: all its processes everywhere.
-    pub async fn cancel_job(&self, id: JobId, by: &By) -> Result<Option<Job>, OperateError> {
+    pub async fn cancel_job(&self, id: JobId, by: &AuditContext) -> Result<Option<Job>, OperateError> {
         let now = self.now();
         let none = || JobError::None { id: id.to_string() };
         let detail = by.reason.clone().unwrap_or_else(|| format!("by {}", by.who));
@@ -233,7 +233,7 @@ impl Central {
     /// Looks at the time, and at the nodes, of every job that is open.
     pub(super) async fn watch_jobs(&self) {
         let now = self.now();
-        let open: Vec<(JobId, Vec<(NodeId, Seen)>)> = self.store.read(|model| {
+        let open: Vec<(JobId, Vec<(NodeId, NodeObservation)>)> = self.store.read(|model| {
             let seen = |job: &Job| job.holding().map(|id| (id, seen(model.node(id).map(|node| node.phase)))).collect();
             model.open_jobs().map(|job| (job.id, seen(job))).collect()
         });
@@ -268,11 +268,11 @@ pub(super) fn edit_job(tx: &mut Tx<'_>, id: Option<JobId>, now: Timestamp, edit:
 }
 
 /// What a node's phase says of the job that it runs.
-fn seen(phase: Option<Phase>) -> Seen {
+fn seen(phase: Option<Phase>) -> NodeObservation {
     match phase {
-        None | Some(Phase::Removed) => Seen::Gone("an operator removed the node".to_owned()),
-        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => Seen::There,
-        Some(phase) => Seen::Lost(format!("the node is {phase}")),
+        None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
+        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => NodeObservation::There,
+        Some(phase) => NodeObservation::Lost(format!("the node is {phase}")),
     }
 }
 
@@ -280,7 +280,7 @@ fn seen(phase: Option<Phase>) -> Seen {
 /// not before.
 pub(super) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let job = tx.job_on(node).map(|job| job.id);
-    edit_job(tx, job, now, |job| job.seen(node, Seen::Gone(why.to_owned()), now));
+    edit_job(tx, job, now, |job| job.seen(node, NodeObservation::Gone(why.to_owned()), now));
 }
 
 /// How many nodes a group has: it may name one by two IDs, its own and that of hardware that it replaced.

@@ -1,6 +1,6 @@
 //! Generations that nodes were given are kept, compared, and booted again.
 
-use super::{Central, Live, RenderError, Rendered, Shared, context::Contexts, lock, render::image_parts};
+use super::{Central, RenderError, Rendered, Shared, SiteSnapshot, context::Contexts, lock, render::image_parts};
 use bytes::Bytes;
 use meshd_image::{
     builder::declare_in_use,
@@ -11,7 +11,7 @@ use meshd_model::{
     boot::What,
     fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node},
 };
-use meshd_store::{KeptError, Model};
+use meshd_store::{ArchiveError, Model};
 use meshd_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Generations that wait to be kept.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct PendingArchive {
     generations: Mutex<Vec<Rendered>>,
     /// Something else is in use since it was said last, and when that was.
     unsaid: Mutex<(bool, Option<Duration>)>,
@@ -97,7 +97,7 @@ impl Central {
         drop(tokio::task::spawn_blocking(move || central.write_in_use()).await);
     }
 
-    fn put_kept(&self, rendered: &Rendered) -> Result<(), KeptError> {
+    fn put_kept(&self, rendered: &Rendered) -> Result<(), ArchiveError> {
         if self.kept.has(rendered.generation) {
             return Ok(());
         }
@@ -113,14 +113,14 @@ impl Central {
     }
 
     /// A generation as it was kept. Blocks.
-    pub(super) fn kept_generation(&self, generation: Generation) -> Result<KeptGeneration, KeptError> {
+    pub(super) fn kept_generation(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
         self.kept.get(generation)
     }
 
     /// A generation of a node as it was, to be booted again: compared with its digest in every part. Blocks.
     pub(super) fn bring_back(
         self: &Shared,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         node: &Node,
         generation: Generation,
     ) -> Result<Rendered, RenderError> {
@@ -136,7 +136,7 @@ impl Central {
         let secrets = || kept.files.iter().filter(|file| file.kind == KeptKind::Secret);
         if let Some(other) = secrets().find(|file| !same(file)) {
             let (generation, path) = (generation.0.short(), other.path.to_string());
-            return Err(refused(KeptError::Secret { generation, path }));
+            return Err(refused(ArchiveError::Secret { generation, path }));
         }
         let gone =
             || RenderError::ImageGone { image: kept.image.clone(), version: kept.version.short(), node: node.id };
@@ -146,7 +146,7 @@ impl Central {
         let facts = ImageFacts { name: kept.image.clone(), ..ImageFacts::of(&image.manifest) };
         if overlay::generation(&facts, overlay.digest, &kept.profile, &kept.args) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
-            return Err(refused(KeptError::Damaged { generation: generation.0.short(), what }));
+            return Err(refused(ArchiveError::Damaged { generation: generation.0.short(), what }));
         }
         let layers = self.layers_of(node, generation);
         if let Some(layer) = layers.iter().find(|layer| live.catalog.layer(layer).is_none()) {
@@ -163,7 +163,7 @@ impl Central {
     }
 
     /// What the node would be given if it were not pinned. Blocks.
-    fn unpinned(self: &Shared, live: &Arc<Live>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
+    fn unpinned(self: &Shared, live: &Arc<SiteSnapshot>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let job = self.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, (None, endpoint)))?;
         Ok(job.render()?.overlay)
@@ -172,7 +172,7 @@ impl Central {
     /// The same, on a thread of its own and once for all that ask.
     pub(super) async fn pinned(
         self: &Shared,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         node: &Node,
         generation: Generation,
     ) -> Result<Rendered, Arc<RenderError>> {
@@ -197,7 +197,7 @@ impl Central {
     }
 
     /// Versions of images that pinned nodes boot and that are not current any more. Blocks.
-    pub(super) fn kept_images(&self, live: &Live) -> Vec<Image> {
+    pub(super) fn kept_images(&self, live: &SiteSnapshot) -> Vec<Image> {
         let pinned = self.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
         for generation in pinned {
@@ -214,14 +214,14 @@ impl Central {
     }
 
     /// Layers of bundles that pinned nodes mount and held profiles name and that are not current any more. Blocks.
-    pub(super) fn kept_layers(&self, live: &Live) -> BTreeMap<Digest, Bytes> {
+    pub(super) fn kept_layers(&self, live: &SiteSnapshot) -> BTreeMap<Digest, Bytes> {
         let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
         let pinned = self.store.read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
         let held = live.all_held().values().flatten().flat_map(|held| held.bundles.values().copied());
         self.missing_layers(live, pinned.into_iter().flatten().chain(held))
     }
 
-    fn missing_layers(&self, live: &Live, wanted: impl IntoIterator<Item = Digest>) -> BTreeMap<Digest, Bytes> {
+    fn missing_layers(&self, live: &SiteSnapshot, wanted: impl IntoIterator<Item = Digest>) -> BTreeMap<Digest, Bytes> {
         let wanted: BTreeSet<Digest> = wanted.into_iter().collect();
         let absent = wanted.into_iter().filter(|layer| live.catalog.layer(layer).is_none());
         let load = |layer: Digest| match load_layer(&live.site.blobs_dir, &layer) {
@@ -248,7 +248,7 @@ impl Central {
         let swept = tokio::task::spawn_blocking(move || {
             let gone = central.kept.sweep(|| central.store.read(needed))?;
             central.write_in_use();
-            Ok::<_, KeptError>(gone)
+            Ok::<_, ArchiveError>(gone)
         });
         match swept.await {
             Ok(Ok(0)) | Err(_) => {}
@@ -280,7 +280,7 @@ impl Central {
     }
 }
 
-fn load_kept(live: &Live, kept: &KeptGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
+fn load_kept(live: &SiteSnapshot, kept: &KeptGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
     let blobs = &live.site.blobs_dir;
     Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
 }

@@ -11,19 +11,20 @@ use super::{
     stalls,
 };
 use meshd_model::fleet::{
-    Actor, BootSession, By, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
+    Actor, AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,
+    UnlawfulTransition,
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
 
 impl Central {
     /// Turns a machine away: it is refused at its next boot, and told so if it waits.
-    pub async fn reject(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn reject(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         self.end_service(id, by, "an operator rejected this node", |_, node| Ok(node.reject()?)).await
     }
 
     /// Holds a node in iPXE until an operator releases it. If it runs, it is cut off at once.
-    pub async fn quarantine(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn quarantine(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let because = by.reason.clone();
         let hold = |tx: &Tx<'_>, node: &mut Node| {
             spare(tx.before(), id, by)?;
@@ -34,7 +35,7 @@ impl Central {
 
     /// Forgets a node: its certificates, tokens and address are void, its link is cut, and everything that was said of it is gone.
     /// The machine is discovered anew if it ever boots again.
-    pub async fn remove(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn remove(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let why = "an operator removed this node";
         let now = self.now();
         let removed = self
@@ -62,7 +63,7 @@ impl Central {
     async fn end_service(
         &self,
         id: NodeId,
-        by: &By,
+        by: &AuditContext,
         why: &str,
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
@@ -88,7 +89,7 @@ impl Central {
     }
 
     /// Takes no new work; in maintenance as soon as nothing runs any more.
-    pub async fn drain(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn drain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         self.drain_with(id, Workloads::Wait, None, by).await
     }
 
@@ -98,7 +99,7 @@ impl Central {
         id: NodeId,
         workloads: Workloads,
         grace_s: Option<u32>,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Node, OperateError> {
         let told = self.link_state(id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
         let node = self
@@ -117,7 +118,7 @@ impl Central {
     }
 
     /// Out of service now, whatever virtual machines run; a task ends by it, and that has to be said.
-    pub async fn maintain(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn maintain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let end = |tx: &Tx<'_>, node: &mut Node| {
             spare_task(tx.before(), id, by)?;
             Ok(vec![node.change(PhaseChange::Drained)?])
@@ -126,7 +127,7 @@ impl Central {
     }
 
     /// Back to service. Its checks decide between online and degraded; without a link it is offline.
-    pub async fn resume(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn resume(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let linked = self.link_state(id).since.is_some();
         let ready =
             linked && self.store.read(|model| model.node(id).is_some_and(|node| passes(node, model.boot_of(node))));
@@ -147,7 +148,7 @@ impl Central {
     async fn serve_otherwise(
         &self,
         id: NodeId,
-        by: &By,
+        by: &AuditContext,
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.now();
@@ -189,7 +190,7 @@ impl Central {
 
     /// New hardware is what the old one was: name, profile, variables, groups and reservations. The old node is removed; the new one is
     /// let in, and what it has taken over holds from its next boot on.
-    pub async fn replace(self: &Shared, old: NodeId, new: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn replace(self: &Shared, old: NodeId, new: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         if old == new {
             return Err(OperateError::SameNode { node: old });
         }
@@ -244,7 +245,7 @@ impl Central {
     ///
     /// # Errors
     /// The node runs, so the card is in another machine; or the card is another node's or a virtual machine's.
-    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &By) -> Result<Node, OperateError> {
+    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &AuditContext) -> Result<Node, OperateError> {
         let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
         if !self.store.read(|model| model.node(id).is_some_and(is_own)) && self.probe(id).await {
             return Err(OperateError::StillLinked { node: id });
@@ -320,7 +321,7 @@ fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
 
 /// An operator takes a node as it is: parts, rivals and units as they are now are right.
 /// Its port of a relay is forgotten only where it was `moved`.
-pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &By, now: Timestamp) {
+pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &AuditContext, now: Timestamp) {
     let seen: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
     for kind in seen {
         stalls::clear(tx, id, kind, by, now);

@@ -7,7 +7,7 @@ use super::{
     enrol::{check_version, honours, shown},
     lock,
 };
-use meshd_model::fleet::{Actor, By, Certificate, Event, EventKind, LinkState};
+use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
 use meshd_proto::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
 use meshd_store::StoreError;
 use meshd_trust::Peer;
@@ -44,7 +44,7 @@ pub(super) struct Links(pub(super) Mutex<LinksInner>);
 
 #[derive(Default)]
 pub(super) struct LinksInner {
-    pub(super) live: BTreeMap<NodeId, Live>,
+    pub(super) live: BTreeMap<NodeId, LinkEntry>,
     /// Monotonic time of the last sign of life, also of nodes whose link is down.
     heard: BTreeMap<NodeId, Duration>,
     tasks: BTreeMap<TaskId, Outstanding>,
@@ -54,7 +54,7 @@ pub(super) struct LinksInner {
     pub(super) asked: u64,
 }
 
-pub(super) struct Live {
+pub(super) struct LinkEntry {
     number: u64,
     pub(super) certificate: Certificate,
     /// The boot that it speaks for.
@@ -144,7 +144,7 @@ impl Central {
         let number = links.next;
         links.heard.insert(peer.node, self.clock.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = Live {
+        let live = LinkEntry {
             number,
             certificate: shown(peer),
             session,
@@ -235,7 +235,7 @@ impl Central {
         &self,
         node: NodeId,
         action: TaskAction,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Option<TaskOutcome>, StoreError> {
         let id = TaskId(u64::from_be_bytes(self.random()));
         let (done, outcome) = oneshot::channel();
@@ -354,7 +354,7 @@ impl Central {
     pub(super) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
         let now = self.clock.monotonic();
         let links = lock(&self.links.0);
-        let old = |live: &Live| live.version >= version && now.saturating_sub(live.checked) > patience;
+        let old = |live: &LinkEntry| live.version >= version && now.saturating_sub(live.checked) > patience;
         links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
     }
 

@@ -3,7 +3,7 @@
 
 use super::{
     Central,
-    revisions::{AllHeld, Held},
+    revisions::{PinnedProfile, PinnedProfiles},
 };
 use bytes::Bytes;
 use meshd_config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
@@ -21,7 +21,7 @@ use std::{
 
 /// One such moment. Never changes.
 #[derive(Clone)]
-pub struct Live {
+pub struct SiteSnapshot {
     /// The site. Whatever cannot change while meshd runs is as it was at the start; profiles that are held are as they were then.
     pub site: Arc<Site>,
     /// As the file says.
@@ -32,7 +32,7 @@ pub struct Live {
     pub agent: Arc<AgentBinary>,
     /// What overlays carried before the agent changed; some may not be kept yet.
     pub(super) former_agent: Option<Arc<AgentBinary>>,
-    held: AllHeld,
+    held: PinnedProfiles,
     /// The overlays for nodes of each profile that is held.
     held_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
     /// Groups of a node, as places in the site's list.
@@ -47,10 +47,10 @@ pub struct Live {
     profiles: BTreeMap<ProfileName, Digest>,
 }
 
-impl Live {
-    pub(super) fn new(filed: Arc<Site>, catalog: Catalog, agent: Arc<AgentBinary>, held: AllHeld) -> Self {
+impl SiteSnapshot {
+    pub(super) fn new(filed: Arc<Site>, catalog: Catalog, agent: Arc<AgentBinary>, held: PinnedProfiles) -> Self {
         let site = with_held(&filed, &held);
-        let overlays = |(name, held): (&ProfileName, &Result<Arc<Held>, String>)| {
+        let overlays = |(name, held): (&ProfileName, &Result<Arc<PinnedProfile>, String>)| {
             let mut all = catalog.overlays().clone();
             all.named.extend(held.as_ref().ok()?.overlays.clone());
             Some((name.clone(), Arc::new(all)))
@@ -75,7 +75,7 @@ impl Live {
         let common = Digest::of(common.as_bytes());
         let catalog = Arc::new(catalog);
         let former_agent = None;
-        Live {
+        SiteSnapshot {
             site,
             filed,
             catalog,
@@ -94,13 +94,13 @@ impl Live {
     /// The same with other versions of images and layers of bundles beside the current ones. What boots are decided from does not
     /// change by it.
     pub(super) fn with_kept(&self, kept: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
-        Live { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept, layers)), ..self.clone() }
+        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept, layers)), ..self.clone() }
     }
 
     /// The same with other profiles held.
-    pub(super) fn with_held(&self, held: AllHeld) -> Self {
-        let live = Live::new(self.filed.clone(), Catalog::clone(&self.catalog), self.agent.clone(), held);
-        Live { former_agent: self.former_agent.clone(), ..live }
+    pub(super) fn with_held(&self, held: PinnedProfiles) -> Self {
+        let live = SiteSnapshot::new(self.filed.clone(), Catalog::clone(&self.catalog), self.agent.clone(), held);
+        SiteSnapshot { former_agent: self.former_agent.clone(), ..live }
     }
 
     /// The profiles as the site file says.
@@ -121,7 +121,7 @@ impl Live {
     }
 
     /// What profiles are held at.
-    pub(super) fn all_held(&self) -> &AllHeld {
+    pub(super) fn all_held(&self) -> &PinnedProfiles {
         &self.held
     }
 
@@ -134,9 +134,10 @@ impl Live {
     }
 
     /// True if a machine could not tell the two apart.
-    pub(super) fn is_same(&self, other: &Live) -> bool {
-        let held =
-            |live: &Live| live.held.values().map(|held| held.as_ref().ok().map(|it| it.generation)).collect::<Vec<_>>();
+    pub(super) fn is_same(&self, other: &SiteSnapshot) -> bool {
+        let held = |live: &SiteSnapshot| {
+            live.held.values().map(|held| held.as_ref().ok().map(|it| it.generation)).collect::<Vec<_>>()
+        };
         let same_agent = self.agent.digest() == other.agent.digest();
         self.filed == other.filed && same_agent && held(self) == held(other) && self.catalog.is_same(&other.catalog)
     }
@@ -210,7 +211,7 @@ impl Live {
 }
 
 /// The site with profiles that are held in place of those of the file. What the file does not have any more is not held.
-fn with_held(filed: &Arc<Site>, held: &AllHeld) -> Arc<Site> {
+fn with_held(filed: &Arc<Site>, held: &PinnedProfiles) -> Arc<Site> {
     let mut site = filed.clone();
     for (name, held) in held {
         if let (Ok(held), true) = (held, filed.profiles.contains_key(name)) {
@@ -226,7 +227,7 @@ fn digest(profile: &Profile) -> Digest {
 
 impl Central {
     /// What boots are decided from now; hold it for one request only.
-    pub fn live(&self) -> Arc<Live> {
+    pub fn live(&self) -> Arc<SiteSnapshot> {
         self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -246,7 +247,7 @@ impl Central {
         live.all_held().get(profile)?.as_ref().ok().map(|held| held.generation)
     }
 
-    pub(super) fn replace_live(&self, live: Live) {
+    pub(super) fn replace_live(&self, live: SiteSnapshot) {
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
     }
 }

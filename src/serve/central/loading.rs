@@ -3,7 +3,7 @@
 use super::{Central, lock};
 use meshd_config::Delivery;
 use meshd_model::{
-    boot::{Refusal, Standing, Turn},
+    boot::{MachineState, QueueAnswer, Refusal},
     fleet::{Node, Stage},
 };
 use meshd_store::{StoreError, Tx};
@@ -35,7 +35,7 @@ impl Central {
 
     /// A machine wants to load: now, or it is told to wait.
     pub(super) fn take_turn(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
-        let standing = if node.phase.is_admitted() { Standing::Approved } else { Standing::Unknown };
+        let standing = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
         let mut line = lock(&self.line);
         let before = line.waiting();
         let turn = line.ask(self.clock.monotonic(), mac, standing);
@@ -49,8 +49,8 @@ impl Central {
             _ => {}
         }
         match turn {
-            Turn::Admitted => Ok(()),
-            Turn::Wait { seconds, place } => Err(Refusal::Busy { seconds, place }),
+            QueueAnswer::Admitted => Ok(()),
+            QueueAnswer::Wait { seconds, place } => Err(Refusal::Busy { seconds, place }),
         }
     }
 

@@ -96,7 +96,7 @@ impl Central {
     }
 }
 
-impl vm_news::Strangers {
+impl vm_news::OrphanVms {
     fn nodes(&self) -> BTreeSet<NodeId> {
         lock(&self.0).keys().copied().collect()
     }

@@ -90,14 +90,14 @@ pub use api_tokens::ApiTokenError;
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
 pub use checks::doctor_report;
-pub use consoles::{ConsoleError, ConsoleFrame, NodeEnd, Sitting};
+pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeEnd};
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
 pub use fence::{Workloads, work_on};
 pub use fetch::Fetched;
 pub use jobs::{JobError, RunJob};
 pub use link::{LinkCommand, LinkId};
-pub use live::Live;
+pub use live::SiteSnapshot;
 pub use loading::LineState;
 pub use operate::OperateError;
 pub use orders::OrderError;
@@ -118,10 +118,10 @@ use bytes::Bytes;
 use meshd_config::Site;
 use meshd_image::{catalog::Catalog, overlay::AgentBinary};
 use meshd_model::{
-    boot::Line,
-    fleet::{By, Lease, Verb, Who},
+    boot::BootQueue,
+    fleet::{AuditContext, Lease, Principal, Verb},
 };
-use meshd_store::{Kept, KeptRevisions, Outputs, Store};
+use meshd_store::{GenerationArchive, KeptRevisions, Outputs, Store};
 use meshd_trust::{CertificateAuthority, capability::Book};
 use meshd_types::{BootSessionId, CorrelationId, Timestamp};
 use std::{
@@ -157,7 +157,7 @@ pub struct Parts {
 /// The state that all servers share.
 pub struct Central {
     /// What boots are decided from; everything that may change at a reload.
-    live: RwLock<Arc<Live>>,
+    live: RwLock<Arc<SiteSnapshot>>,
     loaders: BTreeMap<String, Bytes>,
     store: Store,
     authority: authority::Authority,
@@ -166,31 +166,31 @@ pub struct Central {
     lan: Box<dyn Lan>,
     capabilities: Mutex<Book>,
     /// What the script promised to each session: the overlay must be of the same generation.
-    promises: Mutex<BTreeMap<BootSessionId, overlay::Promised>>,
+    promises: Mutex<BTreeMap<BootSessionId, overlay::PendingOverlay>>,
     renders: render::Cache,
     stale: reconsider::Stale,
-    kept: Kept,
+    kept: GenerationArchive,
     revisions: KeptRevisions,
-    to_keep: keep::Waiting,
+    to_keep: keep::PendingArchive,
     /// Monotonic time of the last sweep of what is kept.
     swept: Mutex<Option<std::time::Duration>>,
     /// One reload at a time, and what came of the last one.
     reloading: tokio::sync::Mutex<()>,
     reloaded: Mutex<Reload>,
-    line: Mutex<Line>,
+    line: Mutex<BootQueue>,
     repeats: loading::Repeats,
-    pending: pending::Waiting,
+    pending: pending::PendingEnrolments,
     links: link::Links,
     /// Counts what was revoked.
     revocations: tokio::sync::watch::Sender<u64>,
     consoles: consoles::Consoles,
     fetching: vm_news::Fetching,
     addresses: vm_news::Addresses,
-    strangers: vm_news::Strangers,
+    strangers: vm_news::OrphanVms,
     /// Read while a machine that names files is recorded, written while a file goes.
     volume_use: tokio::sync::RwLock<()>,
     outputs: Arc<Outputs>,
-    strange_jobs: job_news::Strangers,
+    strange_jobs: job_news::OrphanJobs,
     /// Held by who says to a node what is wanted of a job.
     job_turn: Mutex<()>,
     vigil: Mutex<watch::Watched>,
@@ -206,13 +206,13 @@ impl Central {
     /// Puts the parts together. Nothing runs yet.
     pub fn new(parts: Parts) -> Shared {
         let started = parts.clock.monotonic();
-        let line = Line::new(parts.site.boot.max_loading);
-        let kept = Kept::new(&parts.site.state_dir);
+        let line = BootQueue::new(parts.site.boot.max_loading);
+        let kept = GenerationArchive::new(&parts.site.state_dir);
         let revisions = KeptRevisions::new(&parts.site.state_dir);
         let outputs = Arc::new(Outputs::new(&parts.site.state_dir));
         let agent = Arc::new(AgentBinary::new(&parts.agent_binary));
         let central = Arc::new(Central {
-            live: RwLock::new(Arc::new(Live::new(parts.site, parts.catalog, agent, BTreeMap::new()))),
+            live: RwLock::new(Arc::new(SiteSnapshot::new(parts.site, parts.catalog, agent, BTreeMap::new()))),
             loaders: parts.loaders,
             store: parts.store,
             authority: authority::Authority::new(parts.authority, parts.clock.now()),
@@ -225,22 +225,22 @@ impl Central {
             stale: reconsider::Stale::default(),
             kept,
             revisions,
-            to_keep: keep::Waiting::default(),
+            to_keep: keep::PendingArchive::default(),
             swept: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             reloaded: Mutex::default(),
             line: Mutex::new(line),
             repeats: loading::Repeats::default(),
-            pending: pending::Waiting::default(),
+            pending: pending::PendingEnrolments::default(),
             links: link::Links::default(),
             revocations: tokio::sync::watch::Sender::new(0),
             consoles: consoles::Consoles::default(),
             fetching: vm_news::Fetching::default(),
             addresses: vm_news::Addresses::default(),
-            strangers: vm_news::Strangers::default(),
+            strangers: vm_news::OrphanVms::default(),
             volume_use: tokio::sync::RwLock::default(),
             outputs,
-            strange_jobs: job_news::Strangers::default(),
+            strange_jobs: job_news::OrphanJobs::default(),
             job_turn: Mutex::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),
@@ -286,13 +286,13 @@ impl Central {
     }
 
     /// An order that this program gives itself.
-    pub fn own_order(&self, verb: Verb) -> By {
-        By::new(Who::Meshd, verb, self.new_correlation())
+    pub fn own_order(&self, verb: Verb) -> AuditContext {
+        AuditContext::new(Principal::Meshd, verb, self.new_correlation())
     }
 
     /// What a node does of which the audit log tells.
-    pub(super) fn node_order(&self, verb: Verb) -> By {
-        By::new(Who::Node, verb, self.new_correlation())
+    pub(super) fn node_order(&self, verb: Verb) -> AuditContext {
+        AuditContext::new(Principal::Node, verb, self.new_correlation())
     }
 
     fn random<const N: usize>(&self) -> [u8; N] {

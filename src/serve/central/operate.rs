@@ -6,7 +6,7 @@ use super::{
 };
 use meshd_model::{
     boot::Endpoint,
-    fleet::{By, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition},
+    fleet::{AuditContext, ConditionKind, Node, Phase, PhaseChange, UnlawfulTransition},
 };
 use meshd_proto::{TaskAction, TaskOutcome};
 use meshd_store::StoreError;
@@ -138,12 +138,12 @@ impl Central {
 
     /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes
     /// its units and other parts as they are now.
-    pub async fn approve(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn approve(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         self.approve_at(id, false, by).await
     }
 
     /// The same; a node that was `moved` may be plugged in anywhere, and its next enrolment says where it is.
-    pub async fn approve_at(&self, id: NodeId, moved: bool, by: &By) -> Result<Node, OperateError> {
+    pub async fn approve_at(&self, id: NodeId, moved: bool, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.now();
         let node = self
             .store
@@ -169,7 +169,7 @@ impl Central {
 
     /// Lets a quarantined node boot again; what it did before counts for no loop any more. It is asking all the while, and
     /// goes on by itself.
-    pub async fn release(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn release(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.now();
         self.store
             .commit(|tx| {
@@ -186,7 +186,7 @@ impl Central {
     }
 
     /// Tells a node to reboot, over its link. Returns when the node has said that it does.
-    pub async fn reboot(&self, id: NodeId, by: &By) -> Result<(), OperateError> {
+    pub async fn reboot(&self, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
         self.spare(id, by)?;
         if self.link_state(id).since.is_none() {
             return Err(OperateError::NotLinked { node: id });

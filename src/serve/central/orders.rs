@@ -4,9 +4,12 @@ use super::{Central, OperateError, RenderError, Shared, boot_args, context::Cont
 use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
 use meshd_model::{
     boot::{self, Endpoint},
-    fleet::{By, ConditionKind, Event, EventKind, Generation, GenerationDiff, Given, History, Node, Once, Phase},
+    fleet::{
+        AuditContext, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, GenerationDiff, History,
+        NextBootOverride, Node, Phase,
+    },
 };
-use meshd_store::{KeptError, Model, Tx};
+use meshd_store::{ArchiveError, Model, Tx};
 use meshd_trust::Role;
 use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
 use std::{net::Ipv4Addr, sync::Arc};
@@ -90,7 +93,7 @@ pub enum OrderError {
     },
     /// What it runs is not kept.
     #[error(transparent)]
-    NotKept(KeptError),
+    NotKept(ArchiveError),
     /// There is nothing to take back.
     #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
     NothingOrdered {
@@ -105,7 +108,7 @@ impl Central {
         self: &Shared,
         id: NodeId,
         profile: ProfileName,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Node, OperateError> {
         let site = self.site();
         known(&site, &profile)?;
@@ -152,7 +155,7 @@ impl Central {
         id: NodeId,
         set: Vars,
         unset: Vec<VarName>,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Node, OperateError> {
         let now = self.now();
         let live = self.live();
@@ -184,7 +187,7 @@ impl Central {
         profile: Option<ProfileName>,
         kernel_args: Vec<String>,
         role: Role,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Node, OperateError> {
         if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
             return Err(OrderError::NoOrder.into());
@@ -209,7 +212,7 @@ impl Central {
             if profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
                 spare(tx.before(), id, by)?;
             }
-            let once = Once { profile, kernel_args, set_at: now, used_by: None };
+            let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
             tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
             node.once = Some(once);
             Ok(node)
@@ -218,7 +221,7 @@ impl Central {
     }
 
     /// Takes back what was ordered for one boot.
-    pub async fn clear_once(self: &Shared, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn clear_once(self: &Shared, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
@@ -233,7 +236,7 @@ impl Central {
     ///
     /// # Errors
     /// Not all of that generation is here any more; the node boots as before then.
-    pub async fn pin(self: &Shared, id: NodeId, text: Option<&str>, by: &By) -> Result<Node, OperateError> {
+    pub async fn pin(self: &Shared, id: NodeId, text: Option<&str>, by: &AuditContext) -> Result<Node, OperateError> {
         let (node, history) = self.with_history(id)?;
         let generation = match text {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
@@ -260,7 +263,7 @@ impl Central {
     }
 
     /// The node boots what its profile says again.
-    pub async fn unpin(self: &Shared, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn unpin(self: &Shared, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.now();
         self.order(id, |tx, mut node| {
             let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
@@ -277,7 +280,7 @@ impl Central {
     }
 
     /// The generations that a node was given, newest first, each with whether all of it is kept.
-    pub fn generations(&self, id: NodeId) -> Result<Vec<(Given, bool)>, OperateError> {
+    pub fn generations(&self, id: NodeId) -> Result<Vec<(DeliveredGeneration, bool)>, OperateError> {
         let (_, history) = self.with_history(id)?;
         let each = history.0.into_iter().rev();
         Ok(each.map(|given| (self.is_kept(given.generation), given)).map(|(kept, given)| (given, kept)).collect())
@@ -337,6 +340,6 @@ fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateError> {
     Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") })
 }
 
-fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &By, now: Timestamp) {
+fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
     tx.event(Event::new(now, by, kind, detail).of_node(node.id));
 }

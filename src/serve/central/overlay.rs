@@ -1,12 +1,12 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
-use super::{Central, Shared, again::Told, alarm::Alarm, lock, render::Promise, stages::reach};
+use super::{Central, Shared, again::CachedScript, alarm::Alarm, lock, render::RenderedBoot, stages::reach};
 use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
 use meshd_model::{
     boot::What,
-    fleet::{Actor, ConditionKind, Event, EventKind, Generation, Given, Stage},
+    fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
 };
 use meshd_proto::BootPart;
 use meshd_store::StoreError;
@@ -22,11 +22,11 @@ use std::{net::Ipv4Addr, sync::Arc};
 const MAX_PROMISES: usize = 65_536;
 
 /// What the script of a session promised, and when last.
-pub(super) struct Promised {
+pub(super) struct PendingOverlay {
     at: Timestamp,
-    rendered: Promise,
+    rendered: RenderedBoot,
     /// The script itself, to be told again.
-    pub(super) told: Option<Arc<Told>>,
+    pub(super) told: Option<Arc<CachedScript>>,
 }
 
 /// Why there is no overlay.
@@ -55,7 +55,7 @@ pub struct OverlayTransfer {
     /// What to send, in order. The large pieces are shared by all boots.
     pub pieces: Vec<Bytes>,
     central: Shared,
-    promise: Option<Promise>,
+    promise: Option<RenderedBoot>,
     id: TransferId,
     grant: Grant,
     done: bool,
@@ -145,7 +145,7 @@ impl Central {
     }
 
     /// Makes the files with secrets, for this one delivery.
-    fn secrets(&self, promise: &Promise) -> Result<Vec<Delivered>, OverlayDenied> {
+    fn secrets(&self, promise: &RenderedBoot) -> Result<Vec<Delivered>, OverlayDenied> {
         let catalog = self.catalog();
         let made = promise.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
         made.collect::<Result<_, _>>().map_err(|fault| {
@@ -160,7 +160,7 @@ impl Central {
         &self,
         transfer: TransferId,
         grant: &Grant,
-        promise: &Promise,
+        promise: &RenderedBoot,
         now: Timestamp,
     ) -> Result<(Option<Secret<String>>, Generation), OverlayDenied> {
         let (token, hash) = token::mint(self.random());
@@ -188,7 +188,7 @@ impl Central {
                     node.phase.is_admitted()
                 });
                 let mut history = tx.history(grant.node);
-                let given = Given { generation, ..given(promise, now) };
+                let given = DeliveredGeneration { generation, ..given(promise, now) };
                 history.give(given, &runs.into_iter().flatten().collect::<Vec<_>>());
                 tx.put_history(grant.node, history);
                 let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
@@ -232,11 +232,11 @@ impl Central {
     }
 
     /// Remembers what the script of a session promised.
-    pub(super) fn promise(&self, session: BootSessionId, rendered: Promise, told: Option<Arc<Told>>) {
+    pub(super) fn promise(&self, session: BootSessionId, rendered: RenderedBoot, told: Option<Arc<CachedScript>>) {
         let at = self.now();
         let mut promises = lock(&self.promises);
         if promises.len() < MAX_PROMISES || promises.contains_key(&session) {
-            promises.insert(session, Promised { at, rendered, told });
+            promises.insert(session, PendingOverlay { at, rendered, told });
         } else {
             tracing::warn!("so many machines have a script and no overlay that one more has to ask again");
         }
@@ -253,12 +253,12 @@ impl Central {
     }
 }
 
-fn given(promise: &Promise, now: Timestamp) -> Given {
+fn given(promise: &RenderedBoot, now: Timestamp) -> DeliveredGeneration {
     let What { profile, image, .. } = &*promise.what;
     let (profile, image) = (profile.clone(), image.clone());
     let (generation, version) = (promise.generation, promise.version);
     let layers = promise.layers.clone();
-    Given { generation, profile, image, version, layers, given_at: now, booted_at: None, last_at: now }
+    DeliveredGeneration { generation, profile, image, version, layers, given_at: now, booted_at: None, last_at: now }
 }
 
 impl OverlayTransfer {

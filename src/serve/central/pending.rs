@@ -27,14 +27,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Everybody who waits.
 #[derive(Default)]
-pub(super) struct Waiting {
-    entries: Mutex<BTreeMap<u64, Entry>>,
+pub(super) struct PendingEnrolments {
+    entries: Mutex<BTreeMap<u64, PendingEnrolment>>,
     next: std::sync::atomic::AtomicU64,
     /// Bumped whenever an operator decided something.
     decided: watch::Sender<u64>,
 }
 
-struct Entry {
+struct PendingEnrolment {
     node: NodeId,
     key: Digest,
 }
@@ -84,7 +84,7 @@ impl Central {
             if entries.len() >= MAX_WAITING {
                 return Err(PlaneError::Busy);
             }
-            entries.insert(id, Entry { node: hello.node, key });
+            entries.insert(id, PendingEnrolment { node: hello.node, key });
         }
         let ticket = PendingTicket {
             central: self.clone(),

@@ -3,8 +3,8 @@
 //! Rendering for this packs nothing, runs on all processors but never more, and what did not change is not rendered at all. A batch
 //! of nodes is one commit.
 
-use super::{Central, Live, RenderError, Shared, context::Contexts, lock, render::Job};
-use meshd_model::fleet::{Actor, Event, Generation, Node, Outlook, judge};
+use super::{Central, RenderError, Shared, SiteSnapshot, context::Contexts, lock, render::RenderJob};
+use meshd_model::fleet::{Actor, Event, Generation, NextBoot, Node, judge};
 use meshd_store::{Model, StoreError};
 use meshd_types::{Digest, NodeId, ProfileName};
 use std::{
@@ -34,8 +34,8 @@ pub(super) struct Stale {
 
 /// How to find out what a node would boot.
 enum Question {
-    Known(Outlook),
-    Render(Box<Job>, ProfileName),
+    Known(NextBoot),
+    Render(Box<RenderJob>, ProfileName),
 }
 
 impl Central {
@@ -125,7 +125,7 @@ impl Central {
     /// `None` for a machine that never asked for a script: it is not known where it would boot from.
     fn question(
         self: &Shared,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
@@ -135,14 +135,14 @@ impl Central {
             let given = model.history(node.id).and_then(|history| history.get(pinned));
             let profile = given.map(|given| given.profile.clone()).or_else(|| node.profile.clone());
             let profile = profile.unwrap_or_else(|| live.site.default_profile.clone());
-            return Some(Question::Known(Outlook::Boots(pinned, profile)));
+            return Some(Question::Known(NextBoot::Boots(pinned, profile)));
         }
         Some(match self.job(live, contexts, model, node, (None, endpoint)) {
             Err(error) => Question::Known(failed(&error)),
             Ok(job) => {
                 let profile = job.profile_name().clone();
                 match lock(&self.stale.known).get(&job.key) {
-                    Some(generation) => Question::Known(Outlook::Boots(*generation, profile)),
+                    Some(generation) => Question::Known(NextBoot::Boots(*generation, profile)),
                     None => Question::Render(Box::new(job), profile),
                 }
             }
@@ -154,9 +154,9 @@ impl Central {
         self.stale.rendered.load(Ordering::Relaxed)
     }
 
-    async fn answer(self: &Shared, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, Outlook)> {
+    async fn answer(self: &Shared, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, NextBoot)> {
         let workers = available_parallelism().map_or(1, usize::from);
-        let mut shares: Vec<Vec<(NodeId, Box<Job>, ProfileName)>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<(NodeId, Box<RenderJob>, ProfileName)>> = (0..workers).map(|_| Vec::new()).collect();
         let mut answers = Vec::with_capacity(questions.len());
         for (at, (id, question)) in questions.into_iter().enumerate() {
             match question {
@@ -174,7 +174,7 @@ impl Central {
             }
             self.stale.rendered.fetch_add(rendered.len() as u64, Ordering::Relaxed);
             for (id, key, outlook) in rendered {
-                if let Outlook::Boots(generation, _) = &outlook {
+                if let NextBoot::Boots(generation, _) = &outlook {
                     known.insert(key, *generation);
                 }
                 answers.push((id, outlook));
@@ -184,10 +184,10 @@ impl Central {
     }
 }
 
-fn render(share: Vec<(NodeId, Box<Job>, ProfileName)>) -> Vec<(NodeId, Digest, Outlook)> {
-    let one = |(id, job, profile): (NodeId, Box<Job>, ProfileName)| {
+fn render(share: Vec<(NodeId, Box<RenderJob>, ProfileName)>) -> Vec<(NodeId, Digest, NextBoot)> {
+    let one = |(id, job, profile): (NodeId, Box<RenderJob>, ProfileName)| {
         let outlook = match job.generation() {
-            Ok(generation) => Outlook::Boots(generation, profile),
+            Ok(generation) => NextBoot::Boots(generation, profile),
             Err(error) => failed(&error),
         };
         (id, job.key, outlook)
@@ -195,10 +195,10 @@ fn render(share: Vec<(NodeId, Box<Job>, ProfileName)>) -> Vec<(NodeId, Digest, O
     share.into_iter().map(one).collect()
 }
 
-fn failed(error: &RenderError) -> Outlook {
+fn failed(error: &RenderError) -> NextBoot {
     match error {
-        RenderError::NoImage { .. } | RenderError::ImageGone { .. } => Outlook::ImageMissing(error.to_string()),
-        RenderError::Faults { source, .. } => Outlook::RenderFailed(format!("{error}: {source}")),
-        _ => Outlook::RenderFailed(error.to_string()),
+        RenderError::NoImage { .. } | RenderError::ImageGone { .. } => NextBoot::ImageMissing(error.to_string()),
+        RenderError::Faults { source, .. } => NextBoot::RenderFailed(format!("{error}: {source}")),
+        _ => NextBoot::RenderFailed(error.to_string()),
     }
 }

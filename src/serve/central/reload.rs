@@ -1,7 +1,7 @@
 //! Site, overlays and images are read anew: as one, or not at all. While anything in them is wrong, the last good one stays live and
 //! every reason is told.
 
-use super::{Central, Live, Shared, context::Contexts, fence::spare, lock};
+use super::{Central, Shared, SiteSnapshot, context::Contexts, fence::spare, lock};
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
     catalog::{Catalog, load_agent, overlay::read_all, read_secrets},
@@ -9,7 +9,7 @@ use meshd_image::{
 };
 use meshd_model::{
     boot::effective_profile,
-    fleet::{By, Event, EventKind, Node},
+    fleet::{AuditContext, Event, EventKind, Node},
 };
 use meshd_store::Model;
 use meshd_trust::MarkKey;
@@ -36,7 +36,7 @@ pub struct Reload {
 
 impl Central {
     /// Reads everything anew. What it gives is remembered for [`Central::last_reload`].
-    pub async fn reload(self: &Shared, by: &By) -> Reload {
+    pub async fn reload(self: &Shared, by: &AuditContext) -> Reload {
         let _one = self.reloading.lock().await;
         let central = self.clone();
         let read = tokio::task::spawn_blocking(move || central.read_anew()).await;
@@ -68,7 +68,7 @@ impl Central {
 
     /// Makes it the site that counts, unless a node that holds work would boot another profile by it. While this is found out no work is
     /// given to a node.
-    fn go_live(&self, live: Live, by: &By) -> Vec<Fault> {
+    fn go_live(&self, live: SiteSnapshot, by: &AuditContext) -> Vec<Fault> {
         let was = self.live();
         self.store.read(|model| {
             let found = other_profiles(model, &was.site, &live.site, by);
@@ -84,7 +84,7 @@ impl Central {
         lock(&self.reloaded).clone()
     }
 
-    async fn tell_reload(&self, before: &Reload, reload: &Reload, by: &By) {
+    async fn tell_reload(&self, before: &Reload, reload: &Reload, by: &AuditContext) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
             tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");
@@ -108,7 +108,7 @@ impl Central {
     }
 
     /// The next moment, `None` if nothing has changed; and the keys that need a restart.
-    fn read_anew(&self) -> (Result<Option<Live>, Faults>, Vec<&'static str>) {
+    fn read_anew(&self) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
         let now = self.live();
         let mut site = match meshd_config::load(&now.site.file) {
             Ok(site) => site,
@@ -133,7 +133,7 @@ impl Central {
         } else {
             (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
         };
-        let mut live = Live::new(site.into(), catalog, agent, self.all_held());
+        let mut live = SiteSnapshot::new(site.into(), catalog, agent, self.all_held());
         live.former_agent = former_agent;
         let live = self.with_all_kept(live);
         if live.is_same(&now) {
@@ -144,7 +144,7 @@ impl Central {
     }
 
     /// Renders each profile once, and once with each set of groups that a node of it is in.
-    fn faults(&self, live: &Live, model: &Model) -> Vec<Fault> {
+    fn faults(&self, live: &SiteSnapshot, model: &Model) -> Vec<Fault> {
         let site = &live.site;
         let nobody = nobody();
         let mut each: BTreeMap<(&ProfileName, Vec<usize>), &Node> = BTreeMap::new();
@@ -195,7 +195,7 @@ impl Central {
 }
 
 /// Nodes that hold work and would boot another profile, or host that work otherwise (PR-4).
-fn other_profiles(model: &Model, was: &Site, new: &Site, by: &By) -> Vec<Fault> {
+fn other_profiles(model: &Model, was: &Site, new: &Site, by: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
         let (from, to) = (effective_profile(was, node), effective_profile(new, node));
@@ -244,7 +244,7 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
 }
 
 /// A group may name an overlay that none of its nodes has met yet.
-fn unknown_overlays(live: &Live) -> Vec<Fault> {
+fn unknown_overlays(live: &SiteSnapshot) -> Vec<Fault> {
     let there = &live.catalog.overlays().named;
     let mut faults = Vec::new();
     for group in &live.site.groups {

@@ -4,10 +4,10 @@
 //! which take their turns on threads of their own.
 
 use super::{
-    Central, Live, Shared,
+    Central, Shared, SiteSnapshot,
     context::{Context, Contexts},
     lock,
-    revisions::Held,
+    revisions::PinnedProfile,
 };
 use meshd_config::Profile;
 use meshd_image::{
@@ -18,7 +18,7 @@ use meshd_model::{
     boot::{self, Endpoint, ImageParts, NoProfile, What},
     fleet::{Generation, Node},
 };
-use meshd_store::{KeptError, Model};
+use meshd_store::{ArchiveError, Model};
 use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
 use std::{
     collections::BTreeMap,
@@ -66,7 +66,7 @@ pub struct Rendered {
 }
 
 /// What a script promised; the overlay of its session must keep it.
-pub(super) type Promise = Rendered;
+pub(super) type RenderedBoot = Rendered;
 
 /// Why nothing was rendered.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ pub enum RenderError {
         /// Which node.
         node: NodeId,
         /// Why.
-        source: KeptError,
+        source: ArchiveError,
     },
     /// The image of what the node is pinned to is gone.
     #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
@@ -142,9 +142,9 @@ pub enum RenderError {
 }
 
 /// Everything that a render is made from, held for as long as it takes.
-pub(super) struct Job {
+pub(super) struct RenderJob {
     central: Shared,
-    live: Arc<Live>,
+    live: Arc<SiteSnapshot>,
     node: NodeContext,
     profile: Profile,
     /// Where they are not those of the snapshot: its profile is held.
@@ -168,7 +168,7 @@ impl Central {
     /// Renders what this node boots in a session, or next where none is named; or waits for somebody who does.
     pub(super) async fn render_for(
         self: &Shared,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         node: &Node,
         session: Option<BootSessionId>,
         endpoint: Endpoint,
@@ -185,12 +185,12 @@ impl Central {
     /// Gathers what a render is made from.
     pub(super) fn job(
         self: &Shared,
-        live: &Arc<Live>,
+        live: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
         (session, endpoint): (Option<BootSessionId>, Endpoint),
-    ) -> Result<Job, RenderError> {
+    ) -> Result<RenderJob, RenderError> {
         let profile = boot::choose(&live.site, node, session)?;
         let held = held(live, &profile.name)?;
         let image = match &held {
@@ -216,7 +216,17 @@ impl Central {
             endpoint.address.octets().as_slice(),
         ]);
         let (parts, profile) = (image_parts(image), profile.into_owned());
-        Ok(Job { central: self.clone(), live: live.clone(), node, profile, overlays, facts, parts, endpoint, key })
+        Ok(RenderJob {
+            central: self.clone(),
+            live: live.clone(),
+            node,
+            profile,
+            overlays,
+            facts,
+            parts,
+            endpoint,
+            key,
+        })
     }
 
     /// Renders made since the start: each different one counts once.
@@ -229,7 +239,7 @@ impl Central {
 fn bundles(
     catalog: &Catalog,
     profile: &Profile,
-    held: Option<&Held>,
+    held: Option<&PinnedProfile>,
 ) -> Result<Vec<(BundleName, Digest)>, RenderError> {
     let layer = |name: &BundleName| {
         if let Some(layer) = held.and_then(|held| held.bundles.get(name)) {
@@ -249,12 +259,12 @@ fn count(result: &'static str) {
 }
 
 /// What a profile is held at, if it is.
-fn held(live: &Live, profile: &ProfileName) -> Result<Option<Arc<Held>>, RenderError> {
+fn held(live: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<PinnedProfile>>, RenderError> {
     let held = live.all_held().get(profile).filter(|_| live.filed().contains_key(profile)).cloned().transpose();
     held.map_err(|why| RenderError::HeldGone { profile: profile.clone(), why })
 }
 
-impl Job {
+impl RenderJob {
     fn run(self) -> Result<Rendered, RenderError> {
         let begun = self.central.clock.monotonic();
         let outcome = self.render();

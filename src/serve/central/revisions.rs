@@ -1,13 +1,13 @@
 //! Profiles are kept as they were, and rolled back: all nodes of a profile boot an earlier revision of it until it is let go.
 
-use super::{Central, Live, OperateError, RenderError, Shared, fence::spare};
+use super::{Central, OperateError, RenderError, Shared, SiteSnapshot, fence::spare};
 use meshd_config::{Profile, Site};
 use meshd_image::catalog::{Image, Overlay, bundle::load_layer, image::load_version, read_overlays};
 use meshd_model::{
     boot::effective_profile,
-    fleet::{By, Event, EventKind, Generation, Node, Revised, Revision, Revisions},
+    fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionSummary, Revisions},
 };
-use meshd_store::{KeptError, Model, StoreError};
+use meshd_store::{ArchiveError, Model, StoreError};
 use meshd_types::{BundleName, Digest, OverlayName, ProfileName, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use std::{
 
 /// A profile as it was: what its nodes boot in place of what the site file says.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct PinnedProfile {
     pub(super) profile: Profile,
     pub(super) overlays: BTreeMap<OverlayName, Overlay>,
     pub(super) version: Digest,
@@ -26,21 +26,21 @@ pub(super) struct Held {
 }
 
 /// Profiles that are held, or why that cannot be had: their nodes are refused then, for booting something else would be worse.
-pub(super) type AllHeld = BTreeMap<ProfileName, Result<Arc<Held>, String>>;
+pub(super) type PinnedProfiles = BTreeMap<ProfileName, Result<Arc<PinnedProfile>, String>>;
 
-type Kept = Revision<Profile>;
+type StoredProfile = Revision<Profile>;
 
 /// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
 fn digest(text: &[u8]) -> Generation {
     Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
 }
 
-fn text(kept: &Kept) -> Vec<u8> {
+fn text(kept: &StoredProfile) -> Vec<u8> {
     serde_json::to_vec(kept).expect("a revision is plain data")
 }
 
 /// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
-fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &By) -> Result<(), OperateError> {
+fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) -> Result<(), OperateError> {
     if !fail::defends("rollback-guard") {
         return Ok(());
     }
@@ -77,9 +77,9 @@ pub enum RollbackError {
     },
 }
 
-impl Live {
+impl SiteSnapshot {
     /// A profile of the site file with the versions of its overlays and image; `None` while one of them is missing.
-    fn revision(&self, profile: &Profile) -> Option<Kept> {
+    fn revision(&self, profile: &Profile) -> Option<StoredProfile> {
         let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().named.get(name)?.digest));
         let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
         let version = self.catalog.image(&profile.image)?.manifest.version();
@@ -120,7 +120,7 @@ impl Central {
             for (name, generation, kept) in revised {
                 let mut revisions = tx.revisions(&name);
                 let image = kept.profile.image.clone();
-                revisions.revise(Revised { generation, image, version: kept.version, since: now });
+                revisions.revise(RevisionSummary { generation, image, version: kept.version, since: now });
                 tx.put_revisions(name, revisions);
             }
             Ok::<_, StoreError>(())
@@ -132,7 +132,12 @@ impl Central {
         drop(tokio::task::spawn_blocking(move || central.sweep_revisions()).await);
     }
 
-    fn keep_revision(&self, live: &Live, generation: Generation, kept: &Kept) -> Result<bool, KeptError> {
+    fn keep_revision(
+        &self,
+        live: &SiteSnapshot,
+        generation: Generation,
+        kept: &StoredProfile,
+    ) -> Result<bool, ArchiveError> {
         for (name, digest) in &kept.overlays {
             self.revisions.put_overlay(name, digest, &live.site.overlays_dir.join(name.as_str()))?;
             let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
@@ -149,26 +154,28 @@ impl Central {
         let all: BTreeSet<Generation> = self
             .store
             .read(|model| model.all_revisions().flat_map(|(_, of)| of.all.iter().map(|one| one.generation)).collect());
-        let read =
-            |generation: &Generation| serde_json::from_slice::<Kept>(&self.revisions.get(*generation).ok()?).ok();
+        let read = |generation: &Generation| {
+            serde_json::from_slice::<StoredProfile>(&self.revisions.get(*generation).ok()?).ok()
+        };
         let overlays = all.iter().filter_map(read).flat_map(|kept| kept.overlays.into_values()).collect();
         self.revisions.sweep(&all, &overlays);
     }
 
     /// Everything that profiles are held at. Blocks.
-    pub(super) fn all_held(&self) -> AllHeld {
+    pub(super) fn all_held(&self) -> PinnedProfiles {
         let held: Vec<(ProfileName, Generation)> = self.store.read(|model| {
             model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
         });
         held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
     }
 
-    fn held(&self, generation: Generation) -> Result<Held, String> {
+    fn held(&self, generation: Generation) -> Result<PinnedProfile, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         if digest(&bytes) != generation {
             return Err("its record does not have the digest that it is named by".to_owned());
         }
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        let kept: StoredProfile =
+            serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
         let mut overlays = BTreeMap::new();
         for (name, digest) in &kept.overlays {
             let gone = || format!("overlay {name} as it was then is gone");
@@ -176,12 +183,12 @@ impl Central {
             let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
             overlays.insert(name.clone(), overlay);
         }
-        let Kept { profile, version, bundles, .. } = kept;
-        Ok(Held { profile, overlays, version, bundles, generation })
+        let StoredProfile { profile, version, bundles, .. } = kept;
+        Ok(PinnedProfile { profile, overlays, version, bundles, generation })
     }
 
     /// Images that held profiles name and that are not current any more. Blocks.
-    pub(super) fn held_images(&self, live: &Live) -> Vec<Image> {
+    pub(super) fn held_images(&self, live: &SiteSnapshot) -> Vec<Image> {
         let blobs = &live.site.blobs_dir;
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
         for held in live.all_held().values().flatten() {
@@ -209,7 +216,7 @@ impl Central {
         self: &Shared,
         profile: ProfileName,
         text: Option<&str>,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Generation, OperateError> {
         let revisions = self.revisions(&profile);
         let target = match text {
@@ -246,7 +253,7 @@ impl Central {
     }
 
     /// Nodes of a profile boot what the site file says again.
-    pub async fn let_go(self: &Shared, profile: ProfileName, by: &By) -> Result<(), OperateError> {
+    pub async fn let_go(self: &Shared, profile: ProfileName, by: &AuditContext) -> Result<(), OperateError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).held.is_none() {
             return Err(RollbackError::NotHeld(profile).into());
@@ -261,7 +268,7 @@ impl Central {
         profile: ProfileName,
         held: Option<Generation>,
         next: &Profile,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<(), OperateError> {
         let (site, now) = (self.site(), self.now());
         let detail = match held {
@@ -291,7 +298,7 @@ impl Central {
     }
 
     /// The same with every version of an image and every layer that pinned nodes and held profiles need. Blocks.
-    pub(super) fn with_all_kept(&self, live: Live) -> Live {
+    pub(super) fn with_all_kept(&self, live: SiteSnapshot) -> SiteSnapshot {
         let (images, layers) = ([self.kept_images(&live), self.held_images(&live)].concat(), self.kept_layers(&live));
         if images.is_empty() && layers.is_empty() { live } else { live.with_kept(images, layers) }
     }

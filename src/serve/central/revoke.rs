@@ -4,7 +4,7 @@
 //! and every request is held against it. What is not named there is refused, also after a restart.
 
 use super::{Central, OperateError, lock};
-use meshd_model::fleet::{By, Cause, Event, EventKind, LinkState, Node};
+use meshd_model::fleet::{AuditContext, Cause, Event, EventKind, LinkState, Node};
 use meshd_store::Tx;
 use meshd_types::{Digest, NodeId, Timestamp, fail};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 impl Central {
     /// Takes back every credential of a node and cuts its link. The boot that it is in is over: it gets new ones when it
     /// boots again, as far as its phase allows.
-    pub async fn revoke(&self, id: NodeId, by: &By) -> Result<Node, OperateError> {
+    pub async fn revoke(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let (now, why) = (self.now(), by.reason.as_deref().unwrap_or("an operator took them back"));
         let node = self
             .store

@@ -1,12 +1,13 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
 use super::{
-    Central, Shared, admit::Asked, again::Told, alarm::Alarm, lock, render::RenderError, stages::reach, vm_news,
+    Central, Shared, admit::BootRequest, again::CachedScript, alarm::Alarm, lock, render::RenderError, stages::reach,
+    vm_news,
 };
 use meshd_model::{
     boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest},
     fleet::{
-        Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Sighting, Stage,
+        Actor, BootSession, Cause, ConditionKind, Event, EventKind, Node, ObservedMachine, Phase, PhaseChange, Stage,
         Transition,
     },
 };
@@ -31,7 +32,7 @@ impl Central {
             }
         };
         let live = self.live();
-        let Some(mut sighting) = Sighting::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
+        let Some(mut sighting) = ObservedMachine::of(&request.hardware(), request.mac, &live.site.identity.deny) else {
             let asker = Asker { mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, asker).await;
         };
@@ -46,7 +47,7 @@ impl Central {
     async fn boot(
         self: &Shared,
         request: &ScriptRequest,
-        sighting: &Sighting,
+        sighting: &ObservedMachine,
         from: Ipv4Addr,
         endpoint: Endpoint,
     ) -> Result<String, Refusal> {
@@ -72,7 +73,7 @@ impl Central {
         if let Some(old) = before {
             self.rename_id(old.id, sighting).await?;
         }
-        let node = self.admit(sighting, Asked { session: session.id, from, link_is_live }).await?;
+        let node = self.admit(sighting, BootRequest { session: session.id, from, link_is_live }).await?;
         let node = self.hold_if_looping(node, session.id).await.map_err(|error| internal(&error))?;
         let live = self.live();
         let rendered = self.render_for(&live, &node, Some(session.id), endpoint).await;
@@ -94,7 +95,7 @@ impl Central {
         let once = node.once.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
         let told = Recorded { session: session.id, from, told: endpoint.address, once };
         self.record_boot(id, told).await.map_err(|error| internal(&error))?;
-        let told = Told::of(&script, &capability, request, endpoint, &live, &node);
+        let told = CachedScript::of(&script, &capability, request, endpoint, &live, &node);
         self.promise(session.id, rendered, told);
         Ok(script)
     }
@@ -102,7 +103,7 @@ impl Central {
     /// The boot session in which this request may be answered: opened by DHCP of this MAC within the window, from the
     /// address that was leased to it. Where another server leases, that is the address that it was heard to take: before that
     /// nobody is answered, or whoever asks first would be.
-    async fn own_session(&self, sighting: &Sighting, from: Ipv4Addr) -> Result<BootSession, Refusal> {
+    async fn own_session(&self, sighting: &ObservedMachine, from: Ipv4Addr) -> Result<BootSession, Refusal> {
         let now = self.now();
         let session = self.store.read(|model| model.newest_session(sighting.mac).cloned());
         let own = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));

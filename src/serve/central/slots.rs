@@ -3,7 +3,7 @@
 use super::{Central, OperateError, cards::against_slot, hosts::implied};
 use meshd_config::Site;
 use meshd_model::{
-    fleet::{By, Event, EventKind, Node},
+    fleet::{AuditContext, Event, EventKind, Node},
     work::{
         Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmWish, candidates, functions, judge,
         of_node, unit_of,
@@ -119,7 +119,7 @@ impl Central {
     }
 
     /// Approves a slot as it is now, with what belongs to it; again, what it is now is what is approved.
-    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &By) -> Result<Slot, OperateError> {
+    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, OperateError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
         if matches!(&parts.fabric, Some(Pick::Named(name)) if !plain(name)) {
@@ -155,7 +155,7 @@ impl Central {
     }
 
     /// Keeps a slot from being given; who has it keeps it.
-    pub async fn disable_slot(&self, id: SlotId, by: &By) -> Result<Slot, OperateError> {
+    pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
         let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
         self.change_slot(id, by, "disabled", |_, slot, now| {
             let known = slot.approved.clone().unwrap_or_else(|| Approved {
@@ -173,7 +173,7 @@ impl Central {
     }
 
     /// Lets a disabled slot be given again.
-    pub async fn enable_slot(&self, id: SlotId, by: &By) -> Result<Slot, OperateError> {
+    pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
         self.change_slot(id, by, "enabled", |_, slot, _| {
             let known = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
             Ok(Approved { disabled: None, ..known })
@@ -182,7 +182,7 @@ impl Central {
     }
 
     /// Asks the node of a slot that cannot be cleaned up to try again.
-    pub async fn release_slot(&self, id: SlotId, by: &By) -> Result<Slot, OperateError> {
+    pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
         let slot = self.slot(&id)?;
         let holder = self.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.wish)));
         match holder {
@@ -196,7 +196,7 @@ impl Central {
     async fn change_slot(
         &self,
         id: SlotId,
-        by: &By,
+        by: &AuditContext,
         word: &str,
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<Approved, SlotError>,
     ) -> Result<Slot, OperateError> {

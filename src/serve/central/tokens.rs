@@ -4,7 +4,7 @@
 //! for a boot token holds for this one too. Making it is the approval of the node, which is known from the moment of its use.
 
 use super::{Central, script::phase_event};
-use meshd_model::fleet::{Actor, By, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
+use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{TokenRecord, token};
@@ -55,7 +55,7 @@ impl Central {
         basis: Basis,
         life: Duration,
         told: Ipv4Addr,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<(Ticket, TokenRecord), TokenError> {
         if life < Duration::from_secs(1) || life > MAX_TOKEN_LIFE {
             return Err(TokenError::Life);
@@ -119,7 +119,7 @@ impl Central {
     ///
     /// # Errors
     /// [`TokenError`]; nothing has changed then.
-    pub async fn revoke_token(&self, beginning: &str, by: &By) -> Result<TokenRecord, TokenError> {
+    pub async fn revoke_token(&self, beginning: &str, by: &AuditContext) -> Result<TokenRecord, TokenError> {
         let now = self.now();
         self.store
             .commit(|tx| {

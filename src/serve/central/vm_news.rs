@@ -28,7 +28,7 @@ const MAX_REASON: usize = 500;
 
 /// Virtual machines that nodes told of and that are not on record there. In memory: nodes tell again after each welcome.
 #[derive(Default)]
-pub(super) struct Strangers(pub(super) Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>>);
+pub(super) struct OrphanVms(pub(super) Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>>);
 
 /// How far nodes are with the volumes that they fetch. In memory: it is told each second.
 #[derive(Default)]
@@ -36,10 +36,10 @@ pub(super) struct Fetching(Mutex<BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetchin
 
 /// What nodes gave to the cards of their private networks. In memory: it is told again after each welcome.
 #[derive(Default)]
-pub(super) struct Addresses(Mutex<BTreeMap<NodeId, Given>>);
+pub(super) struct Addresses(Mutex<BTreeMap<NodeId, VmAddresses>>);
 
 /// By machine and card.
-type Given = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
+type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
 
 impl Central {
     /// What a node gave to the cards of a machine.
@@ -62,7 +62,7 @@ impl Central {
             drop(all.insert(node, now))
         }
         let given = vms.iter().filter(|report| !report.addresses.is_empty());
-        let given: Given = given.map(|report| (report.uuid, report.addresses.clone())).collect();
+        let given: VmAddresses = given.map(|report| (report.uuid, report.addresses.clone())).collect();
         let mut all = lock(&self.addresses.0);
         if given.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, given)) }
     }

@@ -13,8 +13,8 @@ use super::{
 };
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
-    fleet::{By, Cause, Event, EventKind, Phase},
-    work::{Place, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
+    fleet::{AuditContext, Cause, Event, EventKind, Phase},
+    work::{Placement, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, Tx};
@@ -139,7 +139,7 @@ impl Central {
         mut ask: VmAsk,
         only: Option<NodeId>,
         start: bool,
-        by: &By,
+        by: &AuditContext,
     ) -> Result<Vm, OperateError> {
         let (live, now) = (self.live(), self.now());
         fill_slot_cards(&mut ask.spec, Vec::new());
@@ -168,7 +168,7 @@ impl Central {
     }
 
     /// Starts, stops or restarts one.
-    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, by: &By) -> Result<Vm, OperateError> {
+    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, by: &AuditContext) -> Result<Vm, OperateError> {
         let (site, now) = (self.site(), self.now());
         let vm = self
             .store
@@ -211,7 +211,12 @@ impl Central {
     /// not on record, or is on record elsewhere.
     ///
     /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
-    pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &By) -> Result<Vm, OperateError> {
+    pub async fn delete_vm(
+        &self,
+        uuid: SystemUuid,
+        node: Option<NodeId>,
+        by: &AuditContext,
+    ) -> Result<Vm, OperateError> {
         let now = self.now();
         let stranger = node.and_then(|node| self.stranger(node, uuid));
         let vm = self
@@ -300,7 +305,7 @@ impl Central {
         });
         let fit = place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::Unfit)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
-        vm.settle(Place { node: fit.node, since: now, session }, fit.units, fit.disks);
+        vm.settle(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_cards(&mut vm.ask.spec, fit.cards);
         check_slot_cards(model, &self.live(), vm, now).map_err(VmError::Cards)?;
         vm.bind(fit.near, fit.numa_mismatch);

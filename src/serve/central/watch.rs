@@ -1,11 +1,11 @@
 //! Time passed: nodes that fell silent are offline, boots without an overlay or that stand still are shown.
 //!
-//! Each node has its own timer ([`Vigil`]): due `offline_after` after it was last heard. They are looked at every [`WATCH_INTERVAL`], so
+//! Each node has its own timer ([`DeadlineQueue`]): due `offline_after` after it was last heard. They are looked at every [`WATCH_INTERVAL`], so
 //! the worst case from the last heartbeat to `offline` is `offline_after` plus [`WATCH_INTERVAL`], 61 seconds by default; a node that
 //! dies right after a heartbeat is found then, one that dies right before the next one is found a heartbeat earlier (LC-3).
 
 use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
-use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind, Phase, PhaseChange, Stage, Vigil};
+use meshd_model::fleet::{Actor, ConditionKind, DeadlineQueue, Event, EventKind, Phase, PhaseChange, Stage};
 use meshd_store::StoreError;
 use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 /// The timers of nodes, and what they were set by.
 #[derive(Default)]
 pub(super) struct Watched {
-    vigil: Vigil,
+    vigil: DeadlineQueue,
     /// `None` until the first look of this process.
     offline_after: Option<Duration>,
 }

@@ -4,7 +4,7 @@ use super::{
     firmware::{Fetch, firmware},
     request::{Request, Vendor},
 };
-use meshd_model::fleet::Exchange;
+use meshd_model::fleet::DhcpExchange;
 use meshd_types::ClientArch;
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
@@ -50,9 +50,9 @@ impl Sources {
     /// Chooses, for a client that is told `server`. iPXE gets the script, always: giving it iPXE again would go round for ever.
     pub fn boot_file(&self, request: &Request, server: Ipv4Addr) -> BootFile {
         match request.exchange {
-            Exchange::Os => BootFile::None,
-            Exchange::Ipxe => BootFile::Script(self.url(server, "boot.ipxe")),
-            Exchange::Firmware => self.loader(request, server),
+            DhcpExchange::Os => BootFile::None,
+            DhcpExchange::Ipxe => BootFile::Script(self.url(server, "boot.ipxe")),
+            DhcpExchange::Firmware => self.loader(request, server),
         }
     }
 

@@ -10,16 +10,16 @@ use super::{
     machines::Machines,
     note::Note,
     probe,
-    request::{Kind, Request, Rival},
+    request::{Kind, OtherServer, Request},
     route::{Destination, Origin, PROXY_PORT},
     served::Served,
-    turn::Turn,
+    turn::Exchange,
 };
 use crate::serve::central::{DhcpStep, SegmentHealth};
 use meshd_config::{DhcpMode, Link, Reservation, Segment};
 use meshd_model::{
     fleet::Lease,
-    work::{Card, CardNews},
+    work::{CardNews, ReservedNic},
 };
 use meshd_types::{DenyList, MacAddr, Timestamp, fail};
 use std::{
@@ -50,12 +50,12 @@ pub struct Reply {
     /// See `via`.
     pub local_port: u16,
     /// For the count of answers.
-    pub kind: Told,
+    pub kind: ReplyKind,
 }
 
 /// What an answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum ReplyKind {
     /// An offer.
     Offer,
     /// An acknowledgement.
@@ -83,7 +83,7 @@ pub struct Setup {
     /// The site's.
     pub reservations: Vec<Reservation>,
     /// Cards of the virtual machines that are on record.
-    pub cards: Vec<Card>,
+    pub cards: Vec<ReservedNic>,
     /// UUIDs that say nothing: a machine is not known by one of them.
     pub deny: DenyList,
     /// What can be booted.
@@ -119,7 +119,7 @@ pub struct Engine {
     /// Every address that meshd answers from.
     own: BTreeSet<Ipv4Addr>,
     /// Of virtual machines.
-    cards: BTreeMap<MacAddr, Card>,
+    cards: BTreeMap<MacAddr, ReservedNic>,
     /// What an operator should know of them.
     notes: Vec<Note>,
     sources: Sources,
@@ -172,7 +172,8 @@ impl Engine {
         let changed = match news {
             CardNews::Changed(changed) => changed,
             CardNews::All(all) => {
-                let mut changed: BTreeMap<MacAddr, Option<Card>> = self.cards.keys().map(|mac| (*mac, None)).collect();
+                let mut changed: BTreeMap<MacAddr, Option<ReservedNic>> =
+                    self.cards.keys().map(|mac| (*mac, None)).collect();
                 changed.extend(all.into_iter().map(|card| (card.mac, Some(card))));
                 changed.into_iter().collect()
             }
@@ -187,7 +188,7 @@ impl Engine {
         changed.into_iter().filter_map(|(_, card)| card).for_each(|card| self.keep(card));
     }
 
-    fn keep(&mut self, card: Card) {
+    fn keep(&mut self, card: ReservedNic) {
         let refusing = self.segments.iter_mut().map(|segment| segment.keep(&card)).filter(|kept| !kept).count();
         if let (1.., Some(address)) = (refusing, card.address) {
             self.notes.push(Note::NotKept { vm: card.name.clone(), address });
@@ -229,7 +230,7 @@ impl Engine {
         }
         let address = segment.address.unwrap_or(interface);
         let card = self.cards.get(&request.mac);
-        let turn = Turn {
+        let turn = Exchange {
             now,
             request: &request,
             origin,
@@ -250,7 +251,7 @@ impl Engine {
 
     /// Handles a packet that a server sent: one of ours, or another that is on the segment of this interface.
     pub fn heard(&mut self, now: Timestamp, packet: &[u8], via: usize) -> Option<Effect> {
-        let rival = Rival::parse(packet)?;
+        let rival = OtherServer::parse(packet)?;
         if self.own.contains(&rival.server) {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use super::{
     bootfile::Sources,
-    engine::{Effect, Engine, Interface, Reply, Setup, Told},
+    engine::{Effect, Engine, Interface, Reply, ReplyKind, Setup},
     machines::{Attachment, Machines},
     route::{Origin, PROXY_PORT, SERVER_PORT},
 };
@@ -11,7 +11,7 @@ use dhcproto::v4::{Decodable, Decoder, Message};
 use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment, Whom};
 use meshd_model::{
     fleet::{Lease, RelayPort},
-    work::Card,
+    work::ReservedNic,
 };
 use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
@@ -110,7 +110,7 @@ impl Bench {
         let message = Message::decode(&mut Decoder::new(&reply.packet)).expect("our own answers can be read");
         assert_eq!(reply.packet.get(4..8), question.get(4..8), "the transaction goes back");
         assert!(reply.packet.len() >= 300, "BOOTP's least length");
-        assert!(reply.kind != Told::Nak || message.yiaddr().is_unspecified());
+        assert!(reply.kind != ReplyKind::Nak || message.yiaddr().is_unspecified());
     }
 
     fn seen(&mut self, lease: Option<&Lease>, now: Timestamp) {
@@ -136,7 +136,7 @@ fn engine() -> Engine {
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |whom, third, last| Reservation { whom, address: Ipv4Addr::new(10, third, 0, last), name: None };
-    let card = |last, address: Option<(u8, u8)>| Card {
+    let card = |last, address: Option<(u8, u8)>| ReservedNic {
         vm: SystemUuid([last; 16]),
         name: "guest".parse().expect("a name"),
         mac: mac(last),

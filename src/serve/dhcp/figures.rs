@@ -2,7 +2,7 @@
 //! are, central says.
 
 use super::{
-    engine::{Counters, Told},
+    engine::{Counters, ReplyKind},
     request::Kind,
 };
 use std::time::Instant;
@@ -21,9 +21,9 @@ impl Figures {
     }
 
     /// An answer went out to a client that waits since then.
-    pub(super) fn sent(&mut self, kind: Told, since: Instant) {
+    pub(super) fn sent(&mut self, kind: ReplyKind, since: Instant) {
         self.sent[kind as usize] += 1;
-        if kind == Told::Ack {
+        if kind == ReplyKind::Ack {
             metrics::histogram!("meshd_dhcp_ack_seconds").record(since.elapsed());
         }
     }
@@ -42,7 +42,7 @@ impl Figures {
         ] {
             metrics::counter!("meshd_dhcp_requests_total", "kind" => word).absolute(counters.requests[kind as usize]);
         }
-        for (kind, word) in [(Told::Offer, "offer"), (Told::Ack, "ack"), (Told::Nak, "nak")] {
+        for (kind, word) in [(ReplyKind::Offer, "offer"), (ReplyKind::Ack, "ack"), (ReplyKind::Nak, "nak")] {
             metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
         }
         let Counters { odd, flood, forged, foreign, refused, .. } = counters;

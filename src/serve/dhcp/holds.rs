@@ -18,7 +18,7 @@ pub(super) enum Hold {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct HeldAddress {
     pub(super) mac: MacAddr,
     pub(super) hold: Hold,
     pub(super) until: Timestamp,
@@ -32,12 +32,12 @@ pub(super) struct Entry {
 
 /// The addresses of one card.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Held {
+pub(super) struct NicAddresses {
     pub(super) leased: Option<Ipv4Addr>,
     pub(super) offered: Option<Ipv4Addr>,
 }
 
-impl Held {
+impl NicAddresses {
     pub(super) fn place(&mut self, hold: Hold) -> &mut Option<Ipv4Addr> {
         match hold {
             Hold::Leased => &mut self.leased,
@@ -46,7 +46,7 @@ impl Held {
     }
 }
 
-impl Entry {
+impl HeldAddress {
     /// When another machine may be given the address; `None` if never. An offer that nobody has taken goes before its time when
     /// there is no other address: a flood of DISCOVERs must not hold a pool for a minute.
     pub(super) fn reusable_at(&self) -> Option<Timestamp> {

@@ -7,7 +7,7 @@
 
 use super::{
     bits::Bits,
-    holds::{Entry, Held, Hold, OFFER_HOLD},
+    holds::{HeldAddress, Hold, NicAddresses, OFFER_HOLD},
     reserved::{Client, Reserved},
     resting::Resting,
     slots::Slots,
@@ -62,8 +62,8 @@ pub struct LeaseTable {
     /// Of those, the ones that are not given to anybody.
     fixed: BTreeSet<Ipv4Addr>,
     /// Who holds each address; beside the range those that are reserved.
-    entries: Slots<Entry>,
-    by_mac: BTreeMap<MacAddr, Held>,
+    entries: Slots<HeldAddress>,
+    by_mac: BTreeMap<MacAddr, NicAddresses>,
     declined: Resting,
     /// Addresses that are given to anybody and whose time was not over at `counted`, by their hold.
     live: [u32; 2],
@@ -111,7 +111,8 @@ impl LeaseTable {
         for Lease { mac, address, expires_at, vm } in stored {
             if self.held(mac).leased.is_none() && self.entries.get(address).is_none() {
                 // Nobody knows which nodes there are yet: until then everybody keeps what they have.
-                let entry = Entry { mac, hold: Hold::Leased, until: expires_at, vm, kept: true, acknowledged: None };
+                let entry =
+                    HeldAddress { mac, hold: Hold::Leased, until: expires_at, vm, kept: true, acknowledged: None };
                 self.hold(address, entry);
             }
         }
@@ -135,7 +136,7 @@ impl LeaseTable {
         {
             self.refixed(address);
         }
-        let Held { leased, offered } = self.held(mac);
+        let NicAddresses { leased, offered } = self.held(mac);
         for address in leased.into_iter().chain(offered) {
             if self.held_by(mac, address).is_some_and(|entry| entry.vm.is_some()) {
                 self.drop_entry(address);
@@ -173,7 +174,7 @@ impl LeaseTable {
         let Client { mac, vm, .. } = client;
         let until = now.after(OFFER_HOLD);
         // An offer is nobody's yet: the lease of a node that has one stays beside it.
-        self.hold(address, Entry { mac, hold: Hold::Offered, until, vm, kept: false, acknowledged: None });
+        self.hold(address, HeldAddress { mac, hold: Hold::Offered, until, vm, kept: false, acknowledged: None });
         Ok((address, change))
     }
 
@@ -188,7 +189,7 @@ impl LeaseTable {
     ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
         self.advance(now);
         let Client { mac, vm, .. } = client;
-        let Held { leased, offered } = self.held(mac);
+        let NicAddresses { leased, offered } = self.held(mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let own = leased == Some(address) && (asking == Asking::Renewal || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
@@ -204,7 +205,10 @@ impl LeaseTable {
         self.drop_offer(mac);
         let until = now.after(self.lease);
         let acknowledged = (asking == Asking::Anew).then_some(now);
-        self.hold(address, Entry { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged });
+        self.hold(
+            address,
+            HeldAddress { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged },
+        );
         Ok((Lease { mac, address, expires_at: until, vm }, changes))
     }
 
@@ -216,7 +220,7 @@ impl LeaseTable {
             return None;
         }
         let until = now.min(entry.until);
-        self.hold(address, Entry { until, ..entry });
+        self.hold(address, HeldAddress { until, ..entry });
         let before = entry.lease(address);
         Some(LeaseChange { after: Some(Lease { expires_at: until, ..before.clone() }), before })
     }
@@ -265,11 +269,11 @@ impl LeaseTable {
         }
     }
 
-    fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<Entry> {
+    fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<HeldAddress> {
         self.entries.get(address).filter(|entry| entry.mac == mac)
     }
 
-    fn held(&self, mac: MacAddr) -> Held {
+    fn held(&self, mac: MacAddr) -> NicAddresses {
         self.by_mac.get(&mac).copied().unwrap_or_default()
     }
 
@@ -346,7 +350,7 @@ impl LeaseTable {
         }
     }
 
-    fn hold(&mut self, address: Ipv4Addr, entry: Entry) {
+    fn hold(&mut self, address: Ipv4Addr, entry: HeldAddress) {
         self.drop_entry(address);
         self.entries.replace(address, Some(entry));
         *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
@@ -363,7 +367,7 @@ impl LeaseTable {
         }
     }
 
-    fn drop_entry(&mut self, address: Ipv4Addr) -> Option<Entry> {
+    fn drop_entry(&mut self, address: Ipv4Addr) -> Option<HeldAddress> {
         let entry = self.entries.replace(address, None)?;
         if let Some(held) = self.by_mac.get_mut(&entry.mac) {
             *held.place(entry.hold) = None;

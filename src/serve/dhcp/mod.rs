@@ -45,7 +45,7 @@ mod turn;
 mod tests;
 
 pub use bootfile::{BootFile, NoLoader, Sources};
-pub use engine::{Counters, Effect, Engine, Interface, Reply, Setup, Told};
+pub use engine::{Counters, Effect, Engine, Interface, Reply, ReplyKind, Setup};
 pub use exercise::exercise;
 pub use firmware::{QUIRKS, Quirk, loader_names};
 pub use flood::MAX_PER_SECOND;

@@ -8,7 +8,7 @@ use dhcproto::v4::{
     DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
 };
 use meshd_config::Pool;
-use meshd_model::fleet::Exchange;
+use meshd_model::fleet::DhcpExchange;
 use meshd_types::ClientArch;
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -88,7 +88,7 @@ impl Answerer<'_> {
                 if matches!(answer, Answer::Ack(_)) {
                     message.set_ciaddr(request.ciaddr);
                 }
-                if request.exchange == Exchange::Ipxe {
+                if request.exchange == DhcpExchange::Ipxe {
                     // Quirk::WaitsForProxy
                     message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(
                         OptionCode::Unknown(IPXE_OPTIONS),
@@ -119,7 +119,7 @@ impl Answerer<'_> {
                     class(message.opts_mut(), b"PXEClient");
                 }
                 // Quirk::LooksForBootServers, and Quirk::StumblesOverMenu
-                if request.exchange == Exchange::Firmware && request.boot_arch() == ClientArch::BIOS {
+                if request.exchange == DhcpExchange::Firmware && request.boot_arch() == ClientArch::BIOS {
                     message.opts_mut().insert(DhcpOption::VendorExtensions(PXE_TAKE_THE_FILE.to_vec()));
                 }
             }

@@ -8,7 +8,7 @@ use super::{
     options::{Agent, HEADER, Options},
 };
 use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
-use meshd_model::fleet::Exchange;
+use meshd_model::fleet::DhcpExchange;
 use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
 
@@ -70,7 +70,7 @@ pub struct Request {
     /// Option 60, if a firmware loader sent it.
     pub vendor: Option<Vendor>,
     /// Firmware, iPXE, or an operating system.
-    pub exchange: Exchange,
+    pub exchange: DhcpExchange,
     /// Option 93, or what option 60 says of it.
     pub arch: Option<ClientArch>,
     /// Option 97.
@@ -147,13 +147,13 @@ fn vendor(options: &Options<'_>) -> Option<Vendor> {
     known.into_iter().find(|(name, _)| class.starts_with(name)).map(|(_, vendor)| vendor)
 }
 
-fn exchange(options: &Options<'_>, vendor: Option<Vendor>) -> Exchange {
+fn exchange(options: &Options<'_>, vendor: Option<Vendor>) -> DhcpExchange {
     if options.get(OptionCode::UserClass).is_some_and(is_ipxe) {
-        Exchange::Ipxe
+        DhcpExchange::Ipxe
     } else if vendor.is_some() {
-        Exchange::Firmware
+        DhcpExchange::Firmware
     } else {
-        Exchange::Os
+        DhcpExchange::Os
     }
 }
 
@@ -187,7 +187,7 @@ fn is_ipxe(user_class: &[u8]) -> bool {
 
 /// What another server says to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rival {
+pub struct OtherServer {
     /// Transaction.
     pub xid: u32,
     /// Its server identifier (option 54), or else what its header says.
@@ -196,9 +196,9 @@ pub struct Rival {
     pub proxy: bool,
 }
 
-impl Rival {
+impl OtherServer {
     /// Reads an OFFER or ACK; `None` for anything else.
-    pub fn parse(packet: &[u8]) -> Option<Rival> {
+    pub fn parse(packet: &[u8]) -> Option<OtherServer> {
         if !(HEADER..=MAX_REQUEST).contains(&packet.len()) {
             return None;
         }
@@ -214,6 +214,6 @@ impl Rival {
         let header = Some(message.siaddr()).filter(|address| !address.is_unspecified());
         let server = options.address(OptionCode::ServerIdentifier).or(header)?;
         let proxy = message.yiaddr().is_unspecified() && vendor(&options).is_some();
-        Some(Rival { xid: message.xid(), server, proxy })
+        Some(OtherServer { xid: message.xid(), server, proxy })
     }
 }

@@ -93,9 +93,9 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
 }
 
 /// What is under way to the disk, with the answers that wait for it.
-type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<Waiting>)> + Send>>;
+type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
 
-async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<Waiting>) {
+async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<PendingReply>) {
     match committing {
         Some(committing) => committing.await,
         None => pending().await,
@@ -103,7 +103,7 @@ async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError
 }
 
 /// An answer that waits for the disk, and since when its client waits.
-struct Waiting {
+struct PendingReply {
     reply: Reply,
     since: Instant,
 }
@@ -115,9 +115,9 @@ struct Driver {
     cards_seen: u64,
     ears: Vec<Ear>,
     steps: Vec<DhcpStep>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingReply>,
     /// Answers whose changes are on the disk.
-    promised: VecDeque<Waiting>,
+    promised: VecDeque<PendingReply>,
     next_slice: tokio::time::Instant,
     figures: Figures,
     log: Arc<Log>,
@@ -286,7 +286,7 @@ impl Driver {
         let mut waits = false;
         for effect in effects {
             match effect {
-                Effect::Reply(reply) if waits => self.waiting.push(Waiting { reply, since }),
+                Effect::Reply(reply) if waits => self.waiting.push(PendingReply { reply, since }),
                 Effect::Reply(reply) => self.send(&reply, since),
                 Effect::Store(step) => {
                     waits = true;
@@ -339,7 +339,7 @@ impl Driver {
     }
 
     /// What was stored is promised now.
-    fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<Waiting>)) {
+    fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>)) {
         if let Err(error) = stored {
             let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
             tracing::error!(count, error, "clients get no DHCP answer: their leases cannot be stored");
@@ -352,8 +352,8 @@ impl Driver {
     /// Sends some of what is promised; whoever is alone never waits for it.
     fn send_slice(&mut self) {
         let slice = SLICE.max(self.promised.len() / SLICE_PART).min(self.promised.len());
-        let answers: Vec<Waiting> = self.promised.drain(..slice).collect();
-        for Waiting { reply, since } in answers {
+        let answers: Vec<PendingReply> = self.promised.drain(..slice).collect();
+        for PendingReply { reply, since } in answers {
             self.send(&reply, since);
         }
         self.next_slice = tokio::time::Instant::now() + BETWEEN_SLICES;

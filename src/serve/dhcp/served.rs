@@ -3,7 +3,7 @@
 use super::{discoveries::Discoveries, leases::LeaseTable, level::Level, note::Note};
 use crate::serve::central::{OtherServer, PoolUse, SegmentHealth};
 use meshd_config::{DhcpMode, Link, Pool, Reservation, Segment};
-use meshd_model::{fleet::Lease, work::Card};
+use meshd_model::{fleet::Lease, work::ReservedNic};
 use meshd_types::{MacAddr, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -66,7 +66,7 @@ impl Served {
     }
 
     /// Keeps what is reserved for a card of a virtual machine, if it is in this network. False where it cannot be kept.
-    pub(super) fn keep(&mut self, card: &Card) -> bool {
+    pub(super) fn keep(&mut self, card: &ReservedNic) -> bool {
         let authority = self.authority.as_deref_mut();
         let own = authority.zip(card.address).filter(|(authority, address)| authority.pool.is_on_network(*address));
         own.is_none_or(|(authority, address)| authority.leases.keep(card.mac, address))

@@ -2,7 +2,7 @@
 
 use super::{
     bootfile::BootFile,
-    engine::{Effect, Reply, Told},
+    engine::{Effect, Reply, ReplyKind},
     leases::Asking,
     machines::Machines,
     note::Note,
@@ -15,14 +15,14 @@ use super::{
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange};
 use meshd_config::{DhcpMode, Pool};
 use meshd_model::{
-    fleet::{Exchange, Lease, RelayPort},
-    work::Card,
+    fleet::{DhcpExchange, Lease, RelayPort},
+    work::ReservedNic,
 };
 use meshd_types::{DenyList, Hardware, Timestamp, fail};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// A request, and what its answer takes.
-pub(super) struct Turn<'a> {
+pub(super) struct Exchange<'a> {
     pub(super) now: Timestamp,
     pub(super) request: &'a Request,
     pub(super) origin: Origin,
@@ -36,13 +36,13 @@ pub(super) struct Turn<'a> {
     pub(super) own: &'a BTreeSet<Ipv4Addr>,
     pub(super) boot: BootFile,
     /// The card, if it is a virtual machine's. It gets an address and opens no boot session.
-    pub(super) card: Option<&'a Card>,
+    pub(super) card: Option<&'a ReservedNic>,
     /// UUIDs that say nothing.
     pub(super) deny: &'a DenyList,
     pub(super) machines: &'a dyn Machines,
 }
 
-impl Turn<'_> {
+impl Exchange<'_> {
     /// What is to be done.
     pub(super) fn take(&self, segment: &mut Served) -> Vec<Effect> {
         if let Some(refused) = self.at_another_port() {
@@ -80,7 +80,7 @@ impl Turn<'_> {
             return None;
         }
         let mac = self.request.mac;
-        let known = self.machines.attachment(mac, self.request.exchange != Exchange::Os)?;
+        let known = self.machines.attachment(mac, self.request.exchange != DhcpExchange::Os)?;
         if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
             return Some(Note::OtherPort { mac, known: RelayPort::default(), seen });
         }
@@ -118,7 +118,7 @@ impl Turn<'_> {
         let mut effects = vec![self.reply(Some(pool), Answer::Offer(address))];
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
-        if self.request.exchange != Exchange::Os && self.card.is_none() {
+        if self.request.exchange != DhcpExchange::Os && self.card.is_none() {
             effects.push(self.seen(Some(address), None, true));
         }
         effects.extend(segment.filled(self.now, false).map(Effect::Note));
@@ -133,7 +133,7 @@ impl Turn<'_> {
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
         let asking = if in_use == Some(wanted) { Asking::Renewal } else { Asking::Anew };
         // From behind a router its frames say nothing of the client: it can keep what it has, and nothing else.
-        let only_renews = asking == Asking::Renewal && request.exchange == Exchange::Os;
+        let only_renews = asking == Asking::Renewal && request.exchange == DhcpExchange::Os;
         if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
             return Vec::new();
         }
@@ -185,7 +185,8 @@ impl Turn<'_> {
     /// Another server leases the addresses; firmware and iPXE get a boot file beside its offer.
     fn proxy(&self, segment: &mut Served) -> Vec<Effect> {
         let request = self.request;
-        let boots = request.exchange == Exchange::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
+        let boots =
+            request.exchange == DhcpExchange::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
         let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
         if request.kind == Kind::Discover {
             segment.discoveries.began(self.now, request.mac, request.xid);
@@ -250,9 +251,9 @@ impl Turn<'_> {
             via: self.origin.via,
             local_port: self.origin.local_port,
             kind: match answer {
-                Answer::Offer(_) | Answer::ProxyOffer => Told::Offer,
-                Answer::Ack(_) | Answer::InformAck | Answer::ProxyAck => Told::Ack,
-                Answer::Nak(_) => Told::Nak,
+                Answer::Offer(_) | Answer::ProxyOffer => ReplyKind::Offer,
+                Answer::Ack(_) | Answer::InformAck | Answer::ProxyAck => ReplyKind::Ack,
+                Answer::Nak(_) => ReplyKind::Nak,
             },
         })
     }
@@ -262,7 +263,7 @@ impl Turn<'_> {
         let Request { mac, exchange, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.agent.port.clone(), self.request.is_relayed());
         // What firmware does not say it is, it is by default; iPXE and systems say it or do not.
-        let arch = if exchange == Exchange::Firmware { Some(self.request.boot_arch()) } else { arch };
+        let arch = if exchange == DhcpExchange::Firmware { Some(self.request.boot_arch()) } else { arch };
         Effect::Store(DhcpStep::Seen(DhcpSeen {
             mac,
             exchange,

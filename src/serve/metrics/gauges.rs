@@ -2,7 +2,7 @@
 
 use super::page::Page;
 use crate::serve::central::{Central, SegmentHealth};
-use meshd_model::fleet::{ConditionKind, Phase, Stage, Standing};
+use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
 use meshd_proto::Heartbeat;
 use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 struct Counted {
     phases: BTreeMap<Phase, usize>,
     conditions: BTreeMap<ConditionKind, usize>,
-    boots: BTreeMap<(Standing, Stage), usize>,
+    boots: BTreeMap<(BootStatus, Stage), usize>,
     unknown: usize,
     sessions: usize,
     leases: usize,

@@ -1,7 +1,7 @@
 //! Counts what happens, from the record of events: what was not made durable is not counted, and nobody else has to count.
 
 use crate::serve::central::Shared;
-use meshd_model::fleet::{BootSession, ConditionKind, Event, EventKind, EventSeq, Stage, Standing};
+use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage};
 use meshd_store::EventFilter;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,7 @@ fn reached(boot: &BootSession, stage: Stage, event: &Event) {
 /// A boot was followed by another one of its machine. What came online was counted then.
 fn ended(boot: &BootSession) {
     let standing = boot.standing(true);
-    if standing != Standing::Online {
+    if standing != BootStatus::Online {
         let stage = boot.furthest().map_or("none", Stage::as_str);
         metrics::counter!(BOOTS, "result" => standing.as_str(), "stage" => stage).increment(1);
     }

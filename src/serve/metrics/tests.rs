@@ -4,7 +4,7 @@ use super::*;
 use crate::serve::central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
 use bytes::Bytes;
 use meshd_image::catalog::Catalog;
-use meshd_model::fleet::{Actor, Event, EventKind, Exchange, Stage};
+use meshd_model::fleet::{Actor, DhcpExchange, Event, EventKind, Stage};
 use meshd_store::{EventFilter, Store};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{MacAddr, Timestamp};
@@ -39,7 +39,7 @@ async fn central(folder: &Path) -> Shared {
     });
     let seen = DhcpSeen {
         mac: MAC,
-        exchange: Exchange::Firmware,
+        exchange: DhcpExchange::Firmware,
         uuid: None,
         arch: None,
         address: Some([10, 77, 0, 123].into()),

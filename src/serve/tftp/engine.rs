@@ -10,7 +10,7 @@ use super::{
     effect::{Effects, Happened, Payload, Refusal, Send},
     packet::{self, Code, Mode, Packet, Request},
     terms::Terms,
-    transfer::{Again, Step, Transfer, WEAK_RATE},
+    transfer::{Again, Transfer, TransferAction, WEAK_RATE},
 };
 use crate::serve::central::Fetched;
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<(Bytes, Fetched)>;
 /// All transfers.
 pub(super) struct Engine {
     limits: Limits,
-    transfers: HashMap<SocketAddrV4, Entry>,
+    transfers: HashMap<SocketAddrV4, TransferEntry>,
     /// When to look at each transfer, one entry each. It may be early: acknowledgements move a deadline without touching it.
     timers: BTreeSet<(Instant, SocketAddrV4)>,
     /// Those that were never acknowledged, oldest first.
@@ -49,7 +49,7 @@ pub(super) struct Engine {
     window_bytes: usize,
 }
 
-struct Entry {
+struct TransferEntry {
     transfer: Transfer,
     what: Fetched,
     began: Instant,
@@ -127,7 +127,8 @@ impl Engine {
                 self.timers.pop_first();
                 continue;
             };
-            let step = if entry.transfer.deadline <= now { entry.transfer.expire(now) } else { Step::Nothing };
+            let step =
+                if entry.transfer.deadline <= now { entry.transfer.expire(now) } else { TransferAction::Nothing };
             self.perform(client, step, out);
             self.reschedule(client);
         }
@@ -172,7 +173,7 @@ impl Engine {
         self.unconfirmed.insert((now, client));
         let timer = transfer.deadline;
         self.timers.insert((timer, client));
-        self.transfers.insert(client, Entry { transfer, what, began: now, timer, unconfirmed: true });
+        self.transfers.insert(client, TransferEntry { transfer, what, began: now, timer, unconfirmed: true });
         out.happened.push(Happened::Began);
         self.perform(client, step, out);
     }
@@ -202,22 +203,22 @@ impl Engine {
         candidates.min().map(|(.., client)| client)
     }
 
-    fn perform(&mut self, client: SocketAddrV4, step: Step, out: &mut Effects) {
+    fn perform(&mut self, client: SocketAddrV4, step: TransferAction, out: &mut Effects) {
         let Some(entry) = self.transfers.get(&client) else { return };
         let (transfer, what) = (&entry.transfer, entry.what);
         match step {
-            Step::Nothing => {}
-            Step::Offer => {
+            TransferAction::Nothing => {}
+            TransferAction::Offer => {
                 if let Some(offer) = &transfer.offer {
                     out.packet(client, offer.clone());
                 }
             }
-            Step::Blocks { first, count, again } => {
+            TransferAction::Blocks { first, count, again } => {
                 let (file, block) = (transfer.file.clone(), transfer.terms.block);
                 out.sends.push(Send { to: client, what: Payload::Blocks { file, block, first, count, again } });
             }
-            Step::Finished => return self.end(client, Happened::Fetched { from: *client.ip(), what }, out),
-            Step::GiveUp => {
+            TransferAction::Finished => return self.end(client, Happened::Fetched { from: *client.ip(), what }, out),
+            TransferAction::GiveUp => {
                 let (acked, blocks) = transfer.position();
                 return self.end(client, Happened::Silent { client, acked, blocks }, out);
             }

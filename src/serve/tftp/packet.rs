@@ -36,7 +36,7 @@ pub(super) struct Request<'a> {
     /// As the client wrote it.
     pub(super) name: &'a str,
     pub(super) mode: Mode,
-    pub(super) asked: Asked,
+    pub(super) asked: RequestedOptions,
 }
 
 /// How bytes shall travel.
@@ -49,7 +49,7 @@ pub(super) enum Mode {
 
 /// The options of a request that are well-formed; the rest is left unanswered, as RFC 2347 says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct RequestedOptions {
     /// RFC 2348, in bytes.
     pub(super) block: Option<u16>,
     /// RFC 2349, in seconds.
@@ -90,7 +90,7 @@ fn request(body: &[u8]) -> Option<Request<'_>> {
     let mut words = Words(body);
     let name = std::str::from_utf8(words.next()?).ok()?;
     let mode = if words.next()?.eq_ignore_ascii_case(b"octet") { Mode::Octet } else { Mode::Other };
-    let mut asked = Asked::default();
+    let mut asked = RequestedOptions::default();
     // Firmware that pads its request with NULs ends here too: an option has a name.
     while let (Some(option @ [_, ..]), Some(value)) = (words.next(), words.next()) {
         asked.read(option, value);
@@ -112,7 +112,7 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-impl Asked {
+impl RequestedOptions {
     /// The first of two values counts: RFC 2347 allows an option once.
     fn read(&mut self, option: &[u8], value: &[u8]) {
         let within = |least, most| decimal(value).filter(|number| (least..=most).contains(number));

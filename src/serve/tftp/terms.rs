@@ -1,6 +1,6 @@
 //! What client and server agree on for one transfer: block, window and time, within the server's bounds. Pure.
 
-use super::packet::{self, Asked};
+use super::packet::{self, RequestedOptions};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Grants what was asked for; `room` is how many bytes a window may still take. One block is always granted.
-    pub(super) fn grant(asked: &Asked, room: usize) -> Self {
+    pub(super) fn grant(asked: &RequestedOptions, room: usize) -> Self {
         let block = asked.block.unwrap_or(DEFAULT_BLOCK).min(MAX_BLOCK);
         let affordable = u16::try_from(room / usize::from(block)).unwrap_or(u16::MAX);
         let window = asked.window.unwrap_or(1).min(MAX_WINDOW).min(affordable).max(1);
@@ -47,7 +47,7 @@ impl Terms {
     }
 
     /// The answer to the options that were asked for; none if none was.
-    pub(super) fn offer(&self, asked: &Asked, length: usize) -> Option<Bytes> {
+    pub(super) fn offer(&self, asked: &RequestedOptions, length: usize) -> Option<Bytes> {
         let options = [
             asked.block.map(|_| ("blksize", u64::from(self.block))),
             asked.timeout.map(|seconds| ("timeout", u64::from(seconds))),
@@ -55,6 +55,6 @@ impl Terms {
             asked.window.map(|_| ("windowsize", u64::from(self.window))),
         ];
         let granted = options.into_iter().flatten();
-        (*asked != Asked::default()).then(|| packet::option_ack(granted))
+        (*asked != RequestedOptions::default()).then(|| packet::option_ack(granted))
     }
 }

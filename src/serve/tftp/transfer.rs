@@ -1,4 +1,4 @@
-//! One transfer as a state machine: (now, what the client said) -> [`Step`]. Pure.
+//! One transfer as a state machine: (now, what the client said) -> [`TransferAction`]. Pure.
 //!
 //! ```text
 //!            with options             ACK 0              ACK of the last block
@@ -46,7 +46,7 @@ const STARTS_AGAIN: Duration = Duration::from_millis(250);
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TransferAction {
     Nothing,
     /// Send the acknowledgement of options.
     Offer,
@@ -69,7 +69,7 @@ pub(super) enum Again {
     /// A copy of the one that is being answered.
     Ignore,
     /// The answer was lost.
-    Answer(Step),
+    Answer(TransferAction),
     /// The client has started afresh.
     Restart,
 }
@@ -102,7 +102,13 @@ pub(super) struct Transfer {
 
 impl Transfer {
     /// Begins: with an offer if options were asked for, else with data.
-    pub(super) fn begin(now: Instant, file: Bytes, terms: Terms, offer: Option<Bytes>, request: u64) -> (Self, Step) {
+    pub(super) fn begin(
+        now: Instant,
+        file: Bytes,
+        terms: Terms,
+        offer: Option<Bytes>,
+        request: u64,
+    ) -> (Self, TransferAction) {
         let mut transfer = Transfer {
             blocks: terms.blocks(file.len()),
             file,
@@ -126,10 +132,10 @@ impl Transfer {
     }
 
     /// The client acknowledged block `number`.
-    pub(super) fn ack(&mut self, now: Instant, number: u16) -> Step {
+    pub(super) fn ack(&mut self, now: Instant, number: u16) -> TransferAction {
         if self.offer.is_some() {
             if number != 0 {
-                return Step::Nothing;
+                return TransferAction::Nothing;
             }
             self.offer = None;
             self.progress(now);
@@ -139,10 +145,10 @@ impl Transfer {
         let forward = u64::from(number.wrapping_sub(self.acked as u16));
         if forward == 0 {
             self.hint(now);
-            return Step::Nothing;
+            return TransferAction::Nothing;
         }
         if forward > self.sent - self.acked {
-            return Step::Nothing;
+            return TransferAction::Nothing;
         }
         if self.resends == 0 && forward == self.sent - self.acked {
             let took = now.saturating_duration_since(self.sent_at);
@@ -151,20 +157,20 @@ impl Transfer {
         self.acked += forward;
         self.progress(now);
         if self.acked == self.blocks {
-            return Step::Finished;
+            return TransferAction::Finished;
         }
         if now.saturating_duration_since(self.marks[1].0) >= RATE_WINDOW {
             self.marks = [self.marks[1], (now, self.acked_bytes())];
         }
-        if self.is_too_slow(now) { Step::GiveUp } else { self.send(now) }
+        if self.is_too_slow(now) { TransferAction::GiveUp } else { self.send(now) }
     }
 
     /// The deadline has come.
-    pub(super) fn expire(&mut self, now: Instant) -> Step {
+    pub(super) fn expire(&mut self, now: Instant) -> TransferAction {
         let most = if self.offer.is_some() { MAX_OFFERS } else { MAX_RESENDS };
         let silent = now.saturating_duration_since(self.progress_at) >= MAX_SILENCE;
         if self.resends >= most || silent || self.is_too_slow(now) {
-            return Step::GiveUp;
+            return TransferAction::GiveUp;
         }
         self.resends += 1;
         self.send(now)
@@ -229,7 +235,7 @@ impl Transfer {
     }
 
     /// Sends what the client lacks, and sets the deadline.
-    fn send(&mut self, now: Instant) -> Step {
+    fn send(&mut self, now: Instant) -> TransferAction {
         let pause = if self.terms.fixed_timeout {
             self.terms.timeout
         } else {
@@ -237,12 +243,12 @@ impl Transfer {
         };
         (self.sent_at, self.deadline) = (now, now + pause.min(MAX_SILENCE));
         if self.offer.is_some() {
-            return Step::Offer;
+            return TransferAction::Offer;
         }
         let before = self.sent;
         self.sent = (self.acked + u64::from(self.terms.window)).min(self.blocks);
         let count = (self.sent - self.acked) as u16;
-        Step::Blocks { first: self.acked + 1, count, again: before > self.acked }
+        TransferAction::Blocks { first: self.acked + 1, count, again: before > self.acked }
     }
 }
 

@@ -48,11 +48,11 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(super) type Done = (Ipv4Addr, Fetched);
 
 /// A request as it came.
-pub(super) type Asked = (SocketAddrV4, Bytes);
+pub(super) type Request = (SocketAddrV4, Bytes);
 
 /// The listening task's side of a worker.
 pub(super) struct Hand {
-    requests: SyncSender<Asked>,
+    requests: SyncSender<Request>,
     bell: Arc<Bell>,
 }
 
@@ -71,7 +71,7 @@ impl Bell {
 
 impl Hand {
     /// Hands a request over; false if too many wait.
-    pub(super) fn give(&self, asked: Asked) -> bool {
+    pub(super) fn give(&self, asked: Request) -> bool {
         match self.requests.try_send(asked) {
             Ok(()) => self.bell.ring(),
             Err(TrySendError::Full(_)) => return false,
@@ -111,7 +111,7 @@ pub(super) fn worker<T: Table>(
 struct Worker<T> {
     socket: Shared,
     engine: Engine,
-    requests: Receiver<Asked>,
+    requests: Receiver<Request>,
     bell: Arc<Bell>,
     table: Arc<T>,
     done: mpsc::Sender<Done>,

@@ -2,7 +2,7 @@
 
 use super::{
     frame::{self, Check, HEAD},
-    numbered::{Log, Place},
+    numbered::{Log, ValueLocation},
 };
 use meshd_types::fail;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub(super) struct Whole {
     pub(super) length: u64,
     pub(super) check: Check,
     /// Where the numbered records in it stand.
-    pub(super) numbered: Vec<(Log, u64, Place)>,
+    pub(super) numbered: Vec<(Log, u64, ValueLocation)>,
 }
 
 /// Makes a folder that its owner alone may read, unless it is there.
@@ -167,9 +167,9 @@ fn placed<'a>(
     file: &'a Arc<File>,
     begin: u64,
     places: &'a mut Vec<(Log, u64, usize, usize)>,
-) -> impl Iterator<Item = (Log, u64, Place)> + 'a {
+) -> impl Iterator<Item = (Log, u64, ValueLocation)> + 'a {
     places.drain(..).map(move |(log, number, at, length)| {
-        (log, number, Place { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length })
+        (log, number, ValueLocation { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length })
     })
 }
 

@@ -31,7 +31,7 @@ use super::VERSION;
 use files::{Header, Kind, write_whole};
 use frame::{Check, Frames, HEAD};
 use meshd_types::fail;
-use numbered::{Index, Place};
+use numbered::{Index, ValueLocation};
 use rustix::fs::StatVfsMountFlags;
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use witness::Witness;
+use witness::CommitMarker;
 
 /// A journal is written anew when it has grown by so many bytes, and to twice its size.
 const RENEW_AFTER: u64 = 32 << 20;
@@ -86,7 +86,7 @@ pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<UnflushedChanges>,
     disk: Mutex<Disk>,
     index: Index,
     _lock: File,
@@ -94,7 +94,7 @@ pub struct Journal {
 
 /// Changes that no flush has taken yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnflushedChanges {
     /// The last change of all.
     seq: u64,
     batches: Vec<Batch>,
@@ -114,10 +114,10 @@ struct Disk {
     /// Frames that no write has taken yet, or that one could not write: they stand after `length`.
     unwritten: Vec<u8>,
     /// What becomes of numbered records by them, in order; without a place, the record is no more.
-    unindexed: Vec<(Log, u64, Option<Place>)>,
+    unindexed: Vec<(Log, u64, Option<ValueLocation>)>,
     last: u64,
     renew_at: u64,
-    witness: Witness,
+    witness: CommitMarker,
     /// The first numbered file that is needed.
     first: u64,
 }
@@ -291,7 +291,7 @@ impl Disk {
         for (seq, batch) in (begin..).zip(batches) {
             let at = self.length + (self.unwritten.len() + HEAD) as u64;
             self.check = frame::write(&mut self.unwritten, self.check, seq, &batch.body);
-            let place = |(at_in, length)| Place { file: self.file.clone(), at: at + at_in as u64, length };
+            let place = |(at_in, length)| ValueLocation { file: self.file.clone(), at: at + at_in as u64, length };
             let numbered = batch.numbered.into_iter();
             self.unindexed.extend(numbered.map(|(log, number, within)| (log, number, within.map(place))));
         }

@@ -49,13 +49,13 @@ impl Log {
 
 /// Where a value stands.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ValueLocation {
     pub(super) file: Arc<File>,
     pub(super) at: u64,
     pub(super) length: usize,
 }
 
-impl Place {
+impl ValueLocation {
     fn read(&self) -> io::Result<Vec<u8>> {
         let mut value = vec![0; self.length];
         self.file.read_exact_at(&mut value, self.at)?;
@@ -68,7 +68,7 @@ impl Place {
 struct Row {
     /// The number of the next record; `None` as long as nothing is known of them.
     next: Option<u64>,
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, ValueLocation>,
     /// Bytes of all values.
     bytes: u64,
 }
@@ -132,7 +132,7 @@ impl Index {
 
     /// One more record; false if a later one is known.
     #[must_use]
-    pub(super) fn push(&self, log: Log, number: u64, place: Place) -> bool {
+    pub(super) fn push(&self, log: Log, number: u64, place: ValueLocation) -> bool {
         self.edit(log, |row| {
             if number < row.next() {
                 return false;
@@ -155,7 +155,7 @@ impl Index {
     }
 
     /// The record stands elsewhere now, if it is still there.
-    pub(super) fn moved(&self, log: Log, number: u64, place: Place) {
+    pub(super) fn moved(&self, log: Log, number: u64, place: ValueLocation) {
         self.edit(log, |row| {
             if let Some(known) = row.places.get_mut(&number) {
                 *known = place;
@@ -183,7 +183,7 @@ pub struct Newest<'a> {
     first: u64,
     /// All from here on were looked up.
     end: u64,
-    chunk: Vec<(u64, Place)>,
+    chunk: Vec<(u64, ValueLocation)>,
 }
 
 impl Iterator for Newest<'_> {

@@ -1,13 +1,13 @@
 //! Opening: every byte is read and checked; a crash is told from damage by the witness.
 
 use super::{
-    Disk, Journal, Records, Waiting,
+    Disk, Journal, Records, UnflushedChanges,
     files::{self, Header, Kind, write_whole},
     frame::{self, Frame, Frames},
     lock,
-    numbered::{Index, Log, Place},
+    numbered::{Index, Log, ValueLocation},
     renew_at,
-    witness::{Said, Witness},
+    witness::{CommitMarker, MarkerRecord},
 };
 use crate::{READABLE, StoreError, VERSION};
 use meshd_types::fail;
@@ -52,7 +52,7 @@ impl Journal {
         let rows = files::numbers(dir, Kind::Numbered).map_err(fault)?;
         let is_new = journals.is_empty() && rows.is_empty();
         let said = said(dir, is_new, trust)?;
-        let mut witness = Witness::open(&dir.join(files::WITNESS)).map_err(fault)?.0;
+        let mut witness = CommitMarker::open(&dir.join(files::WITNESS)).map_err(fault)?.0;
         let number = match journals.last() {
             Some(number) => *number,
             None => {
@@ -76,7 +76,7 @@ impl Journal {
         for (kind, number) in old.chain(rows) {
             fs::remove_file(kind.path(dir, number)).map_err(fault)?;
         }
-        let waiting = Waiting { seq: read.seq, batches: Vec::new() };
+        let waiting = UnflushedChanges { seq: read.seq, batches: Vec::new() };
         let Read { file, length, check, seq, begin, is_old, records } = read;
         let mut disk = Disk {
             file,
@@ -127,10 +127,10 @@ enum Trust {
 }
 
 /// What the commit marker says. A journal without one is refused: nobody could tell if its last changes were cut off.
-fn said(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<Said>, StoreError> {
+fn said(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, StoreError> {
     let path = dir.join(files::WITNESS);
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
-    let said = Witness::read(&path).map_err(fault)?;
+    let said = CommitMarker::read(&path).map_err(fault)?;
     if said.is_some() || is_new || trust == Trust::Files || !fail::defends("commit-marker") {
         return Ok(said);
     }
@@ -201,7 +201,7 @@ struct Read {
     records: Records,
 }
 
-fn read_journal(path: &Path, number: u64, said: Option<Said>, index: &Index) -> Result<Read, StoreError> {
+fn read_journal(path: &Path, number: u64, said: Option<MarkerRecord>, index: &Index) -> Result<Read, StoreError> {
     let bytes = read(path)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
@@ -259,7 +259,7 @@ fn each(
         match (Log::of(op.key), op.value) {
             (Some((log, number)), Some((_, range))) => {
                 let at = (frame.at + range.start) as u64;
-                if !index.push(log, number, Place { file: file.clone(), at, length: range.len() }) {
+                if !index.push(log, number, ValueLocation { file: file.clone(), at, length: range.len() }) {
                     return Err(damaged(path, frame.at, "a later numbered record is before it"));
                 }
             }

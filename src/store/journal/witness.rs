@@ -21,14 +21,14 @@ const CHECK: usize = 8;
 
 /// The open file.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct CommitMarker {
     file: File,
-    said: Said,
+    said: MarkerRecord,
 }
 
 /// What it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Said {
+pub(super) struct MarkerRecord {
     /// How often it was written; the larger one counts.
     turn: u64,
     /// The last change that was acknowledged.
@@ -37,7 +37,7 @@ pub(super) struct Said {
     pub(super) first: u64,
 }
 
-impl Said {
+impl MarkerRecord {
     fn bytes(&self) -> [u8; FIELDS + CHECK] {
         let mut bytes = [0; FIELDS + CHECK];
         for (place, field) in bytes.chunks_mut(8).zip([self.turn, self.seq, self.first]) {
@@ -52,19 +52,19 @@ impl Said {
         let mut bytes = [0; FIELDS + CHECK];
         file.read_exact_at(&mut bytes, place * STRIDE).ok()?;
         let field = |at: usize| bytes[at * 8..][..8].try_into().map(u64::from_le_bytes).ok();
-        let said = Said { turn: field(0)?, seq: field(1)?, first: field(2)? };
+        let said = MarkerRecord { turn: field(0)?, seq: field(1)?, first: field(2)? };
         (said.bytes() == bytes).then_some(said)
     }
 }
 
-impl Witness {
+impl CommitMarker {
     /// What the file says; `None` if it is missing, or both of its places are altered.
-    pub(super) fn read(path: &Path) -> io::Result<Option<Said>> {
+    pub(super) fn read(path: &Path) -> io::Result<Option<MarkerRecord>> {
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        let places: Vec<_> = (0..2).filter_map(|place| Said::read(&file, place)).collect();
+        let places: Vec<_> = (0..2).filter_map(|place| MarkerRecord::read(&file, place)).collect();
         if places.len() == 1 {
             // A crash while it was written leaves this as well; the older place says one flush less.
             tracing::warn!(marker = %path.display(), "one of two places of the commit marker is altered; repaired from the other");
@@ -73,20 +73,20 @@ impl Witness {
     }
 
     /// Opens it, or makes an empty one. `None`: it says nothing.
-    pub(super) fn open(path: &Path) -> io::Result<(Self, Option<Said>)> {
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Option<MarkerRecord>)> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let said = (0..2).filter_map(|place| Said::read(&file, place)).max();
-        Ok((Witness { file, said: said.unwrap_or_default() }, said))
+        let said = (0..2).filter_map(|place| MarkerRecord::read(&file, place)).max();
+        Ok((CommitMarker { file, said: said.unwrap_or_default() }, said))
     }
 
     /// What it said last.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> MarkerRecord {
         self.said
     }
 
     /// Says that everything up to a change is there, and where numbered records begin.
     pub(super) fn say(&mut self, seq: u64, first: u64) -> io::Result<()> {
-        let said = Said { turn: self.said.turn + 1, seq, first };
+        let said = MarkerRecord { turn: self.said.turn + 1, seq, first };
         self.file.write_all_at(&said.bytes(), said.turn % 2 * STRIDE)?;
         self.said = said;
         Ok(())
@@ -108,12 +108,12 @@ mod tests {
     fn it_says_what_was_said_last_and_with_one_place_damaged_what_was_said_before() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("witness");
-        let (mut witness, said) = Witness::open(&path).expect("made");
+        let (mut witness, said) = CommitMarker::open(&path).expect("made");
         assert_eq!(said, None);
         for seq in 1..=3 {
             witness.say(seq, 7).expect("written");
         }
-        let read = || Witness::open(&path).expect("opened").1.map(|said| (said.seq, said.first));
+        let read = || CommitMarker::open(&path).expect("opened").1.map(|said| (said.seq, said.first));
         assert_eq!(read(), Some((3, 7)));
         let file = OpenOptions::new().write(true).open(&path).expect("opened");
         file.write_all_at(&[0xff], STRIDE + 9).expect("damaged");

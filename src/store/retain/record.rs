@@ -1,6 +1,6 @@
 //! Events and audit lines: their class, their source, and what each class may take.
 
-use meshd_model::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Who};
+use meshd_model::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Principal};
 use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) enum Source {
     /// A node that was let in.
     Node(NodeId),
     /// An operator, a token, a rule, or meshd itself.
-    Caller(Who),
+    Caller(Principal),
 }
 
 /// What one class may take.
@@ -81,8 +81,8 @@ fn is_routine(condition: ConditionKind) -> bool {
     )
 }
 
-fn is_caller(who: &Who) -> bool {
-    matches!(who, Who::Operator(_) | Who::Token(_))
+fn is_caller(who: &Principal) -> bool {
+    matches!(who, Principal::Operator(_) | Principal::Token(_))
 }
 
 impl Record for Event {
@@ -150,7 +150,7 @@ impl Record for Audit {
 
     fn source(&self) -> Source {
         match self.node {
-            Some(node) if self.by.who == Who::Node => Source::Node(node),
+            Some(node) if self.by.who == Principal::Node => Source::Node(node),
             _ => Source::Caller(self.by.who.clone()),
         }
     }

@@ -1,7 +1,7 @@
 //! No source drives out what others did, and repeats are counted.
 
 use super::*;
-use meshd_model::fleet::{Actor, Audit, AuditOutcome, By, ConditionKind, Event, EventKind, Verb};
+use meshd_model::fleet::{Actor, Audit, AuditContext, AuditOutcome, ConditionKind, Event, EventKind, Verb};
 use meshd_types::{Basis, CorrelationId, MacAddr, NodeId};
 
 /// The n-th node.
@@ -23,8 +23,8 @@ fn started(detail: &str, seconds: i64) -> Event {
     Event::new(at(seconds), Actor::Node, EventKind::BootStarted, detail)
 }
 
-fn by(who: &str, verb: Verb) -> By {
-    By::new(who.parse().expect("somebody"), verb, CorrelationId([1; 8]))
+fn by(who: &str, verb: Verb) -> AuditContext {
+    AuditContext::new(who.parse().expect("somebody"), verb, CorrelationId([1; 8]))
 }
 
 fn line(who: &str, verb: Verb, target: &str, seconds: i64) -> Audit {

@@ -3,7 +3,7 @@
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
 use meshd::serve::central::OperateError;
-use meshd_model::fleet::{ConditionKind, Exchange, Phase, Stage, Verb};
+use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage, Verb};
 use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
 use meshd_types::BootSessionId;
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn checks_of_an_earlier_boot_make_no_node_ready_and_are_void_when_it_boots
     machine.link = None;
     machine.boot(Stage::Dhcp).await;
     rig.clock.turn(meshd_model::fleet::SESSION_WINDOW);
-    machine.dhcp(Exchange::Firmware).await;
+    machine.dhcp(DhcpExchange::Firmware).await;
     machine.ask_script().await;
     let second = machine.session();
     assert_ne!(first, second);

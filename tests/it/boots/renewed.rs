@@ -3,7 +3,7 @@
 use super::rig::{Machine, Rig};
 use crate::world::World;
 use meshd::serve::central::PlaneError;
-use meshd_model::fleet::{By, Stage, Verb, Who};
+use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
 use meshd_proto::{FromAgent, FromCentral, Heartbeat};
 use rcgen::{CertificateParams, KeyPair};
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
     assert!(matches!(rig.central.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
     assert!(matches!(rig.central.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
 
-    let by = By::new(Who::Meshd, Verb::CertificateRevoke, rig.central.new_correlation());
+    let by = AuditContext::new(Principal::Meshd, Verb::CertificateRevoke, rig.central.new_correlation());
     assert_eq!(rig.central.revoke(id, &by).await.expect("revoked").certificates, Vec::new());
     assert!(rig.central.link_state(id).since.is_none(), "gone before it returns");
     for message in [heartbeat(), renewal(), FromAgent::Renewed] {
@@ -49,7 +49,7 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let (id, before) = (machine.id(), rig.node(machine.id()).certificates);
-    let by = By::new(Who::Meshd, Verb::CaRotate, rig.central.new_correlation());
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
     rig.central.rotate_authority(Duration::from_secs(60), false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
     rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");

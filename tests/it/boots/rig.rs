@@ -8,7 +8,7 @@ use meshd::{
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
-    fleet::{By, ConditionKind, Event, Exchange, Lease, Node, Stage, Verb, Who},
+    fleet::{AuditContext, ConditionKind, DhcpExchange, Event, Lease, Node, Principal, Stage, Verb},
 };
 use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
 use meshd_store::EventFilter;
@@ -30,8 +30,8 @@ use tokio::sync::mpsc;
 
 pub const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 /// What an operator orders.
-pub fn ordered(verb: Verb) -> By {
-    By::new(Who::Operator(0), verb, CorrelationId([0; 8]))
+pub fn ordered(verb: Verb) -> AuditContext {
+    AuditContext::new(Principal::Operator(0), verb, CorrelationId([0; 8]))
 }
 
 /// Longer than any stage may take.
@@ -185,7 +185,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    pub async fn dhcp(&self, exchange: Exchange) {
+    pub async fn dhcp(&self, exchange: DhcpExchange) {
         let expires_at = self.rig.central.now().after(Duration::from_secs(86_400));
         let lease = Lease { mac: self.mac, address: self.address, expires_at, vm: None };
         let seen = DhcpSeen {
@@ -274,15 +274,15 @@ impl<'a> Machine<'a> {
 
     pub async fn step(&mut self, stage: Stage) {
         match stage {
-            Stage::Dhcp => self.dhcp(Exchange::Firmware).await,
+            Stage::Dhcp => self.dhcp(DhcpExchange::Firmware).await,
             Stage::Loader => self.rig.central.fetched(self.address, Fetched::Loader).await,
-            Stage::IpxeDhcp => self.dhcp(Exchange::Ipxe).await,
+            Stage::IpxeDhcp => self.dhcp(DhcpExchange::Ipxe).await,
             Stage::Script => self.ask_script().await,
             Stage::Kernel => self.fetch(|parts| parts.kernel.digest).await,
             Stage::Initramfs => self.fetch(|parts| parts.initramfs.digest).await,
             Stage::Packages => self.fetch(|parts| parts.packages.digest).await,
             Stage::Overlay => self.overlay().await,
-            Stage::OsDhcp => self.dhcp(Exchange::Os).await,
+            Stage::OsDhcp => self.dhcp(DhcpExchange::Os).await,
             Stage::Modloop => self.fetch(|parts| parts.modloop.digest).await,
             Stage::Enrolled => self.enrol().await,
             Stage::Link => self.link_up().await,

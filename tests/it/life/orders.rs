@@ -5,7 +5,7 @@ use crate::{
     world::World,
 };
 use meshd::serve::central::OperateError;
-use meshd_model::fleet::{Exchange, Phase, Stage, Verb};
+use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_quarantined_node_is_cut_off_told_why_in_ipxe_and_let_go_by_a_word() {
     assert!(machine.script.contains("it scans its neighbours"), "{}", machine.script);
     assert_eq!(rig.node(id).phase, Phase::Quarantined, "no boot lets it go");
     rig.central.release(id, &ordered(Verb::Release)).await.unwrap();
-    machine.dhcp(Exchange::Ipxe).await;
+    machine.dhcp(DhcpExchange::Ipxe).await;
     for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
         machine.step(stage).await;
     }

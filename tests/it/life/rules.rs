@@ -4,7 +4,7 @@ use crate::{
     boots::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd_model::fleet::{Phase, Stage, Verb, Who};
+use meshd_model::fleet::{Phase, Principal, Stage, Verb};
 
 fn add(world: &World, text: &str) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
@@ -26,7 +26,7 @@ async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     let by =
         rig.events("phase").into_iter().find(|event| event.detail.ends_with("approved")).and_then(|event| event.by);
-    assert_eq!(by.map(|by| (by.who, by.verb)), Some((Who::Rule("bought".parse().unwrap()), Verb::Approve)));
+    assert_eq!(by.map(|by| (by.who, by.verb)), Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve)));
 
     other.boot(Stage::Overlay).await;
     assert_eq!((rig.node(other.id()).phase, &other.token), (Phase::Discovered, &None));

@@ -9,7 +9,7 @@ use crate::{
 };
 use meshd::serve::central::{RunJob, SlotParts};
 use meshd_model::{
-    fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Stage, Transition, Verb, Who},
+    fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb},
     work::job::{Job, Launcher},
 };
 use meshd_proto::{CheckReport, FromAgent, Resources, job::JobUser};
@@ -259,10 +259,10 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
         found.unwrap_or_else(|| panic!("{verb} in {lines:?}"))
     };
     for verb in [Verb::Approve, Verb::SlotApprove, Verb::CertificateRevoke, Verb::CaRotate] {
-        assert_eq!((&of(verb).by.who, &of(verb).outcome), (&Who::Operator(0), &AuditOutcome::Done), "{verb}");
+        assert_eq!((&of(verb).by.who, &of(verb).outcome), (&Principal::Operator(0), &AuditOutcome::Done), "{verb}");
     }
     for verb in [Verb::Enrol, Verb::Renew] {
-        assert_eq!((&of(verb).by.who, of(verb).node), (&Who::Node, Some(id)), "{verb}");
+        assert_eq!((&of(verb).by.who, of(verb).node), (&Principal::Node, Some(id)), "{verb}");
     }
 }
 

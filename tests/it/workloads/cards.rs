@@ -250,7 +250,7 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
     assert_eq!(addresses(&vm), [ip(31)]);
 
     // The node is given up, and its guest may run on: nobody gets the addresses.
-    let by = meshd_model::fleet::By { forced: true, ..ordered(Verb::Remove) };
+    let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.remove(node.id(), &by).await.unwrap();
     assert!(record(&rig, &vm).is_some_and(|vm| vm.place.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;

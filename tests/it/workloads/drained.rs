@@ -4,7 +4,7 @@ use super::*;
 use crate::world::World;
 use meshd::serve::central::{RunJob, Workloads, work_on};
 use meshd_model::{
-    fleet::{By, Phase},
+    fleet::{AuditContext, Phase},
     work::job::{Job, JobState, Launcher},
 };
 use meshd_proto::job::{JobNews, JobUser};
@@ -63,7 +63,7 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     let job = run(&rig).await.unwrap();
-    rig.central.maintain(id, &By { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
+    rig.central.maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
     rig.pass(std::time::Duration::from_secs(1)).await;
     assert_eq!(state(&rig, &job), JobState::Failed);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd::serve::central::Workloads;
-use meshd_model::fleet::By;
+use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
 fn guarded_world() -> World {
@@ -16,8 +16,8 @@ fn compute() -> ProfileName {
     "compute".parse().unwrap()
 }
 
-fn forced(verb: Verb) -> By {
-    By { forced: true, ..ordered(verb) }
+fn forced(verb: Verb) -> AuditContext {
+    AuditContext { forced: true, ..ordered(verb) }
 }
 
 /// The node is drained: its machine is off and it says so.
@@ -37,7 +37,7 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     tell(&node, &[(&vm, VmState::Running)]).await;
     let id = node.id();
     let role = meshd_trust::Role::Admin;
-    let once = async |profile: Option<ProfileName>, args: &[&str], by: By| {
+    let once = async |profile: Option<ProfileName>, args: &[&str], by: AuditContext| {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         rig.central.boot_once(id, profile, args, role, &by).await
     };
@@ -80,7 +80,7 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
     let discovery: ProfileName = "discovery".parse().unwrap();
-    let rollback = async |by: By| rig.central.rollback(discovery.clone(), None, &by).await;
+    let rollback = async |by: AuditContext| rig.central.rollback(discovery.clone(), None, &by).await;
     let refused = rollback(ordered(Verb::Rollback)).await.expect_err("its units would be others");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     assert_eq!(rig.central.revisions(&discovery).held, None, "nothing has changed");

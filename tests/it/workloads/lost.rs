@@ -3,12 +3,12 @@
 use super::*;
 use crate::world::World;
 use meshd::serve::central::{ConsoleError, Workloads};
-use meshd_model::fleet::{By, Phase};
+use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::vm::VmWant;
 use std::time::Duration;
 
-fn forced(verb: Verb) -> By {
-    By { forced: true, ..ordered(verb) }
+fn forced(verb: Verb) -> AuditContext {
+    AuditContext { forced: true, ..ordered(verb) }
 }
 
 #[tokio::test]

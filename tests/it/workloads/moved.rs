@@ -59,7 +59,7 @@ async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() 
     let vm = create(&rig, ask(1, ""), Some(old.id())).await.unwrap();
     tell(&old, &[(&vm, VmState::Running)]).await;
     old.power_off().await;
-    let by = meshd_model::fleet::By { forced: true, ..ordered(Verb::Replace) };
+    let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
     rig.central.replace(old.id(), new.id(), &by).await.unwrap();
     assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmLife::Unplaced, Some(new.id())));
     rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::world::World;
 use meshd::serve::central::SlotParts;
-use meshd_model::{fleet::By, work::SlotId};
+use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
     vm::{DiskUse, LeftDisk, VmWant},
@@ -171,7 +171,7 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     let next = create(&rig, wants(2), None).await.unwrap();
     rig.central.delete_vm(next.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert_eq!(left(&rig, node.id()), [fresh], "it never had it: nothing is wiped");
-    let forced = By { forced: true, ..ordered(Verb::VmDelete) };
+    let forced = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
     rig.central.delete_vm(next.uuid(), None, &forced).await.unwrap();
     assert!(!left(&rig, node.id())[0].wipe, "an operator gave that up");
 }

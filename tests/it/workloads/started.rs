@@ -5,7 +5,7 @@ use super::*;
 use crate::world::World;
 use meshd::serve::central::{VmVerb, Workloads};
 use meshd_model::{
-    fleet::{By, Phase},
+    fleet::{AuditContext, Phase},
     work::VmWish,
 };
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmWant};
@@ -247,7 +247,7 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     rig.pass(std::time::Duration::from_secs(10)).await;
     assert!(rig.central.vm_orders(first.id(), None).is_empty(), "never two copies");
     assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
-    let by = By { forced: true, ..ordered(Verb::VmDelete) };
+    let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
     rig.central.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
     tell(&second, &[]).await;
     released(&second, &vm).await;

@@ -4,7 +4,7 @@ use super::*;
 use crate::world::World;
 use meshd::serve::central::{JobError, LinkCommand, RunJob};
 use meshd_model::{
-    fleet::By,
+    fleet::AuditContext,
     work::job::{Job, JobCause, JobState, Launcher},
 };
 use meshd_proto::{
@@ -94,7 +94,7 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
     assert!(failed.order_for(second.id()).is_some_and(|order| order.want == JobWant::Gone));
     // The other one is lost before it can say so.
     second.power_off().await;
-    let by = By { forced: true, ..ordered(Verb::Remove) };
+    let by = AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.remove(second.id(), &by).await.unwrap();
     assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Failed, false));
     // What the fenced one has of it when it is back is ended.

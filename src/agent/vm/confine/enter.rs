@@ -92,7 +92,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// As whom and where a program is run, and what it gets.
 #[derive(Clone, Debug, Default)]
-pub struct Entry {
+pub struct ExecContext {
     /// User ID.
     pub uid: u32,
     /// Group ID.
@@ -107,7 +107,7 @@ pub struct Entry {
     pub users: Option<PathBuf>,
 }
 
-impl Entry {
+impl ExecContext {
     /// The arguments of `mesh-agent`, up to the program's.
     pub fn args(&self) -> Vec<String> {
         let mut args = vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];

@@ -13,7 +13,7 @@ pub(super) mod device;
 pub mod enter;
 pub(super) mod users;
 
-use self::enter::{Entry, Pass};
+use self::enter::{ExecContext, Pass};
 use super::{
     folder::Files,
     host::{self, Places},
@@ -78,16 +78,16 @@ impl Confinement {
 
     /// The program and its arguments that run `program` confined; `pass` are the files that it gets as descriptors.
     pub fn command(&self, pins: bool, pass: Vec<Pass>, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        let entry = Entry { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
+        let entry = ExecContext { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
         self.run(&entry, program, args)
     }
 
     /// The same for a program that serves the node, as root, and sees `users` as /etc/passwd.
     pub fn naming(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        self.run(&Entry { users: Some(users.to_owned()), ..Entry::default() }, program, args)
+        self.run(&ExecContext { users: Some(users.to_owned()), ..ExecContext::default() }, program, args)
     }
 
-    fn run(&self, entry: &Entry, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
+    fn run(&self, entry: &ExecContext, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
         let mut all = entry.args();
         all.push(program.display().to_string());
         all.extend(args.iter().cloned());

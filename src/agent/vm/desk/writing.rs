@@ -4,7 +4,7 @@ use super::Clerk;
 use crate::vm::{
     StartError, marks,
     waiting::Run,
-    write::{Job, Progress},
+    write::{DiskWrite, Progress},
 };
 use meshd_proto::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::{Digest, SystemUuid};
@@ -42,7 +42,7 @@ struct Write {
 }
 
 impl Writes {
-    fn begin(&mut self, uuid: SystemUuid, job: Job) {
+    fn begin(&mut self, uuid: SystemUuid, job: DiskWrite) {
         let (cancel, progress) = (CancellationToken::new(), job.progress.clone());
         let (alive, ended) = watch::channel(());
         let cancelled = cancel.clone();
@@ -124,7 +124,7 @@ impl Clerk {
         match self.vms.reserve(&run.spec).await {
             Ok(()) => {
                 let (places, progress) = (self.vms.places(), Arc::default());
-                self.writes.begin(uuid, Job { files, places, volumes, progress });
+                self.writes.begin(uuid, DiskWrite { files, places, volumes, progress });
                 self.waiting.insert(run);
                 None
             }

@@ -17,7 +17,7 @@ fn guest(files: &Files) -> File {
     OpenOptions::new().create(true).append(true).open(files.console()).expect("opened")
 }
 
-async fn hears(live: &mut Live) -> Heard {
+async fn hears(live: &mut ConsoleReader) -> Heard {
     timeout(DEADLINE, live.next()).await.expect("something comes")
 }
 

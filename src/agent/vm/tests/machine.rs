@@ -11,7 +11,7 @@ fn at(seconds: u64) -> Duration {
 
 fn machine(when: RestartWhen) -> Machine {
     let policy = RestartPolicy { when, delay_s: 2, max_delay_s: 6, attempts: 3, stable_after_s: 100 };
-    Machine::new(policy, 1 << 30, Kept::default())
+    Machine::new(policy, 1 << 30, VmRecord::default())
 }
 
 fn running(when: RestartWhen) -> Machine {
@@ -37,7 +37,7 @@ fn a_guest_that_hears_the_button_is_stopped_and_no_policy_brings_it_back() {
     machine.on(at(6), Event::Leaving(Leaving::Guest));
     assert_eq!(machine.on(at(6), ended()), []);
     assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
-    assert_eq!(machine.kept(), &Kept::default());
+    assert_eq!(machine.kept(), &VmRecord::default());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn one_whose_agent_ended_while_it_started_is_waited_for_and_failed_in_time() {
 #[test]
 fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
     let mut machine = machine(RestartWhen::Always);
-    machine.kept = Kept { wanted: true, restarts: 1, ..Kept::default() };
+    machine.kept = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
     machine.left_over();
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
     assert_eq!((machine.deadline(), machine.on(at(9999), Event::Tick)), (None, vec![]));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     fake::{Fake, Loop, run as tool},
-    vm::{Doctor, leave::leave, promised::Promised},
+    vm::{Doctor, leave::leave, promised::Reservations},
 };
 use meshd_proto::vm::LeftDisk;
 use meshd_types::{Digest, SystemUuid};
@@ -123,7 +123,8 @@ impl Node {
     async fn write(&self, is_begun: bool) -> Result<u64, VmRefusal> {
         let progress = Arc::<Progress>::default();
         let volumes = vec![(self.volume(), is_begun)];
-        let job = Job { files: self.files.clone(), places: self.places.clone(), volumes, progress: progress.clone() };
+        let job =
+            DiskWrite { files: self.files.clone(), places: self.places.clone(), volumes, progress: progress.clone() };
         job.run().await?;
         assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
         Ok(progress.of.load(Ordering::Relaxed))
@@ -146,7 +147,7 @@ impl Node {
 
     async fn leave(&self, wipe: bool) -> Result<(), String> {
         let left = LeftDisk { disk: "eui.1".parse().expect("an identity"), wipe, used: true };
-        leave(self.places.clone(), Promised::default(), SystemUuid([7; 16]), vec![left]).await
+        leave(self.places.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
     }
 }
 

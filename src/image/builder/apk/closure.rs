@@ -10,7 +10,7 @@ use std::{
 
 /// Why a list of packages cannot be had whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lack {
+pub enum MissingPackage {
     /// No package of the mirror is, or provides, what is wanted.
     Missing {
         /// What is wanted.
@@ -36,15 +36,19 @@ pub enum Lack {
     },
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for MissingPackage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lack::Missing { wanted, by } => write!(f, "the mirror has no package `{wanted}`, which {by} needs"),
-            Lack::Undecided { wanted, by, providers } => {
+            MissingPackage::Missing { wanted, by } => {
+                write!(f, "the mirror has no package `{wanted}`, which {by} needs")
+            }
+            MissingPackage::Undecided { wanted, by, providers } => {
                 let providers = providers.join(", ");
                 write!(f, "`{wanted}`, which {by} needs, is provided by {providers}; name one in packages.install")
             }
-            Lack::Conflict { package, with } => write!(f, "{package} and {with} cannot be installed together"),
+            MissingPackage::Conflict { package, with } => {
+                write!(f, "{package} and {with} cannot be installed together")
+            }
         }
     }
 }
@@ -56,7 +60,7 @@ const RECIPE: &str = "the recipe";
 ///
 /// # Errors
 /// Everything that cannot be had.
-pub fn closure<'r>(records: &'r [Record], install: &[String]) -> Result<Vec<&'r Record>, Vec<Lack>> {
+pub fn closure<'r>(records: &'r [Record], install: &[String]) -> Result<Vec<&'r Record>, Vec<MissingPackage>> {
     let mut solver = Solver::new(records);
     for word in install {
         // What is named is taken first, so that it is what meets the needs of others.
@@ -83,7 +87,7 @@ struct Solver<'r> {
     /// Selected packages whose needs have not been looked at.
     fresh: VecDeque<&'r Record>,
     wanted: VecDeque<(Dependency, String)>,
-    lacks: BTreeSet<Lack>,
+    lacks: BTreeSet<MissingPackage>,
 }
 
 impl<'r> Solver<'r> {
@@ -134,8 +138,8 @@ impl<'r> Solver<'r> {
             Err(providers) => {
                 let (wanted, by) = (what.to_string(), by.to_owned());
                 self.lacks.insert(match providers.is_empty() {
-                    true => Lack::Missing { wanted, by },
-                    false => Lack::Undecided { wanted, by, providers },
+                    true => MissingPackage::Missing { wanted, by },
+                    false => MissingPackage::Undecided { wanted, by, providers },
                 });
             }
         }
@@ -165,8 +169,9 @@ impl<'r> Solver<'r> {
         for record in self.selected.values() {
             for needed in record.depends.iter().filter(|needed| needed.conflict) {
                 let met = self.selected.values().find(|other| other.name != record.name && other.meets(needed));
-                self.lacks
-                    .extend(met.map(|with| Lack::Conflict { package: record.name.clone(), with: with.name.clone() }));
+                self.lacks.extend(
+                    met.map(|with| MissingPackage::Conflict { package: record.name.clone(), with: with.name.clone() }),
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What a closure promises: whole, or every lack by name.
 
 use super::{
-    closure::{Lack, closure},
+    closure::{MissingPackage, closure},
     index::{Record, parse},
 };
 
@@ -20,7 +20,7 @@ fn records(text: &str) -> Vec<Record> {
     parse(&index).unwrap()
 }
 
-fn ask(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<Lack>> {
+fn ask(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<MissingPackage>> {
     let records = records(text);
     let install: Vec<String> = install.iter().map(|&word| word.to_owned()).collect();
     let show = |record: &&Record| format!("{} {}", record.name, record.version);
@@ -44,7 +44,7 @@ fn the_newest_of_several_repositories_is_taken_unless_a_version_is_asked_for() {
 #[test]
 fn everything_that_is_missing_is_named_with_who_wants_it() {
     let lacks = ask("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
-    let text: Vec<String> = lacks.iter().map(Lack::to_string).collect();
+    let text: Vec<String> = lacks.iter().map(MissingPackage::to_string).collect();
     assert_eq!(text.len(), 4, "{text:?}");
     for said in
         ["`gone`, which a needs", "`so:libx.so.1`, which a needs", "`a>2`, which b needs", "`nope`, which the recipe"]
@@ -61,7 +61,7 @@ fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
     let mailers = "base 1 | D:smtp\npostfix 1 | p:smtp\nexim 1 | p:smtp";
     let lacks = ask(mailers, &["base"]).unwrap_err();
     assert!(
-        matches!(&lacks[..], [Lack::Undecided { providers, .. }] if providers == &["exim", "postfix"]),
+        matches!(&lacks[..], [MissingPackage::Undecided { providers, .. }] if providers == &["exim", "postfix"]),
         "{lacks:?}"
     );
     assert_eq!(ask(mailers, &["base", "exim"]).unwrap(), ["base 1", "exim 1"]);
@@ -79,7 +79,7 @@ fn a_service_file_comes_with_what_it_serves_and_with_openrc() {
 #[test]
 fn packages_that_must_not_meet_are_refused() {
     let lacks = ask("a 1 | D:!b\nb 1", &["a", "b"]).unwrap_err();
-    assert_eq!(lacks, [Lack::Conflict { package: "a".into(), with: "b".into() }]);
+    assert_eq!(lacks, [MissingPackage::Conflict { package: "a".into(), with: "b".into() }]);
     assert!(ask("a 1 | D:!b<1\nb 1", &["a", "b"]).is_ok());
 }
 

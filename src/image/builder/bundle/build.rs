@@ -13,9 +13,9 @@ use crate::{
         command::{BUNDLE_TOOLS, Run, missing},
         error::{BuildError, failed, io_error},
         list::ImageState,
-        progress::{Progress, Step},
+        progress::{BuildStep, Progress},
         store,
-        work::Work,
+        work::BuildFolder,
     },
     catalog::{
         bundle::{BundleError, BundleManifest, FORMAT, MAX_LAYER, load_bundle, load_bundle_manifest},
@@ -71,7 +71,7 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
         return Err(BundleFault::Arch { here, wanted }.into());
     }
     // `bundle.` keeps its lock and folder apart from those of an image of the same name.
-    let work = Work::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
+    let work = BuildFolder::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
     let build = Build { request, recipe: &recipe, work: &work, progress };
     let (programs, tree) = build.assemble()?;
     build.store(digest, programs, tree)
@@ -83,7 +83,7 @@ type Assembled = (Vec<String>, Vec<(String, String)>);
 struct Build<'a> {
     request: &'a BundleRequest,
     recipe: &'a BundleRecipe,
-    work: &'a Work,
+    work: &'a BuildFolder,
     progress: &'a dyn Progress,
 }
 
@@ -93,7 +93,7 @@ impl Build<'_> {
         let (scratch, root, stage) =
             (self.work.folder("fetch")?, self.work.folder("tree")?, self.work.folder("stage")?);
         let begun = Instant::now();
-        self.progress.begin(Step::FetchPackages);
+        self.progress.begin(BuildStep::FetchPackages);
         let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
         tree.add(&self.recipe.packages)?;
         let needy = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
@@ -102,12 +102,12 @@ impl Build<'_> {
         // Round by round what the packages depend on, until every library is there.
         let (mut found, mut absent): Found = libraries.needs(&needy)?;
         while !absent.is_empty() && tree.deepen()? {
-            self.progress.note(Step::FetchPackages, &format!("{} packages", tree.packages.len()));
+            self.progress.note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
             (found, absent) = libraries.needs(&needy)?;
         }
         let loader = libraries.loader_path().filter(|_| absent.is_empty());
         let loader = loader.ok_or_else(|| BundleFault::NoLibrary(absent.into_iter().collect()))?;
-        self.progress.end(Step::FetchPackages, begun.elapsed());
+        self.progress.end(BuildStep::FetchPackages, begun.elapsed());
         stage::libraries(&found, (libraries.loader, &loader), &stage)?;
         let programs = stage::starters(&self.request.name, self.recipe, libraries.loader, &stage)?;
         Ok((programs, tree.packages.into_iter().collect()))
@@ -120,7 +120,7 @@ impl Build<'_> {
         packages: Vec<(String, String)>,
     ) -> Result<BundleManifest, BuildError> {
         let begun = Instant::now();
-        self.progress.begin(Step::Store);
+        self.progress.begin(BuildStep::Store);
         let layer = self.work.path("layer");
         Run::new("mksquashfs")
             .arg(self.work.path("stage"))
@@ -149,7 +149,7 @@ impl Build<'_> {
         let shelf = Shelf::bundle(blobs_dir, &self.request.name);
         store::put_version(&shelf, &manifest.layer.digest, &manifest)?;
         store::point(&shelf, &manifest.layer.digest)?;
-        self.progress.end(Step::Store, begun.elapsed());
+        self.progress.end(BuildStep::Store, begun.elapsed());
         // What is on the disk is what nodes will be served: read it back.
         Ok(load_bundle(blobs_dir, &self.request.name)?.manifest)
     }

@@ -1,7 +1,7 @@
 //! Why an image was not imported.
 
 use crate::builder::{
-    apk::{closure::Lack, index::IndexError, signature::SignatureError},
+    apk::{closure::MissingPackage, index::IndexError, signature::SignatureError},
     command::CommandError,
 };
 use meshd_types::Arch;
@@ -62,7 +62,7 @@ pub enum ImportError {
     },
     /// The packages of the recipe cannot be had whole.
     #[error("the packages cannot be had whole:{}", lines(.0))]
-    Lacks(Vec<Lack>),
+    Lacks(Vec<MissingPackage>),
     /// The index promises what the mirror does not have.
     #[error("the mirror's index names packages that the mirror does not have: {}; is a sync under way?", .0.join(", "))]
     Absent(Vec<String>),
@@ -129,6 +129,6 @@ pub enum ImportError {
     Unproven(#[source] CommandError),
 }
 
-fn lines(lacks: &[Lack]) -> String {
+fn lines(lacks: &[MissingPackage]) -> String {
     lacks.iter().map(|lack| format!("\n  {lack}")).collect()
 }

@@ -20,9 +20,9 @@ use super::{
     command::{IMPORT_TOOLS, Run, missing},
     error::BuildError,
     keys,
-    progress::{Progress, Step},
+    progress::{BuildStep, Progress},
     store,
-    work::Work,
+    work::BuildFolder,
 };
 use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
 use meshd_types::{Digest, Timestamp};
@@ -57,7 +57,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         return Err(BuildError::Tools(missing));
     }
     Run::as_root("true").done().map_err(BuildError::Namespaces)?;
-    let work = Work::begin(&request.build.work_dir, request.build.name.as_str())?;
+    let work = BuildFolder::begin(&request.build.work_dir, request.build.name.as_str())?;
     store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;
     let scratch = [work.folder("netboot")?, work.folder("packages")?];
@@ -78,7 +78,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         (netboot.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), made)
     });
     let ((netboot, release), made) = (netboot?, made?);
-    timed(progress, Step::Store, || {
+    timed(progress, BuildStep::Store, || {
         let _lock = store::lock(&request.build.blobs_dir)?;
         let put = |file| store::put_blob(&request.build.blobs_dir, file);
         let parts = Parts {
@@ -125,17 +125,17 @@ fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>)
 
 /// The kernel's three files, checked against what was published and against each other.
 fn fetch_netboot(desk: &Desk<'_>, progress: &dyn Progress) -> Result<(Netboot, String), BuildError> {
-    timed(progress, Step::FetchKernel, || {
+    timed(progress, BuildStep::FetchKernel, || {
         let (netboot, how) = desk.netboot()?;
         let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, desk.recipe.arch)?;
-        progress.note(Step::FetchKernel, &format!("kernel {release}, {how}"));
+        progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {how}"));
         Ok((netboot, release))
     })
 }
 
 fn timed<T>(
     progress: &dyn Progress,
-    step: Step,
+    step: BuildStep,
     work: impl FnOnce() -> Result<T, BuildError>,
 ) -> Result<T, BuildError> {
     let begun = Instant::now();

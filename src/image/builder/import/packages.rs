@@ -14,7 +14,7 @@ use crate::builder::{
     error::{BuildError, failed, io_error},
     initrd,
     keys::{PUBLIC_NAME, RepoKey},
-    progress::{Progress, Step},
+    progress::{BuildStep, Progress},
     recipe::{Algorithm, Compression},
     repo,
 };
@@ -52,10 +52,10 @@ pub(super) struct Made {
 
 impl Packages<'_> {
     pub(super) fn make(&self) -> Result<Made, BuildError> {
-        let (records, install) = timed(self.progress, Step::Index, || self.read_indexes())?;
+        let (records, install) = timed(self.progress, BuildStep::Index, || self.read_indexes())?;
         let chosen = closure(&records, &install).map_err(ImportError::Lacks)?;
-        let files = timed(self.progress, Step::FetchPackages, || self.fetch(&chosen))?;
-        let initrd = timed(self.progress, Step::Packages, || self.assemble(&records, &chosen, &files))?;
+        let files = timed(self.progress, BuildStep::FetchPackages, || self.fetch(&chosen))?;
+        let initrd = timed(self.progress, BuildStep::Packages, || self.assemble(&records, &chosen, &files))?;
         let versions = chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
         Ok(Made { initrd, versions })
     }
@@ -79,7 +79,7 @@ impl Packages<'_> {
         if install.is_empty() {
             install = all.iter().map(|record| record.name.clone()).collect();
         }
-        self.progress.note(Step::Index, &format!("{} packages in the mirror", all.len()));
+        self.progress.note(BuildStep::Index, &format!("{} packages in the mirror", all.len()));
         Ok((all, install))
     }
 
@@ -113,7 +113,7 @@ impl Packages<'_> {
             }
         }
         let bytes: u64 = chosen.iter().map(|record| record.size).sum();
-        self.progress.note(Step::FetchPackages, &format!("{} packages, {} MiB", chosen.len(), bytes >> 20));
+        self.progress.note(BuildStep::FetchPackages, &format!("{} packages, {} MiB", chosen.len(), bytes >> 20));
         Ok(wanted.into_iter().map(|(_, _, path)| path).collect())
     }
 
@@ -167,7 +167,7 @@ impl Packages<'_> {
         let own = closure(all, &[APK.to_owned()]).unwrap_or_default();
         let apk = Dependency::parse(APK);
         if arch != std::env::consts::ARCH || !chosen.iter().any(|record| record.meets(&apk)) {
-            self.progress.note(Step::Packages, "not tried with apk: there is none that runs here");
+            self.progress.note(BuildStep::Packages, "not tried with apk: there is none that runs here");
             return Ok(());
         }
         let tree = self.desk.scratch.join("apk");
@@ -182,7 +182,7 @@ impl Packages<'_> {
         let apk = repo::apk(&tree, &arch, "add");
         let installed = repo::install(apk, &arch, self.trusted, &root, repository, &names).done();
         installed.map_err(ImportError::Unproven)?;
-        self.progress.note(Step::Packages, &format!("{} packages, and apk installs them", names.len()));
+        self.progress.note(BuildStep::Packages, &format!("{} packages, and apk installs them", names.len()));
         Ok(())
     }
 }

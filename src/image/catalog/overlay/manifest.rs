@@ -75,7 +75,10 @@ fn everything(document: &Document, entries: &mut Entries) -> Declared {
 }
 
 /// Every table of a section.
-pub(super) fn entries_of<'d>(root: &Table<'d>, section: &str) -> impl Iterator<Item = reader::Entry<'d>> + use<'d> {
+pub(super) fn entries_of<'d>(
+    root: &Table<'d>,
+    section: &str,
+) -> impl Iterator<Item = reader::NamedTable<'d>> + use<'d> {
     root.table(section).map(|table| table.entries()).unwrap_or_default().into_iter()
 }
 

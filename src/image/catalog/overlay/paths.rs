@@ -1,6 +1,6 @@
 //! The sections of `overlay.toml` whose keys are paths: `[files]`, `[directories]`, `[links]` and `[append]`.
 
-use super::{AGENT_PATH, Entries, Entry, Place, Source, manifest::entries_of};
+use super::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation, manifest::entries_of};
 use bytes::Bytes;
 use meshd_config::reader::{At, Document, Table, brief};
 use meshd_types::SafePath;
@@ -20,7 +20,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         if let Some(path) = path(document, &entry.name) {
             let place = place(&entry.name);
             let (mode, owner) = (mode.unwrap_or(0o755), owner.unwrap_or_default());
-            let directory = Entry { source: Source::Directory, mode, owner, append: false, replace, place };
+            let directory = OverlayEntry { source: Source::Directory, mode, owner, append: false, replace, place };
             insert_new(document, &entry.name, path, directory, entries);
         }
     }
@@ -31,7 +31,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
                 if target.chars().any(char::is_control) {
                     document.fault(&target, "is not the target of a link", "write a plain path");
                 }
-                let link = Entry { mode: 0o777, ..plain(Source::Link(target.value), place(&key)) };
+                let link = OverlayEntry { mode: 0o777, ..plain(Source::Link(target.value), place(&key)) };
                 insert_new(document, &key, path, link, entries);
             }
         }
@@ -40,7 +40,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         for key in table.keys() {
             let lines: String = table.strings(&key).into_iter().map(|line| line.value + "\n").collect();
             if let Some(path) = path(document, &key) {
-                let added = Entry { append: true, ..plain(Source::File(Bytes::from(lines)), place(&key)) };
+                let added = OverlayEntry { append: true, ..plain(Source::File(Bytes::from(lines)), place(&key)) };
                 insert_new(document, &key, path, added, entries);
             }
         }
@@ -63,12 +63,12 @@ pub(super) fn path(document: &Document, text: &At<String>) -> Option<SafePath> {
     }
 }
 
-fn place(at: &At<String>) -> Place {
-    Place { file: MANIFEST.to_owned(), line: at.line }
+fn place(at: &At<String>) -> SourceLocation {
+    SourceLocation { file: MANIFEST.to_owned(), line: at.line }
 }
 
-fn plain(source: Source, place: Place) -> Entry {
-    Entry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, place }
+fn plain(source: Source, place: SourceLocation) -> OverlayEntry {
+    OverlayEntry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, place }
 }
 
 fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath, entries: &mut Entries) {
@@ -85,7 +85,7 @@ fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath,
         for key in ["mode", "owner", "append", "omit_empty"].into_iter().filter(|key| table.has(key)) {
             table.fault(key, "the agent is 0755 and root's", "leave it out");
         }
-        entries.insert(path, Entry { mode: 0o755, ..plain(Source::Agent, place(at)) });
+        entries.insert(path, OverlayEntry { mode: 0o755, ..plain(Source::Agent, place(at)) });
         return;
     }
     let Some(entry) = entries.get_mut(&path) else {
@@ -108,7 +108,7 @@ fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath,
     entry.place.file = MANIFEST.to_owned();
 }
 
-fn insert_new(document: &Document, at: &At<String>, path: SafePath, entry: Entry, entries: &mut Entries) {
+fn insert_new(document: &Document, at: &At<String>, path: SafePath, entry: OverlayEntry, entries: &mut Entries) {
     if entries.contains_key(&path) {
         return document.fault(at, format!("{path} is in this overlay already"), "remove one of the two");
     }

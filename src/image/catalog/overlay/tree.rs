@@ -1,6 +1,6 @@
 //! Walks `rootfs/` without ever following a link, so that nothing outside an overlay can get into one.
 
-use super::{Entries, Entry, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, Place, Source, Uses};
+use super::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, Uses};
 use bytes::Bytes;
 use meshd_config::Fault;
 use meshd_types::SafePath;
@@ -99,8 +99,8 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) => return self.fault(path, error.to_string(), "rename it"),
         };
-        let place = Place { file: format!("rootfs/{relative}"), line: 0 };
-        let entry = Entry { source, mode, owner: (0, 0), append: false, replace: false, place };
+        let place = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
+        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, place };
         match self.entries.insert(at, entry) {
             None => Some(()),
             Some(_) => self.fault(path, "is here as a file and as a template", "remove one of the two"),

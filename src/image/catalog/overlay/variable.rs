@@ -1,7 +1,7 @@
 //! `[variables.NAME]`: what an overlay lets profiles, groups and nodes decide, with a type that a value must have.
 
 use super::manifest::plain_line;
-use meshd_config::reader::{Document, Entry, Table};
+use meshd_config::reader::{Document, NamedTable, Table};
 use meshd_types::{VarName, VarValue};
 
 /// A variable as an overlay declares it.
@@ -85,7 +85,7 @@ impl Variable {
 }
 
 /// Reads one `[variables.NAME]`.
-pub(super) fn read(document: &Document, Entry { name, table }: Entry<'_>) -> Option<(VarName, Variable)> {
+pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<(VarName, Variable)> {
     let hint = "say what a value must be: bool, integer, text or list";
     let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
     let (default, required) = (table.variable("default"), table.bool("required"));

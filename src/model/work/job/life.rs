@@ -14,7 +14,7 @@ pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a node of a job without its word on the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum NodeObservation {
     /// It is in service: linked, or not silent for long.
     There,
     /// It was not heard of for too long, or is out of service: in these words.
@@ -74,21 +74,21 @@ impl Job {
     }
 
     /// What is seen of a node.
-    pub fn seen(&mut self, node: NodeId, seen: Seen, now: Timestamp) {
+    pub fn seen(&mut self, node: NodeId, seen: NodeObservation, now: Timestamp) {
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         match seen {
-            Seen::There => {}
-            Seen::Linked(session) if session == member.session => member.lost = false,
-            Seen::Linked(_) => {
+            NodeObservation::There => {}
+            NodeObservation::Linked(session) if session == member.session => member.lost = false,
+            NodeObservation::Linked(_) => {
                 (member.state, member.lost) = (MemberState::Released, false);
                 let detail = "the node was started anew".to_owned();
                 self.ends(JobState::Failed, JobCause::NodeRebooted, detail, Some(node), now);
             }
-            Seen::Lost(why) => {
+            NodeObservation::Lost(why) => {
                 member.lost = true;
                 self.ends(JobState::Failed, JobCause::NodeLost, why, Some(node), now);
             }
-            Seen::Gone(why) => {
+            NodeObservation::Gone(why) => {
                 (member.state, member.lost) = (MemberState::Released, false);
                 self.ends(JobState::Failed, JobCause::NodeLost, why, Some(node), now);
             }

@@ -14,7 +14,7 @@ mod wish;
 #[cfg(test)]
 mod tests;
 
-pub use life::{HEAD_PATIENCE, START_LIMIT, Seen};
+pub use life::{HEAD_PATIENCE, NodeObservation, START_LIMIT};
 
 use meshd_proto::job::{HydraLaunch, JobFault, JobUser, MAX_NODES, MAX_RANKS_PER_NODE};
 use meshd_types::{BootSessionId, GroupName, JobId, NodeId, Timestamp};

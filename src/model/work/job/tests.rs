@@ -97,18 +97,18 @@ fn without_a_launcher_all_nodes_have_to_succeed_and_the_first_failure_ends_it() 
 #[test]
 fn a_lost_node_fails_the_job_frees_the_others_and_stays_claimed_until_it_is_known_to_be_free() {
     let mut job = job(Launcher::Mpich, 2);
-    job.seen(node(1), Seen::Lost("silent".to_owned()), at(1));
+    job.seen(node(1), NodeObservation::Lost("silent".to_owned()), at(1));
     assert_eq!(want(&job, 0), Some(JobWant::Gone));
     job.released(node(0), at(2));
     assert_eq!((job.state, job.holds(node(0)), job.holds(node(1))), (JobState::Failed, false, true));
     assert!(job.is_open());
     // It was only silent, and still runs its part: it is told so before it is free.
     let mut back = job.clone();
-    back.seen(node(1), Seen::Linked(boot(0)), at(3));
+    back.seen(node(1), NodeObservation::Linked(boot(0)), at(3));
     assert_eq!((want(&back, 1), back.holds(node(1))), (Some(JobWant::Gone), true));
     back.released(node(1), at(4));
     assert!(!back.is_open());
-    job.seen(node(1), Seen::Linked(boot(1)), at(3));
+    job.seen(node(1), NodeObservation::Linked(boot(1)), at(3));
     assert!(!job.is_open(), "it was started anew: nothing is left there");
     assert_eq!(job.end.map(|end| end.cause), Some(JobCause::NodeLost), "what came first counts");
 }
@@ -173,7 +173,7 @@ fn a_record_that_names_a_node_twice_lets_go_of_it_as_well() {
     assert!(twice.state.is_final() && !twice.is_open());
     let mut gone = job(Launcher::None, 2);
     gone.members[1].node = node(0);
-    (0..2).for_each(|_| gone.seen(node(0), Seen::Gone("fenced".to_owned()), at(1)));
+    (0..2).for_each(|_| gone.seen(node(0), NodeObservation::Gone("fenced".to_owned()), at(1)));
     assert!(!gone.is_open());
 }
 
@@ -225,10 +225,10 @@ fn happens(job: &mut Job, (what, number): (u8, u8), now: Timestamp) {
         }
         5 => job.told(id, None, now),
         6 => job.released(id, now),
-        7 => job.seen(id, Seen::Lost(String::new()), now),
-        8 => job.seen(id, Seen::Linked(boot(number % 2)), now),
-        9 => job.seen(id, Seen::There, now),
-        10 if number == 0 => job.seen(id, Seen::Gone(String::new()), now),
+        7 => job.seen(id, NodeObservation::Lost(String::new()), now),
+        8 => job.seen(id, NodeObservation::Linked(boot(number % 2)), now),
+        9 => job.seen(id, NodeObservation::There, now),
+        10 if number == 0 => job.seen(id, NodeObservation::Gone(String::new()), now),
         11 if number == 0 => drop(job.cancel(String::new(), now)),
         _ => job.timer(now),
     }
@@ -269,8 +269,8 @@ proptest! {
         for (number, end) in (0..).zip(ends) {
             match end {
                 0 => job.released(node(number), at(1001)),
-                1 => job.seen(node(number), Seen::Linked(boot(9)), at(1001)),
-                _ => job.seen(node(number), Seen::Gone(String::new()), at(1001)),
+                1 => job.seen(node(number), NodeObservation::Linked(boot(9)), at(1001)),
+                _ => job.seen(node(number), NodeObservation::Gone(String::new()), at(1001)),
             }
         }
         prop_assert!(job.state.is_final() && !job.is_open(), "{:?}", job);

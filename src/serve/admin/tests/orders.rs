@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};
-use meshd_model::fleet::{Audit, AuditOutcome, Verb, Who};
+use meshd_model::fleet::{Audit, AuditOutcome, Principal, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::Digest;
 
@@ -11,8 +11,8 @@ fn log(fixture: &Fixture) -> Vec<Audit> {
     fixture.central.store().audit(&all).expect("read").into_iter().map(|(_, line)| line).collect()
 }
 
-fn own_uid() -> Who {
-    Who::Operator(rustix::process::getuid().as_raw())
+fn own_uid() -> Principal {
+    Principal::Operator(rustix::process::getuid().as_raw())
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_order_that_a_crash_cut_off_is_a_question_and_never_a_second_deed() {
     let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
     let now = fixture.central.now();
     let begun = fixture.central.store().commit(|tx| {
-        tx.put_asked(slot, meshd_model::fleet::Asked { request, at: now, answer: None });
+        tx.put_asked(slot, meshd_model::fleet::IdempotencyRecord { request, at: now, answer: None });
         Ok::<_, StoreError>(())
     });
     begun.await.expect("stored");

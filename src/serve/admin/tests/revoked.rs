@@ -9,7 +9,7 @@ use crate::serve::{
         consoles::carry,
         routes,
     },
-    central::{ConsoleFrame, Sitting},
+    central::{ConsoleFrame, ConsoleSession},
     limiter::{ConnectionLimiter, Source},
 };
 use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
@@ -106,7 +106,7 @@ async fn a_console_ends_with_its_token_though_nobody_reads_it() {
     let made = fixture.central.create_api_token(name.clone(), Role::Operator, None, &by).await;
     let caller = Caller::with(made.expect("made").1);
     let ((show, shown), (typed, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
-    let sitting = Arc::new(Mutex::new(Some(Sitting { shown, typed })));
+    let sitting = Arc::new(Mutex::new(Some(ConsoleSession { shown, typed })));
     let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
     let console = get(async move |upgrade: WebSocketUpgrade| {
         let sitting = sitting.lock().expect("not poisoned").take().expect("once");

@@ -4,7 +4,7 @@ use super::clients::*;
 use crate::serve::dhcp::*;
 use dhcproto::v4::{DhcpOption, MessageType, OptionCode};
 use meshd_config::{DhcpMode, Link, Pool, Segment};
-use meshd_model::fleet::Exchange;
+use meshd_model::fleet::DhcpExchange;
 use meshd_types::{ClientArch, unhex};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -22,16 +22,16 @@ fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
     let script = Some("http://10.77.0.1:8080/boot.ipxe");
     let url = Some("http://10.77.0.1:8080/loader/snponly.efi");
     let rows = [
-        (Who::Pxe(0), Some("undionly.kpxe"), None, Exchange::Firmware),
-        (Who::OldPxe, Some("undionly.kpxe"), None, Exchange::Firmware),
-        (Who::Pxe(7), Some("snponly.efi"), None, Exchange::Firmware),
-        (Who::Pxe(9), Some("snponly.efi"), None, Exchange::Firmware),
-        (Who::Http(16), url, Some(b"HTTPClient".as_slice()), Exchange::Firmware),
-        (Who::Pxe(11), None, None, Exchange::Firmware),
-        (Who::Pxe(999), None, None, Exchange::Firmware),
-        (Who::Ipxe, script, None, Exchange::Ipxe),
-        (Who::IpxeInList, script, None, Exchange::Ipxe),
-        (Who::Os, None, None, Exchange::Os),
+        (Who::Pxe(0), Some("undionly.kpxe"), None, DhcpExchange::Firmware),
+        (Who::OldPxe, Some("undionly.kpxe"), None, DhcpExchange::Firmware),
+        (Who::Pxe(7), Some("snponly.efi"), None, DhcpExchange::Firmware),
+        (Who::Pxe(9), Some("snponly.efi"), None, DhcpExchange::Firmware),
+        (Who::Http(16), url, Some(b"HTTPClient".as_slice()), DhcpExchange::Firmware),
+        (Who::Pxe(11), None, None, DhcpExchange::Firmware),
+        (Who::Pxe(999), None, None, DhcpExchange::Firmware),
+        (Who::Ipxe, script, None, DhcpExchange::Ipxe),
+        (Who::IpxeInList, script, None, DhcpExchange::Ipxe),
+        (Who::Os, None, None, DhcpExchange::Os),
     ];
     for (who, file, class, exchange) in rows {
         let mut engine = engine(pool(100, 200), Vec::new());
@@ -189,20 +189,20 @@ fn packets_of_real_firmware_are_understood() {
     let rows = [
         (
             include_str!("../../../../tests/golden/dhcp-discover-ipxe-bios.hex"),
-            Exchange::Ipxe,
+            DhcpExchange::Ipxe,
             0,
             "http://10.77.0.1:8080/boot.ipxe",
         ),
         (
             include_str!("../../../../tests/golden/dhcp-discover-ipxe-efi.hex"),
-            Exchange::Ipxe,
+            DhcpExchange::Ipxe,
             7,
             "http://10.77.0.1:8080/boot.ipxe",
         ),
-        (include_str!("../../../../tests/golden/dhcp-discover-ovmf-pxe.hex"), Exchange::Firmware, 7, "snponly.efi"),
+        (include_str!("../../../../tests/golden/dhcp-discover-ovmf-pxe.hex"), DhcpExchange::Firmware, 7, "snponly.efi"),
         (
             include_str!("../../../../tests/golden/dhcp-discover-ovmf-http.hex"),
-            Exchange::Firmware,
+            DhcpExchange::Firmware,
             16,
             "http://10.77.0.1:8080/loader/snponly.efi",
         ),

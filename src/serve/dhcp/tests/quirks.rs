@@ -7,7 +7,7 @@ use crate::serve::dhcp::{
 };
 use dhcproto::v4::{MessageType, OptionCode};
 use meshd_config::DhcpMode;
-use meshd_model::fleet::Exchange;
+use meshd_model::fleet::DhcpExchange;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 const SCRIPT: &str = "http://10.77.0.1:8080/boot.ipxe";
@@ -170,7 +170,7 @@ fn header_only() {
     let header = offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
     assert_eq!(header.as_deref(), Some("snponly-arm64.efi"));
     assert_eq!(offer.message.siaddr(), SERVER);
-    assert_eq!(outcome.seen().map(|seen| seen.exchange), Some(Exchange::Firmware), "it opens a boot session");
+    assert_eq!(outcome.seen().map(|seen| seen.exchange), Some(DhcpExchange::Firmware), "it opens a boot session");
     assert!(packet.to(&mut full(DhcpMode::Proxy), at(0)).0.is_empty(), "it knows no proxies");
 }
 

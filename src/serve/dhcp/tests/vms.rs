@@ -6,7 +6,7 @@ use dhcproto::v4::MessageType;
 use meshd_config::{DhcpMode, Reservation, Whom};
 use meshd_model::{
     fleet::Lease,
-    work::{Card, CardNews},
+    work::{CardNews, ReservedNic},
 };
 use meshd_types::{MacAddr, SystemUuid, Timestamp};
 use proptest::prelude::*;
@@ -21,12 +21,12 @@ fn ip(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-fn card(number: u8, address: Option<u8>) -> Card {
+fn card(number: u8, address: Option<u8>) -> ReservedNic {
     let name = format!("guest_{number}").parse().expect("a name");
-    Card { vm: vm(number), name, mac: mac(number), address: address.map(ip) }
+    ReservedNic { vm: vm(number), name, mac: mac(number), address: address.map(ip) }
 }
 
-fn with(cards: Vec<Card>, first: u8, last: u8, stored: Vec<Lease>) -> Engine {
+fn with(cards: Vec<ReservedNic>, first: u8, last: u8, stored: Vec<Lease>) -> Engine {
     Engine::new(Setup { cards, ..setup(DhcpMode::Authoritative, Some(pool(first, last))) }, stored)
 }
 
@@ -172,14 +172,14 @@ proptest! {
     fn no_address_is_two_cards_at_once(steps in proptest::collection::vec(step(), 0..80)) {
         let mut engine = with(Vec::new(), 100, 103, Vec::new());
         let mut now = 0;
-        let mut cards: BTreeMap<u8, Card> = BTreeMap::new();
+        let mut cards: BTreeMap<u8, ReservedNic> = BTreeMap::new();
         let mut offered: BTreeMap<u8, Ipv4Addr> = BTreeMap::new();
         let mut holders: BTreeMap<Ipv4Addr, (MacAddr, Timestamp)> = BTreeMap::new();
         for step in steps {
             match step {
                 // As the store has it: no two machines of one address.
                 Step::Put(who, address) => {
-                    let taken = |card: &Card| card.mac != mac(who) && card.address.is_some() && card.address == address.map(ip);
+                    let taken = |card: &ReservedNic| card.mac != mac(who) && card.address.is_some() && card.address == address.map(ip);
                     if !cards.values().any(taken) && !cards.contains_key(&who) {
                         cards.insert(who, card(who, address));
                         engine.cards(CardNews::Changed(vec![(mac(who), Some(card(who, address)))]));

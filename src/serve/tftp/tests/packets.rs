@@ -1,19 +1,19 @@
 //! Bytes and what they mean.
 
 use super::super::{
-    packet::{self, Asked, Code, Mode, Packet, Request},
+    packet::{self, Code, Mode, Packet, Request, RequestedOptions},
     table::Name,
     terms::{MAX_BLOCK, MAX_WINDOW, Terms},
 };
 use proptest::prelude::*;
 use std::time::Duration;
 
-const NONE: Asked = Asked { block: None, timeout: None, size: false, window: None };
+const NONE: RequestedOptions = RequestedOptions { block: None, timeout: None, size: false, window: None };
 
 #[test]
 fn a_request_is_read_with_its_options_in_any_case() {
     let bytes = b"\0\x01ipxe.efi\0OcTet\0tsize\x000\0BLKSIZE\x001468\0windowsize\x004\0timeout\x003\0";
-    let asked = Asked { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
+    let asked = RequestedOptions { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
     let request = Request { name: "ipxe.efi", mode: Mode::Octet, asked };
     assert_eq!(packet::parse(bytes), Some(Packet::Read(request)));
 }
@@ -61,7 +61,7 @@ fn what_the_server_writes_is_as_the_rfcs_say() {
 
 #[test]
 fn terms_stay_within_the_bounds_and_a_spent_budget_makes_windows_smaller() {
-    let asked = Asked { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
+    let asked = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
     let terms = Terms::grant(&asked, usize::MAX);
     assert_eq!((terms.block, terms.window, terms.timeout), (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255)));
     assert_eq!(Terms::grant(&asked, 5 * usize::from(MAX_BLOCK)).window, 5);
