@@ -1,7 +1,7 @@
 //! The node's side. Parse, run, exit code.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use meshd_agent::{checks, driver, facts, files, job::enter, system::Tree, units, vm::confine::enter as vm_enter};
+use meshd_agent::{checks, driver, facts, files, job::exec, system::Tree, units, vm::confine::enter as vm_enter};
 use meshd_types::{DenyList, Timestamp};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;

@@ -37,31 +37,31 @@
 //! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`GenerationArchive`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
 //! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
 
-mod asked;
+mod idempotency;
 mod audit;
-mod cards;
-mod closed;
+mod nic_index;
+mod unavailable_units;
 mod events;
 mod flush;
 mod jobs;
 mod journal;
-mod kept;
+mod generation_archive;
 mod model;
 mod open;
 mod output;
 mod retain;
 mod revisions;
-mod runs;
+mod range_set;
 mod sessions;
 mod tx;
-mod work;
+mod vm_index;
 
 #[cfg(test)]
 mod tests;
 
 pub use audit::AuditFilter;
 pub use events::EventFilter;
-pub use kept::{ArchiveError, GenerationArchive};
+pub use generation_archive::{ArchiveError, GenerationArchive};
 #[cfg(any(test, feature = "testing"))]
 pub use model::LOOKED_AT;
 pub use model::Model;

@@ -6,7 +6,7 @@ use super::{
     retain::Retained,
     sessions::{Age, age},
     tx::{Change, Staged},
-    work::VmIndex,
+    vm_index::VmIndex,
 };
 use meshd_model::fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions};
 use meshd_trust::{ApiToken, TokenRecord};

@@ -79,7 +79,7 @@ impl KeptRevisions {
     /// # Errors
     /// It is not kept.
     pub fn get(&self, generation: Generation) -> Result<Vec<u8>, ArchiveError> {
-        super::kept::read(&self.path(generation), MAX_REVISION, || generation.0.short())
+        super::generation_archive::read(&self.path(generation), MAX_REVISION, || generation.0.short())
     }
 
     /// Throws away what is not among these. Blocks. What cannot be removed stays until the next time.

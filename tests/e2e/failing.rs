@@ -53,7 +53,8 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
             .set("profiles.doomed.overlays", r#"["doomed"]"#)
     });
     let rack = &mut test.rack;
-    let node = until_phase(rack, NODE, "online", BOOT);
+    until_phase(rack, NODE, "online", BOOT);
+    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
     assert_eq!(disk(&node, "LAB-DISK")["blocked"], Value::Null, "the good disk beside them");
     let why = |serial: &str| disk(&node, serial)["blocked"].as_str().unwrap_or_default().to_owned();
     assert!(why("LAB-UNREADABLE").contains("read"), "{}", why("LAB-UNREADABLE"));

@@ -14,14 +14,14 @@
 //! node is told that they have failed.
 
 mod cgroup;
-pub mod enter;
+pub mod exec;
 mod hydra;
-mod pump;
+mod output;
 mod storage;
-mod view;
-mod work;
+mod mounts;
+mod runner;
 
-use self::{cgroup::Cgroups, pump::AckedOffsets, work::JobRunner};
+use self::{cgroup::Cgroups, output::AckedOffsets, runner::JobRunner};
 use meshd_proto::job::{
     JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
 };
@@ -218,7 +218,7 @@ impl Jobs {
             let all = async {
                 for job in jobs.keys() {
                     cgroups.of(*job).end().await;
-                    view::end(&work::shm(&folder.join(job.to_string()))).await;
+                    mounts::end(&runner::shm(&folder.join(job.to_string()))).await;
                 }
             };
             // What does not end by then is left to the next agent.
@@ -239,8 +239,8 @@ async fn remains(
     if let Some(groups) = groups {
         groups.of(job).end().await;
     }
-    view::end(&work::shm(&folder)).await;
-    work::leave(folder).await;
+    mounts::end(&runner::shm(&folder)).await;
+    runner::leave(folder).await;
     if gone.wait_for(|gone| *gone).await.is_ok() {
         let _ = words.send(JobEvent::Released(job)).await;
     }

@@ -6,11 +6,11 @@ use super::{
     confine::{Confinement, cgroup, cpuset::Dedicated, device},
     folder::Files,
     host::{self, Places},
-    marks,
+    ownership_marker,
     plan::{Accel, Plan, PlannedVolume},
     ports,
     process::{self, Process},
-    promised::Reservations,
+    reservations::Reservations,
     seed,
 };
 use crate::{system::Tree, units};
@@ -115,12 +115,12 @@ pub async fn launch(
     promised: &Reservations,
 ) -> Result<Launched, VmFailure> {
     let host = survey(places, spec).await;
-    marks::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
+    ownership_marker::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
     let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
     let confined = confine(spec, &plan, files, places, host.layers_in_memory).map_err(failed)?;
     prepare(spec, &plan, files, &confined).await.map_err(failed)?;
     ports::make(spec, &plan, files, &confined, places, promised).await.map_err(failed)?;
-    marks::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
+    ownership_marker::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
     let argv::Invocation { args, pass } = argv::qemu(spec, &plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;

@@ -12,7 +12,7 @@
 
 pub use super::event::{Action, Event, Leaving, VmRecord};
 
-use super::ending::{crash, cut};
+use super::exit_status::{crash, cut};
 use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
 use std::time::Duration;
 

@@ -24,48 +24,48 @@ mod block;
 mod clean;
 pub mod confine;
 mod console;
-mod desk;
-mod ending;
+mod manager;
+mod exit_status;
 mod event;
 mod folder;
-mod given;
+mod nic_addresses;
 mod host;
 mod hosting;
-mod keeper;
-mod kept;
+mod supervisor;
+mod records;
 mod keyboard;
 mod launch;
-mod leave;
+mod release;
 mod machine;
-mod marks;
+mod ownership_marker;
 mod memory;
 mod models;
 mod plan;
 mod ports;
 mod process;
-mod promised;
+mod reservations;
 mod qmp;
 mod room;
 mod seed;
 mod session;
-mod sitting;
+mod console_session;
 mod volumes;
-mod waiting;
-mod write;
+mod waiting_vms;
+mod disk_write;
 
 pub use console::{Console, ConsoleReader, Heard, KEPT as CONSOLE_KEPT, Listening, Typist};
-pub use desk::{Desk, Endpoint};
 pub use host::{Doctor, Places};
 pub use hosting::hosting;
+pub use manager::{Desk, Endpoint};
 pub(super) use memory::{resident, taken};
 pub use models::Models;
 pub(super) use room::{Space, space, store};
 
 use self::{
     folder::Files,
-    keeper::Keeper,
-    kept::{Order, Stored},
-    promised::Reservations,
+    records::{Order, Stored},
+    reservations::Reservations,
+    supervisor::Keeper,
 };
 use super::{files, system::Tree};
 use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
@@ -315,7 +315,7 @@ impl Vms {
     ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
         let kept = self.machines.get(&uuid);
         let files = Files::new(&self.folder, uuid);
-        let left = leave::disks_of(&files, kept.map(|kept| &kept.spec).or(waits), said);
+        let left = release::disks_of(&files, kept.map(|kept| &kept.spec).or(waits), said);
         let orders = kept.map(|kept| kept.orders.clone());
         let (places, promised) = (self.places.clone(), self.promised.clone());
         async move {
@@ -325,7 +325,7 @@ impl Vms {
                 _ => remove(files).await,
             };
             let gone = match removed {
-                Ok(()) => leave::leave(places, promised, uuid, left).await,
+                Ok(()) => release::leave(places, promised, uuid, left).await,
                 Err(reason) => Err(reason),
             };
             gone.map_err(|reason| ReleaseError { uuid, reason })

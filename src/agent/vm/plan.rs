@@ -3,8 +3,8 @@
 mod disks;
 
 use super::{
-    given,
     host::{Host, Uefi},
+    nic_addresses,
 };
 use meshd_proto::{
     UnitFacts, UnitState,
@@ -286,8 +286,8 @@ impl Judge<'_> {
 
     /// In the private network an address is the node's to give, and one machine's.
     fn addresses(&mut self) {
-        for (index, address) in given::named(&self.spec.nics) {
-            let has = |other: &&&VmSpec| given::named(&other.nics).any(|(_, theirs)| theirs == address);
+        for (index, address) in nic_addresses::named(&self.spec.nics) {
+            let has = |other: &&&VmSpec| nic_addresses::named(&other.nics).any(|(_, theirs)| theirs == address);
             if let Some(other) = self.others.iter().find(has) {
                 let detail = format!("nic[{index}].address: {address} is that of {}", other.name);
                 self.refuse(VmRefusalReason::AddressTaken, detail);

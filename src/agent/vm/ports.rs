@@ -8,11 +8,11 @@ use super::{
         users::{MASK, USERS},
     },
     folder::Files,
-    given,
     host::{self, Places},
+    nic_addresses,
     plan::Plan,
     process,
-    promised::Reservations,
+    reservations::Reservations,
 };
 use crate::{
     nat::{
@@ -102,7 +102,7 @@ fn ports(promised: &Reservations) -> Vec<Port> {
 
 impl Vms {
     /// Addresses that the private network gave to cards, from now on: their guests may show them.
-    pub async fn set_addresses(&self, given: given::NicAddresses) {
+    pub async fn set_addresses(&self, given: nic_addresses::NicAddresses) {
         self.promised.set_addresses(given);
         self.isolate().await;
     }

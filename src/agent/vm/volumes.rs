@@ -2,7 +2,7 @@
 //! machine names them. A transfer that breaks off goes on where it was, also by a later agent; each file is fetched once at a time,
 //! whoever wants it. Under its digest lies only what has it.
 
-use super::{desk::Endpoint, host::Places, memory, promised::Reservations, room::room};
+use super::{host::Places, manager::Endpoint, memory, reservations::Reservations, room::room};
 use crate::{
     call::{self, Piece},
     system::Tree,

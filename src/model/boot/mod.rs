@@ -5,7 +5,7 @@
 //! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`BootQueue`] says
 //! whose turn it is when more machines come than can be loaded at once.
 
-mod line;
+mod boot_queue;
 mod plan;
 mod quote;
 mod refusal;
@@ -14,7 +14,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-pub use line::{BootQueue, MachineState, QueueAnswer};
+pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
 pub use plan::{
     Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile, kernel_args,
 };

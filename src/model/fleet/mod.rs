@@ -1,11 +1,11 @@
 //! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
 
 mod admission;
-mod asked;
+mod idempotency;
 mod audit;
 mod boot_loop;
 mod boot_session;
-mod by;
+mod audit_context;
 mod certificate;
 mod condition;
 mod event;
@@ -14,7 +14,7 @@ mod history;
 mod identity;
 mod kept;
 mod lease;
-mod life;
+mod node_transitions;
 mod node;
 mod phase;
 mod readiness;
@@ -23,19 +23,20 @@ mod revision;
 mod stage;
 mod stall;
 mod units;
-mod vigil;
+mod deadline_queue;
 
 pub use admission::admitting;
-pub use asked::{Answered, IdempotencyRecord};
 pub use audit::{Audit, AuditOutcome, AuditSeq};
+pub use audit_context::{AuditContext, Cause, MAX_REASON, ParseWhoError, Principal, Verb};
 pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
 pub use boot_session::{BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait};
-pub use by::{AuditContext, Cause, MAX_REASON, ParseWhoError, Principal, Verb};
 pub use certificate::Certificate;
 pub use condition::{Condition, ConditionKind};
+pub use deadline_queue::DeadlineQueue;
 pub use event::{Actor, Event, EventKind, EventSeq};
 pub use generation::{ConditionChanges, Generation, judge, judge_drift};
 pub use history::{DeliveredGeneration, History, KEPT_OF_A_NODE, MAX_HISTORY};
+pub use idempotency::{Answered, IdempotencyRecord};
 pub use identity::{
     ConflictingMachine, Identified, IdentityConflict, MAX_RIVALS, ObservedMachine, RIVAL_NOTED, identify,
 };
@@ -49,4 +50,3 @@ pub use revision::{MAX_REVISIONS, Revision, RevisionSummary, Revisions};
 pub use stage::{Stage, StageMark};
 pub use stall::{Chain, Stall, stall};
 pub use units::{Placed, UnitMap};
-pub use vigil::DeadlineQueue;

@@ -9,15 +9,15 @@
 //! ```
 //! A node either holds virtual machines or is claimed by one job, never both.
 
-mod card;
-mod held;
-mod lack;
+mod reserved_nic;
+mod allocations;
+mod reject_reason;
 mod locality;
 mod means;
 pub mod job;
 mod parts;
 mod place;
-mod room;
+mod capacity;
 mod slot;
 mod vm;
 mod vm_disks;
@@ -25,11 +25,11 @@ mod vm_life;
 mod vm_lost;
 mod wishes;
 
-pub use card::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address};
-pub use held::Allocations;
-pub use lack::{Lacking, RejectReason, Unfit, Verdict};
+pub use allocations::Allocations;
 pub use locality::Locality;
 pub use place::{Fit, Host, MAX_TOLD, VmSupport, lacks, place, place_by};
+pub use reject_reason::{Lacking, RejectReason, Unfit, Verdict};
+pub use reserved_nic::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address};
 pub use slot::{
     Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
     of_node, unit_of,

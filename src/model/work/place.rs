@@ -2,7 +2,7 @@
 //!
 //! A request never spans nodes. Where nothing fits the answer says why, in one of three words, with what each of the nearest nodes lacks.
 
-use super::{Allocations, Approved, Lacking, RejectReason, SlotCard, Unfit, Verdict, means, parts, room, wishes};
+use super::{Allocations, Approved, Lacking, RejectReason, SlotCard, Unfit, Verdict, capacity, means, parts, wishes};
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     DiskFacts, Hosting, PciFacts, UnitFacts, UnitKind, UnitState,
@@ -141,7 +141,7 @@ fn bound(ask: &VmAsk, host: &Host<'_>) -> Option<Rank> {
     if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
         return None;
     }
-    let fill = room::fill(ask, host, spec.numa_node)?;
+    let fill = capacity::fill(ask, host, spec.numa_node)?;
     let left = units_left(ask, host)?;
     Some((left, false, fill.scarcest, u64::MAX - fill.free))
 }
@@ -172,8 +172,8 @@ fn fit(ask: &VmAsk, host: &Host<'_>) -> Option<(Rank, Fit)> {
     places.extend(spec.numa_node.map(Some));
     let numa_mismatch = places.windows(2).any(|two| two[0] != two[1]);
     let near = places.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
-    let near = near.filter(|id| !ask.numa_anywhere && room::surely_fits_numa(ask, host, *id));
-    let fill = room::fill(ask, host, spec.numa_node.or(near))?;
+    let near = near.filter(|id| !ask.numa_anywhere && capacity::surely_fits_numa(ask, host, *id));
+    let fill = capacity::fill(ask, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| wishes::name(unit)).collect();
     let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
     Some((rank, Fit { node: host.node, units, disks, cards, near, numa_mismatch }))
@@ -214,7 +214,7 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &Host<'_>) -> Vec<Lacking>
         }
         VmSupport::Emulated | VmSupport::Kvm => {}
     }
-    room::lacks(ask, host, &mut add);
+    capacity::lacks(ask, host, &mut add);
     for (lack, detail) in host.hosting.into_iter().flat_map(|hosting| means::lacks(spec, hosting)) {
         add(lack, detail);
     }
@@ -281,7 +281,7 @@ impl Sum {
     fn add(&mut self, ask: &VmAsk, host: &Host<'_>) {
         self.nodes += 1;
         self.threads += u64::from(host.threads);
-        self.memory = self.memory.saturating_add(room::memory(ask, host).has);
+        self.memory = self.memory.saturating_add(capacity::memory(ask, host).has);
         let room = wishes::MOST.saturating_sub(self.units.len());
         let usable = host.units.iter().filter(|unit| unit.kind == UnitKind::Device && unit.state != UnitState::Missing);
         self.units.extend(usable.filter(|unit| wishes::helps(ask, unit)).take(room).cloned());

@@ -33,7 +33,7 @@
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
 //! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
 
-mod asked;
+mod idempotency;
 mod audit;
 mod auth;
 mod backup;
@@ -64,9 +64,9 @@ mod volumes;
 pub mod view;
 mod vms;
 
-pub use asked::{KEY_HEADER, REPLAYED_HEADER};
 pub use backup::MakeBackup;
 pub use https::{Https, HttpsError, bind as bind_https};
+pub use idempotency::{KEY_HEADER, REPLAYED_HEADER};
 pub use order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 pub use socket::{Socket, SocketError, bind};
 
@@ -94,7 +94,7 @@ struct Plane {
     metrics: Metrics,
     shutdown: CancellationToken,
     failures: auth::Failures,
-    under_way: asked::UnderWay,
+    under_way: idempotency::UnderWay,
     /// Orders that are being followed.
     tasks: TaskTracker,
 }
@@ -119,7 +119,7 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
         metrics,
         shutdown: shutdown.clone(),
         failures: auth::Failures::default(),
-        under_way: asked::UnderWay::default(),
+        under_way: idempotency::UnderWay::default(),
         tasks: tasks.clone(),
     };
     let serving = Serving { central: plane.central.clone(), router: routes::router(plane), shutdown };

@@ -1,7 +1,7 @@
 //! The OpenAPI document of this plane, made of the table of routes and of the types that they take and answer.
 
 use super::{
-    asked::KEY_HEADER,
+    idempotency::KEY_HEADER,
     order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER},
     table::{Listed, Schemas},
     view::ErrorView,

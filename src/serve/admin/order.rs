@@ -1,7 +1,7 @@
 //! Each request has a name before any route sees it. An order has who gives it, which it is and why, too: it is followed only if they
 //! may, once for each key, to its end, and leaves a line in the audit log whatever becomes of it.
 
-use super::{Plane, asked, auth::Caller, error::Refused};
+use super::{Plane, auth::Caller, error::Refused, idempotency};
 use axum::{
     body::{Body, to_bytes},
     extract::{FromRequestParts, RawPathParams, Request, State},
@@ -112,13 +112,13 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
         Refused::beyond(role, needed(verb)).into_response()
     } else {
         match whole(&plane, &parts, body).await {
-            Ok(body) => asked::once(&plane, &by, parts, body, next).await,
+            Ok(body) => idempotency::once(&plane, &by, parts, body, next).await,
             Err(refused) => refused.into_response(),
         }
     };
     let came = match response.extensions().get::<Refused>() {
         Some(refused) => Came::Refused(refused.clone()),
-        None if response.extensions().get::<asked::Replayed>().is_some() => Came::Replayed,
+        None if response.extensions().get::<idempotency::Replayed>().is_some() => Came::Replayed,
         None => Came::Done,
     };
     if let Err(error) = write_down(&plane, by, target, begun, came).await {

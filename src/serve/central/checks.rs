@@ -1,10 +1,11 @@
 //! What a node's readiness checks say, told by itself or asked for by an operator.
 
 use super::{
-    Central, LinkCommand, LinkId, OperateError, PlaneError, lock,
+    Central, LinkCommand, LinkId, OperateError, PlaneError,
+    boot_stalls::{self},
+    lock,
     script::phase_event,
     stages::reach,
-    stalls::{self},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
@@ -102,7 +103,7 @@ impl Central {
             compare_units(tx, id, session, now);
             if failures.is_empty() {
                 reach(tx, session, Stage::Online, now);
-                stalls::clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
+                boot_stalls::clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
             }
             phase_event(tx, id, session, change, Actor::Node, now);
             Ok::<_, StoreError>(true)
@@ -144,7 +145,7 @@ pub(super) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId,
         }
     });
     match drift {
-        None => stalls::clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+        None => boot_stalls::clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
         Some(detail) if raised => {
             let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
             tx.event(Event::new(now, Actor::Node, kind, detail).of_node(id).in_session(session));

@@ -1,6 +1,6 @@
 //! What of a node and of its groups its overlay depends on. Members of groups are looked up by their IDs; nobody walks all nodes.
 
-use super::live::SiteSnapshot;
+use super::site_snapshot::SiteSnapshot;
 use meshd_config::Profile;
 use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
 use meshd_model::fleet::{Node, Phase};

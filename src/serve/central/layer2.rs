@@ -1,6 +1,6 @@
 //! Whether an address is its machine's at layer 2, and whether a machine is there.
 
-use super::{Central, Neighbour, admit::has_link, alarm::Alarm};
+use super::{Central, Neighbour, alarm::Alarm, node_admission::has_link};
 use meshd_config::Segment;
 use meshd_model::fleet::{ConditionKind, Node, RelayPort};
 use meshd_types::{MacAddr, NodeId, fail};

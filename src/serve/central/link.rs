@@ -2,9 +2,9 @@
 
 use super::{
     Central, OperateError, PlaneError,
-    arrive::arrive,
     checks::Asking,
     enrol::{check_version, honours, shown},
+    link_hello::arrive,
     lock,
 };
 use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};

@@ -36,14 +36,14 @@
 //! | `watch`, `stalls` | time passed: silence, missing overlays, boots that stand still or go round in circles |
 //! | `stages` | what all of them write down of a boot |
 
-mod admit;
-mod again;
+mod node_admission;
+mod script_cache;
 mod alarm;
 mod api_tokens;
-mod arrive;
+mod link_hello;
 mod backup;
 mod boot_args;
-mod cards;
+mod vm_nics;
 mod authority;
 mod consoles;
 mod checks;
@@ -51,63 +51,63 @@ mod context;
 mod dhcp;
 mod disk_records;
 mod enrol;
-mod evidence;
+mod stale_checks;
 mod fence;
 mod fetch;
-mod hosts;
-mod job_news;
+mod placement_view;
+mod job_reports;
 mod jobs;
-mod keep;
+mod generation_archive;
 mod layer2;
-mod life;
+mod node_lifecycle;
 mod link;
-mod live;
-mod loading;
-mod may_run;
-mod moved;
-mod operate;
-mod orders;
+mod site_snapshot;
+mod boot_queue;
+mod vm_readiness;
+mod node_rename;
+mod node_operations;
+mod node_boot_settings;
 mod overlay;
-mod pending;
-mod reconsider;
+mod pending_enrolment;
+mod drift_scan;
 mod reload;
 mod render;
 mod revisions;
 mod revoke;
 mod script;
-mod seams;
+mod environment;
 mod segments;
 mod slots;
 mod stages;
-mod stalls;
+mod boot_stalls;
 mod tokens;
 mod volumes;
-mod vm_news;
+mod vm_reports;
 mod vms;
 mod watch;
 
 pub use api_tokens::ApiTokenError;
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use backup::Snapshot;
+pub use boot_queue::LineState;
 pub use checks::doctor_report;
 pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeEnd};
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use enrol::PlaneError;
+pub use environment::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy};
 pub use fence::{Workloads, work_on};
 pub use fetch::Fetched;
 pub use jobs::{JobError, RunJob};
 pub use link::{LinkCommand, LinkId};
-pub use live::SiteSnapshot;
-pub use loading::LineState;
-pub use operate::OperateError;
-pub use orders::OrderError;
+pub use node_boot_settings::OrderError;
+pub use node_operations::OperateError;
 pub use overlay::{OverlayDenied, OverlayTransfer};
-pub use pending::PendingTicket;
+pub use pending_enrolment::PendingTicket;
 pub use reload::{Reload, load_catalog};
 pub use render::{RenderError, Rendered};
 pub use revisions::RollbackError;
-pub use seams::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
+pub use site_snapshot::SiteSnapshot;
 pub use slots::{SlotError, SlotParts};
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
@@ -168,29 +168,29 @@ pub struct Central {
     /// What the script promised to each session: the overlay must be of the same generation.
     promises: Mutex<BTreeMap<BootSessionId, overlay::PendingOverlay>>,
     renders: render::Cache,
-    stale: reconsider::Stale,
+    stale: drift_scan::Stale,
     kept: GenerationArchive,
     revisions: KeptRevisions,
-    to_keep: keep::PendingArchive,
+    to_keep: generation_archive::PendingArchive,
     /// Monotonic time of the last sweep of what is kept.
     swept: Mutex<Option<std::time::Duration>>,
     /// One reload at a time, and what came of the last one.
     reloading: tokio::sync::Mutex<()>,
     reloaded: Mutex<Reload>,
     line: Mutex<BootQueue>,
-    repeats: loading::Repeats,
-    pending: pending::PendingEnrolments,
+    repeats: boot_queue::Repeats,
+    pending: pending_enrolment::PendingEnrolments,
     links: link::Links,
     /// Counts what was revoked.
     revocations: tokio::sync::watch::Sender<u64>,
     consoles: consoles::Consoles,
-    fetching: vm_news::Fetching,
-    addresses: vm_news::Addresses,
-    strangers: vm_news::OrphanVms,
+    fetching: vm_reports::Fetching,
+    addresses: vm_reports::Addresses,
+    strangers: vm_reports::OrphanVms,
     /// Read while a machine that names files is recorded, written while a file goes.
     volume_use: tokio::sync::RwLock<()>,
     outputs: Arc<Outputs>,
-    strange_jobs: job_news::OrphanJobs,
+    strange_jobs: job_reports::OrphanJobs,
     /// Held by who says to a node what is wanted of a job.
     job_turn: Mutex<()>,
     vigil: Mutex<watch::Watched>,
@@ -222,25 +222,25 @@ impl Central {
             capabilities: Mutex::default(),
             promises: Mutex::default(),
             renders: render::Cache::default(),
-            stale: reconsider::Stale::default(),
+            stale: drift_scan::Stale::default(),
             kept,
             revisions,
-            to_keep: keep::PendingArchive::default(),
+            to_keep: generation_archive::PendingArchive::default(),
             swept: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             reloaded: Mutex::default(),
             line: Mutex::new(line),
-            repeats: loading::Repeats::default(),
-            pending: pending::PendingEnrolments::default(),
+            repeats: boot_queue::Repeats::default(),
+            pending: pending_enrolment::PendingEnrolments::default(),
             links: link::Links::default(),
             revocations: tokio::sync::watch::Sender::new(0),
             consoles: consoles::Consoles::default(),
-            fetching: vm_news::Fetching::default(),
-            addresses: vm_news::Addresses::default(),
-            strangers: vm_news::OrphanVms::default(),
+            fetching: vm_reports::Fetching::default(),
+            addresses: vm_reports::Addresses::default(),
+            strangers: vm_reports::OrphanVms::default(),
             volume_use: tokio::sync::RwLock::default(),
             outputs,
-            strange_jobs: job_news::OrphanJobs::default(),
+            strange_jobs: job_reports::OrphanJobs::default(),
             job_turn: Mutex::default(),
             vigil: Mutex::default(),
             freed: Mutex::default(),

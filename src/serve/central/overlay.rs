@@ -1,6 +1,6 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
-use super::{Central, Shared, again::CachedScript, alarm::Alarm, lock, render::RenderedBoot, stages::reach};
+use super::{Central, Shared, alarm::Alarm, lock, render::RenderedBoot, script_cache::CachedScript, stages::reach};
 use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};

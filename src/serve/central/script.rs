@@ -1,8 +1,8 @@
 //! A machine asked what to boot. This step decides who it is, whether it may, and what it gets.
 
 use super::{
-    Central, Shared, admit::BootRequest, again::CachedScript, alarm::Alarm, lock, render::RenderError, stages::reach,
-    vm_news,
+    Central, Shared, alarm::Alarm, lock, node_admission::BootRequest, render::RenderError, script_cache::CachedScript,
+    stages::reach, vm_reports,
 };
 use meshd_model::{
     boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest},
@@ -152,7 +152,7 @@ impl Central {
             .commit(|tx| {
                 tx.edit_session(session, |session| session.node = Some(id));
                 reach(tx, session, Stage::Script, now);
-                vm_news::rebooted(tx, id, session, now);
+                vm_reports::rebooted(tx, id, session, now);
                 let mut change = None;
                 let before = tx.node(id).and_then(|node| node.boot).filter(|before| *before != session);
                 let bare = before.filter(|before| tx.session(*before).is_some_and(ran_without_overlay));

@@ -1,6 +1,6 @@
 //! Slots by an operator's word: approved, disabled, enabled, released.
 
-use super::{Central, OperateError, cards::against_slot, hosts::implied};
+use super::{Central, OperateError, placement_view::implied, vm_nics::against_slot};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},

@@ -5,11 +5,11 @@
 
 use super::{
     Central, OperateError,
-    cards::{check_slot_cards, is_private_taken, reserve},
-    hosts::{complete, hosts, slot_disks},
     link::LinkCommand,
     lock,
-    may_run::{may_be_told, startable},
+    placement_view::{complete, hosts, slot_disks},
+    vm_nics::{check_slot_cards, is_private_taken, reserve},
+    vm_readiness::{may_be_told, startable},
 };
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{

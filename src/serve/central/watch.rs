@@ -4,7 +4,7 @@
 //! the worst case from the last heartbeat to `offline` is `offline_after` plus [`WATCH_INTERVAL`], 61 seconds by default; a node that
 //! dies right after a heartbeat is found then, one that dies right before the next one is found a heartbeat earlier (LC-3).
 
-use super::{Central, lock, script::phase_event, stalls::LOOK_INTERVAL};
+use super::{Central, boot_stalls::LOOK_INTERVAL, lock, script::phase_event};
 use meshd_model::fleet::{Actor, ConditionKind, DeadlineQueue, Event, EventKind, Phase, PhaseChange, Stage};
 use meshd_store::StoreError;
 use meshd_types::{NodeId, Timestamp};

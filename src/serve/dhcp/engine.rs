@@ -6,6 +6,7 @@
 
 use super::{
     bootfile::{BootFile, Sources},
+    exchange::Exchange,
     flood::{Flood, Sender},
     machines::Machines,
     note::Note,
@@ -13,7 +14,6 @@ use super::{
     request::{Kind, OtherServer, Request},
     route::{Destination, Origin, PROXY_PORT},
     served::Served,
-    turn::Exchange,
 };
 use crate::serve::central::{DhcpStep, SegmentHealth};
 use meshd_config::{DhcpMode, Link, Reservation, Segment};

@@ -39,7 +39,7 @@ mod run;
 mod served;
 mod slots;
 mod socket;
-mod turn;
+mod exchange;
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@
 
 use super::{
     effect::{Effects, Happened, Payload, Refusal, Send},
+    negotiation::Terms,
     packet::{self, Code, Mode, Packet, Request},
-    terms::Terms,
     transfer::{Again, Transfer, TransferAction, WEAK_RATE},
 };
 use crate::serve::central::Fetched;

@@ -3,7 +3,7 @@
 use super::{
     effect::{Effects, Happened, Payload},
     engine::{Engine, Limits},
-    terms::MAX_WINDOW,
+    negotiation::MAX_WINDOW,
 };
 use crate::serve::central::Fetched;
 use bytes::Bytes;

@@ -1,10 +1,10 @@
 //! Binds the port of TFTP, hands requests to the workers, and records what was fetched.
 
 use super::{
-    notes::Notes,
     packet::MAX_REQUEST,
     socket,
     table::Table,
+    telemetry::Notes,
     worker::{Done, Hand, worker},
 };
 use crate::serve::bind::{self, BindError, Service};

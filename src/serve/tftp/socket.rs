@@ -6,8 +6,8 @@
 
 use super::{
     effect::{Payload, Send, block_of},
+    negotiation::{MAX_BLOCK, MAX_WINDOW},
     packet::{self, HEADER},
-    terms::{MAX_BLOCK, MAX_WINDOW},
 };
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt, sockopt::UdpGsoSegment};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};

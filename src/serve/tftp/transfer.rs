@@ -11,7 +11,7 @@
 //! an acknowledgement that moves forward sends at once. One that repeats is a hint that something was lost, and brings
 //! the timer forward, once; if the next acknowledgement comes before it, nothing is sent twice.
 
-use super::terms::Terms;
+use super::negotiation::Terms;
 use bytes::Bytes;
 use meshd_types::fail;
 use std::time::{Duration, Instant};

@@ -3,12 +3,12 @@
 //! It waits for acknowledgements, for requests that the listening task hands over, and for the engine's next deadline.
 
 use super::{
+    adaptive_polling::Patience,
     effect::{Effects, Happened},
     engine::{Engine, Limits, Lookup},
-    notes::Notes,
-    patience::Patience,
     socket::{BATCH, Message, Sent, Shared, headers_of, messages_of},
     table::{Name, Table},
+    telemetry::Notes,
 };
 use crate::serve::central::Fetched;
 use bytes::Bytes;

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// Where the [witness](super::witness) is.
+/// Where the [witness](super::commit_marker) is.
 pub(super) const WITNESS: &str = "acknowledged";
 /// Made by an operator who accepts a journal without its marker; removed when it was used.
 pub(super) const ACCEPTED: &str = "accept-without-marker";

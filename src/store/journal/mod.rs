@@ -20,7 +20,7 @@ mod files;
 mod frame;
 mod numbered;
 mod open;
-mod witness;
+mod commit_marker;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +28,7 @@ mod tests;
 pub use numbered::{AUDIT, EVENTS, Log, Newest};
 
 use super::VERSION;
+use commit_marker::CommitMarker;
 use files::{Header, Kind, write_whole};
 use frame::{Check, Frames, HEAD};
 use meshd_types::fail;
@@ -41,7 +42,6 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use witness::CommitMarker;
 
 /// A journal is written anew when it has grown by so many bytes, and to twice its size.
 const RENEW_AFTER: u64 = 32 << 20;

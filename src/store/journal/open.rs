@@ -2,12 +2,12 @@
 
 use super::{
     Disk, Journal, Records, UnflushedChanges,
+    commit_marker::{CommitMarker, MarkerRecord},
     files::{self, Header, Kind, write_whole},
     frame::{self, Frame, Frames},
     lock,
     numbered::{Index, Log, ValueLocation},
     renew_at,
-    witness::{CommitMarker, MarkerRecord},
 };
 use crate::{READABLE, StoreError, VERSION};
 use meshd_types::fail;

@@ -20,7 +20,7 @@ fn what_the_central_node_wants_holds_and_what_the_node_knows_is_added() {
     assert_eq!(disks_of(&files, None, vec![left("eui.9", true, true)]), [left("eui.9", true, true)]);
     let own = |said| disks_of(&files, Some(&spec), said);
     assert_eq!(own(vec![]), [left("eui.1", true, false), left("eui.2", false, false)], "it never had them");
-    marks::set(&files, &spec.volumes[0], DiskUse::Begun).expect("written");
+    ownership_marker::set(&files, &spec.volumes[0], DiskUse::Begun).expect("written");
     assert_eq!(own(vec![left("eui.1", true, false)])[0], left("eui.1", true, true), "the node knows better");
     assert_eq!(own(vec![left("eui.1", false, true)])[0], left("eui.1", false, true), "it was forced");
 }

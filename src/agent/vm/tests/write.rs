@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     fake::{Fake, Loop, run as tool},
-    vm::{Doctor, leave::leave, promised::Reservations},
+    vm::{Doctor, release::leave, reservations::Reservations},
 };
 use meshd_proto::vm::LeftDisk;
 use meshd_types::{Digest, SystemUuid};
@@ -161,7 +161,7 @@ async fn an_image_is_written_compared_and_wiped_from_a_real_device() {
         let on_disk = node.read();
         assert!(on_disk[..node.content.len()] == node.content[..], "{format}");
         assert!(on_disk[node.content.len()..].iter().all(|byte| *byte == 0), "and nothing else where that is cheap");
-        assert!(marks::unwritten(&node.files, &spec(&node)).is_empty());
+        assert!(ownership_marker::unwritten(&node.files, &spec(&node)).is_empty());
         assert_eq!(node.leave(false).await, Ok(()));
         assert!(node.read() == on_disk, "it is kept");
         assert_eq!(node.leave(true).await, Ok(()));
@@ -184,7 +184,11 @@ async fn a_disk_that_holds_something_is_left_as_it_is_and_one_that_was_begun_is_
     assert_eq!(refused.reason, Reason::DiskNotEmpty);
     assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` holds: unrecognised data on vdz"));
     assert!(node.read() == before);
-    assert_eq!(marks::of(&node.files, &spec(&node)).len(), 0, "it is not the machine's, so its release wipes nothing");
+    assert_eq!(
+        ownership_marker::of(&node.files, &spec(&node)).len(),
+        0,
+        "it is not the machine's, so its release wipes nothing"
+    );
     node.write(true).await.expect("what was begun is its own");
 }
 

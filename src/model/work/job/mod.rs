@@ -8,13 +8,13 @@
 //! What the end will be is decided once, by what comes first. A node stays claimed until it has said that nothing is left, or came up by
 //! another boot, or an operator removed it: a lost one also when the job is long over.
 
-mod life;
-mod wish;
+mod transitions;
+mod node_order;
 
 #[cfg(test)]
 mod tests;
 
-pub use life::{HEAD_PATIENCE, NodeObservation, START_LIMIT};
+pub use transitions::{HEAD_PATIENCE, NodeObservation, START_LIMIT};
 
 use meshd_proto::job::{HydraLaunch, JobFault, JobUser, MAX_NODES, MAX_RANKS_PER_NODE};
 use meshd_types::{BootSessionId, GroupName, JobId, NodeId, Timestamp};

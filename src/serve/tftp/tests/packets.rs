@@ -1,9 +1,9 @@
 //! Bytes and what they mean.
 
 use super::super::{
+    negotiation::{MAX_BLOCK, MAX_WINDOW, Terms},
     packet::{self, Code, Mode, Packet, Request, RequestedOptions},
     table::Name,
-    terms::{MAX_BLOCK, MAX_WINDOW, Terms},
 };
 use proptest::prelude::*;
 use std::time::Duration;

@@ -2,9 +2,10 @@
 
 use super::Clerk;
 use crate::vm::{
-    StartError, marks,
-    waiting::Run,
-    write::{DiskWrite, Progress},
+    StartError,
+    disk_write::{DiskWrite, Progress},
+    ownership_marker,
+    waiting_vms::Run,
 };
 use meshd_proto::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::{Digest, SystemUuid};
@@ -105,7 +106,7 @@ impl Writes {
 impl Clerk {
     /// Files of the central node that a machine still needs and that are not here.
     pub(super) fn missing(&self, spec: &VmSpec) -> Vec<Digest> {
-        let needed = marks::needed(&self.vms.files(spec.uuid), spec);
+        let needed = ownership_marker::needed(&self.vms.files(spec.uuid), spec);
         needed.into_iter().filter(|digest| !self.volumes.has(digest)).collect()
     }
 
@@ -113,7 +114,7 @@ impl Clerk {
     pub(super) async fn write(&mut self, run: Run) -> Option<Run> {
         let uuid = run.spec.uuid;
         let files = self.vms.files(uuid);
-        let volumes = marks::unwritten(&files, &run.spec);
+        let volumes = ownership_marker::unwritten(&files, &run.spec);
         if volumes.is_empty() {
             return Some(run);
         }

@@ -1,7 +1,7 @@
 //! Where all stand, put together from those who know.
 
-use super::{Clerk, given};
-use crate::vm::marks;
+use super::{Clerk, nic_addresses};
+use crate::vm::ownership_marker;
 use meshd_proto::vm::{MAX_VMS, Nic, VmFetching, VmReport, VmSpec, VmState};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Clerk {
         }
         for spec in self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec)) {
             if let Some(report) = all.get_mut(&spec.uuid) {
-                (report.disks, report.contents) = marks::told(&self.vms.files(spec.uuid), spec);
+                (report.disks, report.contents) = ownership_marker::told(&self.vms.files(spec.uuid), spec);
             }
         }
         for (uuid, fault) in &self.faults {
@@ -39,7 +39,7 @@ impl Clerk {
         let given = self.given.borrow().clone();
         for spec in self.vms.specs() {
             if let Some(report) = all.get_mut(&spec.uuid) {
-                report.addresses = given::of(spec, &given);
+                report.addresses = nic_addresses::of(spec, &given);
             }
         }
         let all: Vec<VmReport> = all.into_values().take(MAX_VMS).collect();

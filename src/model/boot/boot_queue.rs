@@ -273,5 +273,5 @@ impl BootQueue {
 }
 
 #[cfg(test)]
-#[path = "line_tests.rs"]
+#[path = "boot_queue_tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
 //! An operator spoke.
 
 use super::{
-    ApiTokenError, Central, JobError, RenderError, RollbackError, life::acknowledge, orders::OrderError,
-    script::phase_event, slots::SlotError, stalls, vms::VmError,
+    ApiTokenError, Central, JobError, RenderError, RollbackError, boot_stalls, node_boot_settings::OrderError,
+    node_lifecycle::acknowledge, script::phase_event, slots::SlotError, vms::VmError,
 };
 use meshd_model::{
     boot::Endpoint,
@@ -178,7 +178,7 @@ impl Central {
                 tx.put_node(node);
                 phase_event(tx, id, None, change, by, now);
                 for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
-                    stalls::clear(tx, id, over, by, now);
+                    boot_stalls::clear(tx, id, over, by, now);
                 }
                 tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
             })

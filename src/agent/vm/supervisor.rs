@@ -4,15 +4,15 @@
 use super::{
     argv,
     console::Console,
-    ending,
+    exit_status,
     folder::Files,
     host::{self, Places},
-    kept::{Order, Stored, report},
     launch::{self, Launched},
     machine::{Action, Event, Machine},
     memory,
     process::{self, Process},
-    promised::Reservations,
+    records::{Order, Stored, report},
+    reservations::Reservations,
     session::{QemuEvent, Session, Terms},
 };
 use crate::system::{self, Tree};
@@ -189,7 +189,7 @@ impl Keeper {
                 }
                 Some(QemuEvent::Leaving(leaving)) => Next::Event(Event::Leaving(leaving)),
                 Some(QemuEvent::Paused { pause, error }) => {
-                    Next::Event(ending::paused(&self.spec, &pause, error.as_ref()))
+                    Next::Event(exit_status::paused(&self.spec, &pause, error.as_ref()))
                 }
                 Some(QemuEvent::Resumed) => Next::Event(Event::Resumed),
                 None => {

@@ -2,10 +2,10 @@
 
 use super::{
     block::Block,
+    disk_write::{blocking, doctor_blocks},
     host::Places,
-    marks,
-    promised::Reservations,
-    write::{blocking, doctor_blocks},
+    ownership_marker,
+    reservations::Reservations,
 };
 use crate::{disks, system::Tree};
 use meshd_proto::{
@@ -25,7 +25,7 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 /// What is left of a machine: what the central node says of a disk holds before what the node itself knows of it.
 pub fn disks_of(files: &super::folder::Files, spec: Option<&VmSpec>, said: Vec<LeftDisk>) -> Vec<LeftDisk> {
     let Some(spec) = spec else { return said };
-    let used = marks::of(files, spec);
+    let used = ownership_marker::of(files, spec);
     let own = spec.volumes.iter().filter_map(|volume| {
         let disk = volume.source.disk()?.identity()?.clone();
         Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: used.contains_key(&volume.name) })

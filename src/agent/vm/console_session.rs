@@ -2,7 +2,7 @@
 
 use super::{
     console::{Console, ConsoleReader, Heard, Listening, Typist},
-    desk::Endpoint,
+    manager::Endpoint,
 };
 use crate::call::{self, Socket};
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};

@@ -1,7 +1,7 @@
 //! Network cards of virtual machines: each has a MAC address of its own, and an address that nobody else gets. Both are decided inside
 //! the transaction that records the machine, and are its own until its record goes.
 
-use super::{Central, live::SiteSnapshot};
+use super::{Central, site_snapshot::SiteSnapshot};
 use meshd_config::{MacPrefix, Whom, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,

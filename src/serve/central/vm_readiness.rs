@@ -1,6 +1,6 @@
 //! Whether a virtual machine may run now where it is, or at all: what an order to start it is measured by, and when a node is told of it.
 
-use super::{Central, VmError, hosts::implied, lock, vm_news, vms::takes_work};
+use super::{Central, VmError, lock, placement_view::implied, vm_reports, vms::takes_work};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},
@@ -96,7 +96,7 @@ impl Central {
     }
 }
 
-impl vm_news::OrphanVms {
+impl vm_reports::OrphanVms {
     fn nodes(&self) -> BTreeSet<NodeId> {
         lock(&self.0).keys().copied().collect()
     }

@@ -7,11 +7,11 @@ mod writing;
 
 use self::writing::Writes;
 use super::{
-    Places, StartError, Vms,
-    given::{self, NicAddresses},
-    launch, marks, sitting,
+    Places, StartError, Vms, console_session, launch,
+    nic_addresses::{self, NicAddresses},
+    ownership_marker,
     volumes::Volumes,
-    waiting::{Run, WaitingVms},
+    waiting_vms::{Run, WaitingVms},
 };
 use meshd_proto::{
     AgentConfig,
@@ -230,7 +230,7 @@ impl Clerk {
         match want {
             VmWant::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.set_slots(slots);
-                if let Err(error) = marks::learn(&self.vms.files(uuid), &spec, &disks) {
+                if let Err(error) = ownership_marker::learn(&self.vms.files(uuid), &spec, &disks) {
                     // What is not known to be written could be written again.
                     return tracing::error!(vm = %spec.name, %error, "not begun: what became of its disks is not kept");
                 }
@@ -290,7 +290,7 @@ impl Clerk {
     async fn begin(&mut self, Run { spec, start, grace, .. }: Run) {
         let uuid = spec.uuid;
         self.faults.remove(&uuid);
-        let taken = given::taken(&spec, &self.given.borrow());
+        let taken = nic_addresses::taken(&spec, &self.given.borrow());
         if !taken.is_empty() {
             return self.refuse(&spec, start, &taken).await;
         }
@@ -358,7 +358,7 @@ impl Clerk {
 
     fn prune(&mut self) {
         let specs = self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec));
-        let needed = |spec: &VmSpec| marks::needed(&self.vms.files(spec.uuid), spec);
+        let needed = |spec: &VmSpec| ownership_marker::needed(&self.vms.files(spec.uuid), spec);
         let named: BTreeSet<Digest> = specs.flat_map(needed).collect();
         self.volumes.keep_only(&named);
     }
@@ -368,7 +368,7 @@ impl Clerk {
         match way {
             Some(way) if self.sittings.len() < MAX_SITTINGS => {
                 let console = self.vms.console(order.uuid);
-                self.sittings.spawn(sitting::bring(way, order, console));
+                self.sittings.spawn(console_session::bring(way, order, console));
             }
             _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_SITTINGS} consoles are brought at once"),
         }

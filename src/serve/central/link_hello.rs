@@ -1,6 +1,6 @@
 //! What a node tells when its link comes up: its hardware, what it runs, what it has to give away.
 
-use super::{checks::compare_units, enrol::shown, script::phase_event, stages::reach, stalls, tokens::NO_MAC};
+use super::{boot_stalls, checks::compare_units, enrol::shown, script::phase_event, stages::reach, tokens::NO_MAC};
 use meshd_model::fleet::{
     Actor, ConditionChanges, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, judge_drift,
 };
@@ -56,11 +56,11 @@ pub(super) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         tx.event(raised(ConditionKind::HardwareChanged, detail));
     }
     match outdated {
-        None => stalls::clear(tx, peer.node, ConditionKind::AgentOutdated, Actor::Node, now),
+        None => boot_stalls::clear(tx, peer.node, ConditionKind::AgentOutdated, Actor::Node, now),
         Some(why) if is_outdated => tx.event(raised(ConditionKind::AgentOutdated, why)),
         Some(_) => {}
     }
-    stalls::clear(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);
+    boot_stalls::clear(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);
     compare_units(tx, peer.node, hello.session, now);
     if history != before {
         tx.put_history(peer.node, history);

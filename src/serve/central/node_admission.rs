@@ -4,7 +4,9 @@
 //! refused and kept as its rival, so that an operator sees both. A UUID that two machines have is for the site to list; then both have
 //! other IDs, and the first one keeps what it was under the old one.
 
-use super::{Central, SiteSnapshot, alarm::report, moved::move_work, script::internal, script::phase_event, stalls};
+use super::{
+    Central, SiteSnapshot, alarm::report, boot_stalls, node_rename::move_work, script::internal, script::phase_event,
+};
 use meshd_model::{
     boot::Refusal,
     fleet::{
@@ -317,8 +319,8 @@ impl Meeting<'_> {
             moved_card(tx, owner, id, mac, now);
         }
         if resolved {
-            stalls::clear(tx, id, ConditionKind::IdCollision, Actor::Node, now);
-            stalls::clear(tx, id, ConditionKind::WeakIdentity, Actor::Node, now);
+            boot_stalls::clear(tx, id, ConditionKind::IdCollision, Actor::Node, now);
+            boot_stalls::clear(tx, id, ConditionKind::WeakIdentity, Actor::Node, now);
         }
         Ok(tx.node(id).cloned().unwrap_or(node))
     }
@@ -339,7 +341,7 @@ impl Meeting<'_> {
         for other in sighting.other_bases.iter().map(Basis::node_id) {
             let was_rival = tx.node(other).is_some_and(|node| node.rivals.iter().any(|rival| rival.mac == mac));
             if was_rival && tx.edit_node(other, |node| node.no_rival(mac) && node.rivals.is_empty()) == Some(true) {
-                stalls::clear(tx, other, ConditionKind::IdCollision, Actor::Node, now);
+                boot_stalls::clear(tx, other, ConditionKind::IdCollision, Actor::Node, now);
             }
         }
         node

@@ -10,7 +10,7 @@ use super::{
     block::Block,
     folder::Files,
     host::{self, Places},
-    marks,
+    ownership_marker,
 };
 use crate::{disks, system::Tree};
 use meshd_proto::{
@@ -130,7 +130,7 @@ impl DiskWrite {
         let same = run(&tool, &args, |share| told(1, share)).await;
         same.map_err(|why| failed(format!("what the disk reads back is not the image: {why}")))?;
         told(2, 0);
-        marks::set(&self.files, &volume, DiskUse::Done).map_err(|error| failed(error.to_string()))?;
+        ownership_marker::set(&self.files, &volume, DiskUse::Done).map_err(|error| failed(error.to_string()))?;
         tracing::info!(volume = %name, "the image is on the disk");
         Ok(())
     }
@@ -148,7 +148,7 @@ fn begin(places: &Places, files: &Files, volume: &Volume, is_begun: bool) -> Res
     let block = Block::hold(&tree, disk).map_err(|why| refusal(Reason::DiskInUse, why))?;
     fits(block.bytes(), image.bytes)?;
     // From here on it is the machine's, and nobody else's before it was wiped.
-    let marked = marks::begun(files, volume, disk.signatures.clone());
+    let marked = ownership_marker::begun(files, volume, disk.signatures.clone());
     marked.map_err(|error| refusal(Reason::DiskWriteFailed, format!("the node cannot write that down: {error}")))?;
     Ok((block, image))
 }

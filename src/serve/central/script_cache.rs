@@ -4,7 +4,7 @@
 //! Nothing is taken on trust here: the session, the address, the identity and the phase are looked at as they are now. Only the
 //! making of the text is spared, and writing down what is written down.
 
-use super::{Central, SiteSnapshot, admit::teaches, lock, script::is_recorded};
+use super::{Central, SiteSnapshot, lock, node_admission::teaches, script::is_recorded};
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
     fleet::{

@@ -2,7 +2,7 @@
 
 use super::{
     Model,
-    runs::RangeSet,
+    range_set::RangeSet,
     tx::{Change, Tx},
 };
 use meshd_model::{
@@ -160,5 +160,5 @@ impl Tx<'_> {
 }
 
 #[cfg(test)]
-#[path = "cards_tests.rs"]
+#[path = "nic_index_tests.rs"]
 mod tests;

@@ -1,6 +1,8 @@
 //! An operator spoke of what a node boots: its profile, its variables, something for one boot only.
 
-use super::{Central, OperateError, RenderError, Shared, boot_args, context::Contexts, fence::spare, keep};
+use super::{
+    Central, OperateError, RenderError, Shared, boot_args, context::Contexts, fence::spare, generation_archive,
+};
 use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
 use meshd_model::{
     boot::{self, Endpoint},
@@ -299,7 +301,7 @@ impl Central {
         let central = self.clone();
         let before = tokio::task::spawn_blocking(move || central.kept_generation(runs)).await;
         let before = before.map_err(|_| Arc::new(RenderError::Interrupted))?.map_err(OrderError::NotKept)?;
-        Ok((runs, next.generation, before.diff(&keep::kept(&next))))
+        Ok((runs, next.generation, before.diff(&generation_archive::kept(&next))))
     }
 
     /// Changes a node by an operator's word, and finds out what it would boot now.

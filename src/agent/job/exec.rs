@@ -2,7 +2,7 @@
 //! rights but those of the job's user, and becomes the program. It runs as `mesh-agent job-enter`, so that nothing has to be done between
 //! `fork` and `exec` that is not safe there.
 
-use super::view;
+use super::mounts;
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::set_no_new_privs,
@@ -73,7 +73,7 @@ pub fn enter(place: &ExecContext, program: &str, args: &[String]) -> Result<Infa
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     // "0" stands for the process that writes it.
     fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
-    view::enter(&place.shm)?;
+    mounts::enter(&place.shm)?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
     let limits = [
         (Resource::Core, Some(0)),

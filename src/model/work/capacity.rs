@@ -190,5 +190,5 @@ fn add_memory(ask: &VmAsk, room: Capacity, of: &str, add: &mut impl FnMut(Reject
 }
 
 #[cfg(test)]
-#[path = "room_tests.rs"]
+#[path = "capacity_tests.rs"]
 mod tests;

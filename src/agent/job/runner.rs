@@ -3,11 +3,10 @@
 use super::{
     JobEvent,
     cgroup::Cgroup,
-    enter::{self, ExecContext},
-    hydra,
-    pump::{AckedOffsets, pump},
+    exec::{self, ExecContext},
+    hydra, mounts,
+    output::{AckedOffsets, pump},
     storage::Storage,
-    view,
 };
 use meshd_proto::job::{HydraLaunch, JobFault, JobNodeState, JobRole, JobRun, Stream, check_argv, check_mpi_argv};
 use meshd_types::JobId;
@@ -71,7 +70,7 @@ impl JobRunner {
         };
         // Also what the program left in the background: it ends with the job.
         self.cgroup.end().await;
-        view::end(&shm(&self.folder)).await;
+        mounts::end(&shm(&self.folder)).await;
         if let Some(ended) = ended {
             let state = match ended {
                 Ok(code) => JobNodeState::Exited { code },
@@ -131,7 +130,7 @@ impl JobRunner {
     /// A process of the job.
     fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = enter::command(&ExecContext { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
+        let mut command = exec::command(&ExecContext { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));

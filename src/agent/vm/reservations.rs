@@ -1,6 +1,6 @@
 //! What of a node is promised to its machines.
 
-use super::{given::NicAddresses as Addresses, host, memory::Memory, plan};
+use super::{host, memory::Memory, nic_addresses::NicAddresses as Addresses, plan};
 use meshd_proto::{
     DiskFacts,
     vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},

@@ -1,14 +1,13 @@
 //! An operator spoke of a node's life: turned away, held, drained, taken out of service and back, replaced, forgotten.
 
 use super::{
-    Central, OperateError, Shared, Workloads,
-    admit::retire,
+    Central, OperateError, Shared, Workloads, boot_stalls,
     fence::{forget, spare, spare_all, spare_task, work_on},
     lock,
-    moved::move_vms,
+    node_admission::retire,
+    node_rename::move_vms,
     revoke::disown,
     script::phase_event,
-    stalls,
 };
 use meshd_model::fleet::{
     Actor, AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,
@@ -264,8 +263,8 @@ impl Central {
                 let resolved = node.no_rival(mac) && node.rivals.is_empty();
                 tx.put_node(node.clone());
                 if resolved {
-                    stalls::clear(tx, id, ConditionKind::IdCollision, by, now);
-                    stalls::clear(tx, id, ConditionKind::WeakIdentity, by, now);
+                    boot_stalls::clear(tx, id, ConditionKind::IdCollision, by, now);
+                    boot_stalls::clear(tx, id, ConditionKind::WeakIdentity, by, now);
                 }
                 if added {
                     tx.event(Event::new(now, by, EventKind::NicAccepted, mac.to_string()).of_node(id));
@@ -324,6 +323,6 @@ fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
 pub(super) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &AuditContext, now: Timestamp) {
     let seen: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
     for kind in seen {
-        stalls::clear(tx, id, kind, by, now);
+        boot_stalls::clear(tx, id, kind, by, now);
     }
 }

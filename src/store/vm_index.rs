@@ -2,9 +2,9 @@
 
 use super::{
     Model,
-    cards::Cards,
-    closed::UnavailableUnits,
+    nic_index::Cards,
     tx::{Change, Tx},
+    unavailable_units::UnavailableUnits,
 };
 use meshd_model::{
     fleet::Node,
