@@ -78,7 +78,7 @@ enum Verb {
     #[command(subcommand)]
     Vfio(Vfio),
     /// Become a program of a task
-    #[command(hide = true, name = enter::VERB)]
+    #[command(hide = true, name = exec::VERB)]
     JobEnter {
         #[arg(long)]
         procs: PathBuf,
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(enter::ExecContext { procs, uid, dir, shm }, &argv),
+        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(exec::ExecContext { procs, uid, dir, shm }, &argv),
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
             let entry = vm_enter::ExecContext { uid, gid, procs, pins, users, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
@@ -240,13 +240,13 @@ fn vm_enter(entry: vm_enter::ExecContext, pass: &[OsString], argv: &[String]) ->
     }
 }
 
-fn job_enter(place: enter::ExecContext, argv: &[String]) -> anyhow::Result<ExitCode> {
+fn job_enter(place: exec::ExecContext, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
-    match enter::enter(&place, program, args) {
+    match exec::enter(&place, program, args) {
         Ok(never) => match never {},
         Err(why) => {
             eprintln!("mesh-agent: {why}");
-            Ok(ExitCode::from(enter::CANNOT_RUN))
+            Ok(ExitCode::from(exec::CANNOT_RUN))
         }
     }
 }

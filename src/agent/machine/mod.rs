@@ -329,7 +329,7 @@ impl Machine {
             }
             (State::Linked(_), FromCentral::EnrolAgain { roots_pem, token }) => {
                 (self.token, self.certificate, self.stale) = (true, None, false);
-                vec![Action::Trust(roots_pem), Action::DropCertificate, Action::KeepToken(token)]
+                vec![Action::Trust(roots_pem), Action::KeepToken(token), Action::DropCertificate]
             }
             _ => Vec::new(),
         }

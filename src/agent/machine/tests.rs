@@ -54,7 +54,7 @@ fn linked_node_that_is_told_to_enrol_again_does_so_after_the_goodbye() {
     let mut machine = linked(1000);
     let token = Secret::new("token".to_owned());
     let told = FromCentral::EnrolAgain { roots_pem: "ROOTS".into(), token: token.clone() };
-    let expected = [Action::Trust("ROOTS".into()), Action::DropCertificate, Action::KeepToken(token)];
+    let expected = [Action::Trust("ROOTS".into()), Action::KeepToken(token), Action::DropCertificate];
     assert_eq!(machine.on(at(1), 0, Event::Heard(told)), expected);
     let goodbye = FromCentral::Goodbye { reason: "replaced".into(), retry_after_s: Some(4) };
     assert_eq!(machine.on(at(1), 0, Event::Heard(goodbye)), [Action::Close]);

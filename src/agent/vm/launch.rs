@@ -117,25 +117,36 @@ pub async fn launch(
     let host = survey(places, spec).await;
     ownership_marker::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
     let plan = promised.take(spec, &host).map_err(|refusals| refused(&refusals))?;
-    let confined = confine(spec, &plan, files, places, host.layers_in_memory).map_err(failed)?;
-    prepare(spec, &plan, files, &confined).await.map_err(failed)?;
-    ports::make(spec, &plan, files, &confined, places, promised).await.map_err(failed)?;
+    let launched = start(spec, &plan, &host, files, places, promised).await;
+    if launched.is_err() {
+        end_all(spec, files, places).await;
+    }
+    let (process, groups) = launched?;
+    tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
+    Ok(Launched { process, ip: plan.ip, groups })
+}
+
+/// Makes what a machine needs, and runs QEMU. What was made before an error is there.
+async fn start(
+    spec: &VmSpec,
+    plan: &Plan,
+    host: &host::Host,
+    files: &Files,
+    places: &Arc<Places>,
+    promised: &Reservations,
+) -> Result<(process::Process, Vec<File>), VmFailure> {
+    let confined = confine(spec, plan, files, places, host.layers_in_memory).map_err(failed)?;
+    prepare(spec, plan, files, &confined).await.map_err(failed)?;
+    ports::make(spec, plan, files, &confined, places, promised).await.map_err(failed)?;
     ownership_marker::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
-    let argv::Invocation { args, pass } = argv::qemu(spec, &plan, files);
+    let argv::Invocation { args, pass } = argv::qemu(spec, plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;
     // A cpuset takes processors away from the agent: it could not run there even for the moment in which it makes a process.
     let cpus = plan.cpus.as_deref().filter(|_| !confined.has_cpus());
-    let process = process::spawn(&program, &args, &files.log(), cpus);
-    let process = match process {
-        Ok(process) => process,
-        Err(error) => {
-            end_all(spec, files, places).await;
-            return Err(failed(format!("{} cannot be run: {error}", plan.qemu.display())));
-        }
-    };
-    tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
-    Ok(Launched { process, ip: plan.ip, groups })
+    let process = process::spawn(&program, &args, &files.log(), cpus)
+        .map_err(|error| failed(format!("{} cannot be run: {error}", plan.qemu.display())))?;
+    Ok((process, groups))
 }
 
 /// Gives a machine its user, its control group, and the devices that it opens by itself.

@@ -46,7 +46,14 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words).process_group(0);
     // A new process runs where the thread that makes it runs: before it has threads of its own.
-    let before = cpus.map(pin).transpose()?;
+    let before = match cpus.map(pin).transpose() {
+        // All of them belong to other machines' cpusets: better elsewhere than not at all.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            tracing::warn!(?cpus, "no processor that a machine is bound to is free; it runs on others");
+            None
+        }
+        pinned => pinned?,
+    };
     let spawned = command.spawn();
     let before = before.map(|before| sched_setaffinity(None, &before).map_err(io::Error::from));
     let mut child = spawned?;

@@ -60,6 +60,8 @@ pub struct Keeper {
     report: watch::Sender<VmReport>,
     changed: watch::Sender<u64>,
     release: Option<oneshot::Sender<Result<(), String>>>,
+    /// It was taken over, and no QEMU of it runs any more.
+    has_remains: bool,
 }
 
 impl Keeper {
@@ -98,6 +100,7 @@ impl Keeper {
             report: watch::Sender::new(first),
             changed,
             release: None,
+            has_remains: false,
             spec,
         }
     }
@@ -105,6 +108,7 @@ impl Keeper {
     /// Takes over what an earlier agent left of it.
     pub fn adopt(&mut self) -> Vec<Action> {
         self.process = process::find(&self.files.pid(), self.files.user());
+        self.has_remains = self.process.is_none();
         let actions = if self.process.is_none() && self.boot.0 != self.boot.1 {
             self.machine.left_over();
             self.ran = false;
@@ -137,6 +141,10 @@ impl Keeper {
 
     /// Keeps it until it is released or nobody gives orders any more. `actions` are those of [`Keeper::adopt`].
     pub async fn run(mut self, mut orders: mpsc::Receiver<Order>, actions: Vec<Action>) {
+        if self.has_remains {
+            // Its QEMU may have ended while no agent ran: nothing of it stays taken.
+            launch::end_all(&self.spec, &self.files, &self.places).await;
+        }
         let mut events = VecDeque::new();
         self.perform(actions, &mut events).await;
         loop {

@@ -78,6 +78,7 @@ pub struct RotateCa {
     /// Seconds for which the old root is trusted beside the new one.
     pub grace_s: Option<u64>,
     /// Linked nodes receive the new root and a one-time token by their links, and enrol again. Requires `grace_s` 0.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub enrol_again: bool,
 }
 
@@ -125,10 +126,16 @@ impl From<TokenError> for Refused {
 
 impl From<RotateError> for Refused {
     fn from(error: RotateError) -> Self {
+        let error = match error {
+            RotateError::Store(error) => return error.into(),
+            other => other,
+        };
         let (status, code) = match &error {
             RotateError::Grace | RotateError::NeedsNoEnrolment => (StatusCode::BAD_REQUEST, "bad_request"),
             RotateError::Trust(TrustError::NoRootKey { .. }) => (StatusCode::CONFLICT, "no_root_key"),
-            RotateError::Trust(_) | RotateError::Interrupted => (StatusCode::INTERNAL_SERVER_ERROR, "ca"),
+            RotateError::Trust(_) | RotateError::Store(_) | RotateError::Interrupted => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "ca")
+            }
         };
         Refused::new(status, code, error.to_string())
     }

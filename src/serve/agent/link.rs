@@ -124,6 +124,20 @@ async fn attend<P: AgentPlane>(
     let (mut stands_on, mut renewed) = (client.certificate.clone(), None);
     loop {
         tokio::select! {
+            // What was ordered goes out before anything that the node says can end the link.
+            biased;
+            () = service.shutdown.cancelled() => return Err(stopping()),
+            command = inbox.recv() => match command {
+                Some(LinkCommand::Send(message)) => socket.send(&message).await?,
+                Some(LinkCommand::Vms(which)) => {
+                    for order in service.plane.vm_orders(link, which) {
+                        socket.send(&FromCentral::Vm(order)).await?;
+                    }
+                }
+                Some(LinkCommand::Probe(answer)) => socket.ping(probes.asked(answer)).await?,
+                Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
+                None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
+            },
             heard = socket.next::<FromAgent>() => match heard? {
                 Heard::Pong(payload) => probes.answered(&payload),
                 Heard::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
@@ -140,23 +154,11 @@ async fn attend<P: AgentPlane>(
                     }
                 }
             },
-            command = inbox.recv() => match command {
-                Some(LinkCommand::Send(message)) => socket.send(&message).await?,
-                Some(LinkCommand::Vms(which)) => {
-                    for order in service.plane.vm_orders(link, which) {
-                        socket.send(&FromCentral::Vm(order)).await?;
-                    }
-                }
-                Some(LinkCommand::Probe(answer)) => socket.ping(probes.asked(answer)).await?,
-                Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
-                None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
-            },
             _ = expiry.tick() => {
                 if !service.plane.identify(&stands_on).is_ok_and(|peer| !peer.expired) {
                     return Err(refusal(PlaneError::StaleCertificate));
                 }
             }
-            () = service.shutdown.cancelled() => return Err(stopping()),
         }
     }
 }

@@ -8,13 +8,13 @@ use super::{
     alarm::{Alarm, report},
     lock,
 };
-use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Verb};
+use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
 use meshd_proto::FromCentral;
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
-use meshd_types::{NodeId, Timestamp};
+use meshd_types::{Digest, NodeId, Secret, Timestamp};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -42,6 +42,9 @@ pub enum RotateError {
     /// Files and keys.
     #[error(transparent)]
     Trust(#[from] TrustError),
+    /// The tokens of nodes that enrol again could not be stored.
+    #[error("the tokens of linked nodes could not be stored")]
+    Store(#[from] StoreError),
     /// The work was interrupted: meshd stops.
     #[error("meshd stops; rotate again when it runs")]
     Interrupted,
@@ -92,23 +95,26 @@ impl Central {
         }
         let _one = self.authority.changing.lock().await;
         let (current, now) = (self.authority(), self.now());
+        let orders = if enrol_again { self.enrolment_orders(now).await? } else { Vec::new() };
         let old = current.active().to_owned();
         let made = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
         let next = made.map_err(|_| RotateError::Interrupted)??;
-        // Before any link ends: the node uses the token after the goodbye, when the token is stored.
-        let tokens = if enrol_again { self.send_tokens(next.roots_pem(), now) } else { Vec::new() };
+        let new: BTreeSet<Digest> = orders.iter().map(|order| order.record.hash).collect();
+        let told = send_orders(orders, next.roots_pem());
         self.authority.replace(next);
         let detail = match grace.as_secs() {
-            0 => format!("root {old} is replaced by {}, and trusted no more", self.authority().active()),
+            0 => format!(
+                "root {old} is replaced by {}, and trusted no more; {} nodes enrol again",
+                self.authority().active(),
+                told.len()
+            ),
             s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
         };
         let heard = self.last_heard();
         let changed = self.store.commit(|tx| {
             if grace.is_zero() {
                 forget_certificates(tx, &heard);
-            }
-            for token in tokens {
-                tx.put_token(token);
+                forget_tokens(tx, &new);
             }
             tx.event(Event::new(now, by, EventKind::AuthorityChanged, detail));
             Ok::<_, StoreError>(())
@@ -118,25 +124,43 @@ impl Central {
         if grace.is_zero() {
             let linked: Vec<NodeId> = lock(&self.links.0).live.keys().copied().collect();
             for node in linked {
-                self.sever_link(node, "the certificate authority was replaced; boot the node again");
+                match told.contains(&node) {
+                    // It is not silent: it comes back in seconds.
+                    true => self.close_link(node, "the certificate authority was replaced; enrol again"),
+                    false => self.sever_link(node, "the certificate authority was replaced; boot the node again"),
+                }
             }
         }
         Ok(self.authority_state())
     }
 
-    /// Sends each linked node the new roots and a one-time token of its present boot. Returns the records of the tokens.
-    fn send_tokens(&self, roots_pem: &str, now: Timestamp) -> Vec<TokenRecord> {
+    /// Makes and stores a one-time token for the present boot of each linked node. Stored before it is sent: a crash in between leaves
+    /// tokens that nobody knows, and no node without a way back.
+    async fn enrolment_orders(&self, now: Timestamp) -> Result<Vec<EnrolmentOrder>, StoreError> {
         let expires_at = now.after(self.site().enroll.token_ttl);
-        let mut records = Vec::new();
-        for (node, live) in &lock(&self.links.0).live {
+        let linked: Vec<_> = {
+            let links = lock(&self.links.0);
+            links.live.iter().map(|(node, live)| (*node, live.session, live.commands.clone())).collect()
+        };
+        let order = |(node, session, commands)| {
             let (token, hash) = token::mint(self.random());
-            let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token };
-            // A node that is too busy to take the message has to boot.
-            if live.commands.try_send(LinkCommand::Send(message)).is_ok() {
-                records.push(TokenRecord::new(hash, *node, live.session, expires_at));
-            }
-        }
-        records
+            EnrolmentOrder { token, commands, record: TokenRecord::new(hash, node, session, expires_at) }
+        };
+        let mut orders: Vec<EnrolmentOrder> = linked.into_iter().map(order).collect();
+        self.store
+            .commit(|tx| {
+                // An operator may have taken a node out of service, or the node may have booted, since its link was looked at.
+                let is_current = |order: &EnrolmentOrder| {
+                    tx.node(order.record.node)
+                        .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
+                };
+                orders.retain(is_current);
+                for order in &orders {
+                    tx.put_token(order.record.clone());
+                }
+                Ok::<_, StoreError>(orders)
+            })
+            .await
     }
 
     /// As long as this is held, no other authority takes its place.
@@ -213,6 +237,34 @@ impl Central {
             let _ = live.commands.try_send(LinkCommand::Send(self.roots_for(&live.certificate.serial)));
         }
     }
+}
+
+/// Orders to enrol again of an earlier rotation end with the authority that they came by.
+fn forget_tokens(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
+    let is_old = |token: &&TokenRecord| {
+        let has_linked = tx.before().session(token.session).is_some_and(|boot| boot.reached(Stage::Link).is_some());
+        has_linked && token.used.is_none() && !token.is_manual() && !new.contains(&token.hash)
+    };
+    let old: Vec<Digest> = tx.before().tokens().filter(is_old).map(|token| token.hash).collect();
+    for hash in old {
+        tx.remove_token(hash);
+    }
+}
+
+/// The order to enrol again, of one linked node.
+struct EnrolmentOrder {
+    token: Secret<String>,
+    commands: tokio::sync::mpsc::Sender<LinkCommand>,
+    record: TokenRecord,
+}
+
+/// Sends the orders with the new roots. Returns the nodes that took theirs; one that is too busy has to boot.
+fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId> {
+    let send = |order: EnrolmentOrder| {
+        let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token: order.token };
+        order.commands.try_send(LinkCommand::Send(message)).is_ok().then_some(order.record.node)
+    };
+    orders.into_iter().filter_map(send).collect()
 }
 
 /// No certificate of before counts, whoever signed it: one that is renewed at this moment is none either.

@@ -108,9 +108,7 @@ impl Central {
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
                 return Err(Why::NotAdmitted.into());
             }
-            if earlier.is_some()
-                && tx.session(request.session).is_some_and(|session| session.reached(Stage::Link).is_some())
-            {
+            if earlier.is_some_and(|used| has_linked_since(tx, request.session, used)) {
                 let used = Why::Token(TokenRefused::Used, Box::new(token.clone()));
                 return Err(used.into());
             }
@@ -224,6 +222,12 @@ impl Central {
         }
         PlaneError::Unauthorized
     }
+}
+
+/// True if the boot had a link after this use of its token: then the answer arrived. A link before it is possible where an operator
+/// ordered the node to enrol again.
+fn has_linked_since(tx: &Tx<'_>, session: BootSessionId, used: Use) -> bool {
+    tx.session(session).and_then(|session| session.reached(Stage::Link)).is_some_and(|at| at >= used.at)
 }
 
 /// Who had a token, and who tries it now.

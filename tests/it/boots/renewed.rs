@@ -4,7 +4,7 @@ use super::rig::{Machine, Rig};
 use crate::world::World;
 use meshd::serve::central::PlaneError;
 use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
-use meshd_proto::{FromAgent, FromCentral, Heartbeat};
+use meshd_proto::{EnrolRequest, FromAgent, FromCentral, Heartbeat, VERSION};
 use rcgen::{CertificateParams, KeyPair};
 use std::time::Duration;
 
@@ -55,4 +55,53 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
     rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
     assert!(rig.central.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
+}
+
+#[tokio::test]
+async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    rig.pass(Duration::from_secs(2)).await;
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
+    rig.central.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
+    assert_eq!(rig.node(id).certificates, Vec::new());
+    let token = machine.tokens.as_mut().unwrap().recv().await.expect("a token by its link");
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let session = machine.session();
+    let request = |key: &KeyPair| EnrolRequest {
+        version: VERSION,
+        node: id,
+        session,
+        token: token.clone(),
+        csr_pem: CertificateParams::default().serialize_request(key).unwrap().pem().unwrap(),
+    };
+    for _ in 0..2 {
+        rig.pass(Duration::from_secs(1)).await;
+        rig.central.enrol(request(&key), machine.address.into()).await.expect("the same key, before any link");
+    }
+    let other = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let refused = rig.central.enrol(request(&other), machine.address.into()).await;
+    assert!(matches!(refused, Err(PlaneError::Unauthorized)), "the token is used: {refused:?}");
+    rig.pass(Duration::from_secs(1)).await;
+    machine.link_up().await;
+    let refused = rig.central.enrol(request(&key), machine.address.into()).await;
+    assert!(matches!(refused, Err(PlaneError::Unauthorized)), "it has its answer: {refused:?}");
+}
+
+#[tokio::test]
+async fn rotation_without_grace_ends_the_tokens_of_the_one_before() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
+    rig.central.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
+    let token = machine.tokens.as_mut().unwrap().recv().await.expect("a token by its link");
+    rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
+    machine.token = Some(token.expose().clone());
+    let hash = meshd_trust::token::hash(token.expose());
+    assert!(rig.central.store().read(|model| model.token(&hash).is_none()), "only a boot brings the node back");
 }

@@ -163,6 +163,8 @@ pub struct Machine<'a> {
     pub facts: Facts,
     /// Requests for its checks that came by its link.
     pub asked: Option<mpsc::UnboundedReceiver<u64>>,
+    /// Tokens by which it is to enrol again, as they came by its link.
+    pub tokens: Option<mpsc::UnboundedReceiver<Secret<String>>>,
 }
 
 impl<'a> Machine<'a> {
@@ -182,6 +184,7 @@ impl<'a> Machine<'a> {
             answers: false,
             facts: Facts::default(),
             asked: None,
+            tokens: None,
         }
     }
 
@@ -258,13 +261,15 @@ impl<'a> Machine<'a> {
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;
         let (asking, asked) = mpsc::unbounded_channel();
-        self.asked = Some(asked);
+        let (ordering, tokens) = mpsc::unbounded_channel();
+        (self.asked, self.tokens) = (Some(asked), Some(tokens));
         // The link is there as long as somebody reads it; a machine that lost power reads nothing and answers nothing.
         tokio::spawn(async move {
             while let Some(command) = inbox.recv().await {
                 match command {
                     LinkCommand::Probe(answer) if answers => drop(answer.send(())),
                     LinkCommand::Send(FromCentral::Check { asked }) => drop(asking.send(asked)),
+                    LinkCommand::Send(FromCentral::EnrolAgain { token, .. }) => drop(ordering.send(token)),
                     _ => {}
                 }
             }

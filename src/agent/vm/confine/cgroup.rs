@@ -102,6 +102,7 @@ impl Group {
     /// Kills what is left in it, and removes it. It may be called for one that is not there.
     pub fn end(&self) {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
+        cpuset::give_back(&self.path);
         // One that a dying process is still in goes with the machine's next end; it holds nothing.
         let _ = fs::remove_dir(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);

@@ -5,7 +5,12 @@
 //! children of the root group: Linux before 6.7 accepts partitions nowhere else.
 
 use super::super::host::cpu_list;
-use std::{collections::BTreeSet, fs, io, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const CPUS: &str = "cpuset.cpus";
@@ -29,12 +34,16 @@ pub struct Dedicated {
 /// The kernel does not accept the processors.
 pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
     if !group.join(CPUS).exists() {
+        tracing::warn!(group = %group.display(), "the kernel has no cpuset for a machine that has processors for itself");
         return Ok(false);
     }
     let among = match &dedicated.among {
         Some(among) => among.iter().copied().collect(),
         None => cpu_list(&fs::read_to_string(ONLINE)?).into_iter().collect(),
     };
+    // Machines start side by side: nobody else chooses between the look and the choice.
+    static CHOOSING: Mutex<()> = Mutex::new(());
+    let _one = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = taken(group)?;
     let Some(chosen) = choose(&among, &taken, dedicated.count) else {
         tracing::warn!(group = %group.display(), wanted = dedicated.count, "too few processors are free for a machine");
@@ -43,6 +52,15 @@ pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
     fs::write(group.join(CPUS), list(&chosen))?;
     isolate(group);
     Ok(true)
+}
+
+/// Gives the processors back at once: a group that a dying process is still in cannot be removed yet.
+pub fn give_back(group: &Path) {
+    for (file, value) in [(PARTITION, "member"), (CPUS, "\n")] {
+        // One without cpuset has no such file, and none is made.
+        let opened = fs::OpenOptions::new().write(true).open(group.join(file));
+        let _ = opened.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+    }
 }
 
 /// The highest free processors: the node's own work prefers the first ones. `None` where too few are free. Pure.
