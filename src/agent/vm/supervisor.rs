@@ -1,5 +1,4 @@
-//! Keeps one virtual machine: gives [`Machine`] what happens, does what it says, and tells where it stands. Dropped, it lets go
-//! of QEMU, which runs on; the next keeper of the same folder takes it over.
+//! Supervises one VM: passes events to [`Machine`], executes its actions, reports the state. QEMU outlives a supervisor that is dropped.
 
 use super::{
     argv,
@@ -19,10 +18,8 @@ use crate::system::{self, Tree};
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState};
 use rustix::process::Signal;
 use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long the sockets of a QEMU that has gone may take to say so.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -134,7 +131,6 @@ impl Keeper {
         self.report.subscribe()
     }
 
-    /// Its console.
     pub fn console(&self) -> Console {
         self.console.clone()
     }

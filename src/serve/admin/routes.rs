@@ -11,12 +11,7 @@ use super::{
     orders, slots,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
     tasks, tokens, trust,
-    view::{
-        ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreateToken,
-        CreatedApiToken, CreatedToken, DiffView, EventView, GenerationView, ImageView, NodeDetail, NodeView,
-        OverlayView, Pin, ProfileView, ReloadView, RevisionView, Rollback, RootView, RotateCa, StatusView,
-        TimelineView, TokenView, UnitCount,
-    },
+    view::*,
     vms, volumes,
 };
 use crate::serve::{

@@ -1,6 +1,6 @@
 //! A machine fetched its overlay: opened by a capability, given once, spent when the last byte was written.
 
-use super::{Central, Shared, alarm::Alarm, lock, render::RenderedBoot, script_cache::CachedScript, stages::reach};
+use super::{Central, Shared, alarm::Alarm, lock, render::Rendered, script_cache::CachedScript, stages::reach};
 use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
@@ -24,7 +24,7 @@ const MAX_PROMISES: usize = 65_536;
 /// What the script of a session promised, and when last.
 pub(super) struct PendingOverlay {
     at: Timestamp,
-    rendered: RenderedBoot,
+    rendered: Rendered,
     /// The script itself, to be told again.
     pub(super) told: Option<Arc<CachedScript>>,
 }
@@ -55,7 +55,7 @@ pub struct OverlayTransfer {
     /// What to send, in order. The large pieces are shared by all boots.
     pub pieces: Vec<Bytes>,
     central: Shared,
-    promise: Option<RenderedBoot>,
+    promise: Option<Rendered>,
     id: TransferId,
     grant: Grant,
     done: bool,
@@ -145,7 +145,7 @@ impl Central {
     }
 
     /// Makes the files with secrets, for this one delivery.
-    fn secrets(&self, promise: &RenderedBoot) -> Result<Vec<Delivered>, OverlayDenied> {
+    fn secrets(&self, promise: &Rendered) -> Result<Vec<Delivered>, OverlayDenied> {
         let catalog = self.catalog();
         let made = promise.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
         made.collect::<Result<_, _>>().map_err(|fault| {
@@ -160,7 +160,7 @@ impl Central {
         &self,
         transfer: TransferId,
         grant: &Grant,
-        promise: &RenderedBoot,
+        promise: &Rendered,
         now: Timestamp,
     ) -> Result<(Option<Secret<String>>, Generation), OverlayDenied> {
         let (token, hash) = token::mint(self.random());
@@ -232,7 +232,7 @@ impl Central {
     }
 
     /// Remembers what the script of a session promised.
-    pub(super) fn promise(&self, session: BootSessionId, rendered: RenderedBoot, told: Option<Arc<CachedScript>>) {
+    pub(super) fn promise(&self, session: BootSessionId, rendered: Rendered, told: Option<Arc<CachedScript>>) {
         let at = self.now();
         let mut promises = lock(&self.promises);
         if promises.len() < MAX_PROMISES || promises.contains_key(&session) {
@@ -253,7 +253,7 @@ impl Central {
     }
 }
 
-fn given(promise: &RenderedBoot, now: Timestamp) -> DeliveredGeneration {
+fn given(promise: &Rendered, now: Timestamp) -> DeliveredGeneration {
     let What { profile, image, .. } = &*promise.what;
     let (profile, image) = (profile.clone(), image.clone());
     let (generation, version) = (promise.generation, promise.version);

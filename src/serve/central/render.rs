@@ -1,7 +1,5 @@
-//! Rendering: the public overlay of a node and its generation, made once for the same input.
-//!
-//! Whoever asks for what is being made waits for that one; whoever asks for what was made is not kept waiting by others' renders,
-//! which take their turns on threads of their own.
+//! Renders the public overlay of a node and its generation, once for each input. A request for an overlay that is being rendered waits
+//! for that render. A request for a cached overlay waits for nobody: renders run on threads of their own.
 
 use super::{
     Central, Shared, SiteSnapshot,
@@ -26,11 +24,10 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    thread::available_parallelism,
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-/// Rendered overlays kept; the oldest half goes when it is full. One takes some kilobytes beside the shared agent member.
+/// Most rendered overlays in the cache, some kilobytes each; the oldest half goes when it is full.
 const MAX_CACHED: usize = 4096;
 
 /// Rendered overlays by the digest of what determines them.
@@ -46,14 +43,13 @@ struct CacheInner {
     slots: BTreeMap<Digest, (u64, Arc<Slot>)>,
     clock: u64,
 }
-
 /// A render that is under way, or its outcome.
 type Slot = OnceCell<Result<Rendered, Arc<RenderError>>>;
 
-/// A node's next boot: everything public of it.
+/// Everything public of a node's next boot. The overlay of a session is what its script promised.
 #[derive(Clone)]
 pub struct Rendered {
-    /// The public part of its overlay.
+    /// The public part of the overlay.
     pub overlay: Arc<PublicOverlay>,
     /// The digest of everything public.
     pub generation: Generation,
@@ -64,9 +60,6 @@ pub struct Rendered {
     /// The layers of the bundles.
     pub layers: Vec<Digest>,
 }
-
-/// What a script promised; the overlay of its session must keep it.
-pub(super) type RenderedBoot = Rendered;
 
 /// Why nothing was rendered.
 #[derive(Debug, thiserror::Error)]
@@ -342,7 +335,7 @@ pub(super) fn image_parts(image: &Image) -> ImageParts {
 
 impl Default for Cache {
     fn default() -> Self {
-        let processors = available_parallelism().map_or(1, usize::from);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Cache { inner: Mutex::default(), turns: Semaphore::new(processors), made: AtomicU64::new(0) }
     }
 }
