@@ -61,7 +61,7 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 test-full: test test-attack test-crash test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
 
-unit: ## Unit, property and integration tests: minutes once built
+unit: agent ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
