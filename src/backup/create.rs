@@ -1,4 +1,4 @@
-//! Making a backup: the store as of one moment, and every file beside it.
+//! Creates a backup: a snapshot of the store, and all files of the site.
 
 use super::{
     BackupError, DigestReader, MANIFEST, Manifest, Member, failed,

@@ -1,4 +1,10 @@
-//! Backup: everything that a rack depends on, in one file that can be read with its key alone.
+//! Backup: one encrypted file with everything that a site depends on.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `create` | creates a backup: a snapshot of the store, and all files of the site |
+//! | `restore` | restores a backup into a new folder, whole or not at all |
+//! | `seal` | encrypts a stream in chunks with a key derived from a passphrase by Argon2id |
 //!
 //! ```text
 //! meshd-backup 1\n                      format

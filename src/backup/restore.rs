@@ -1,4 +1,4 @@
-//! Restoring: into a new folder, whole or not at all.
+//! Restores a backup into a new folder, whole or not at all.
 
 use super::{BackupError, Manifest, failed, read, seal};
 use meshd_image::overlay::Unpacked;

@@ -1,7 +1,7 @@
-//! The sealed stream: chunks under a key that is made from a passphrase by Argon2id.
+//! Encrypts a stream in chunks with a key derived from a passphrase by Argon2id.
 //!
-//! A chunk's nonce is its number and whether it is the last one, so that chunks cannot be left out, moved or cut off; the key is used for
-//! one file alone, because its salt is.
+//! The nonce of a chunk is its number with a flag for the last one, so chunks cannot be removed, moved or truncated. The salt makes each key
+//! unique to one file.
 
 use super::{BackupError, FORMAT, failed};
 use meshd_types::{Digest, Secret, Timestamp, fail, hex, unhex};

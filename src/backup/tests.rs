@@ -1,4 +1,4 @@
-//! A backup comes back as it was, and what is not a whole backup is refused before anything is written.
+//! Tests of backups: round trips, and refusal of damaged files.
 
 use super::*;
 use meshd_config::Site;

@@ -1,6 +1,6 @@
-//! `meshd completions`: a script that teaches a shell our verbs.
+//! `meshd completions`: shell completion scripts.
 
-use super::{Cli, Failure, print};
+use super::{Cli, Failure, output::print};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 

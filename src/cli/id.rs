@@ -1,6 +1,6 @@
-//! `meshd id`: the node ID of a machine, from what its label, its firmware or an inventory says.
+//! `meshd id`: computes the node ID of a machine.
 
-use super::{Context, Failure, print};
+use super::{Context, Failure, output::print};
 use clap::Args;
 use meshd_types::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 

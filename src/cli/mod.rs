@@ -1,48 +1,39 @@
-//! Step 8, CLI: the words that an operator types. One file for each verb, one printer for all.
+//! The command line of `meshd`. One file for each verb.
 //!
-//! Standard output is data, standard error is talk. Exit codes: 0 done, 1 refused or failed, 2 wrong usage. Verbs that need
-//! the central node talk to its admin socket; the others work without it and never open its store.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `access` | commands for credentials |
+//! | `client` | HTTP client of the admin API, over the Unix socket or TLS |
+//! | `completions` | `meshd completions`: shell completion scripts |
+//! | `id` | `meshd id`: computes the node ID of a machine |
+//! | `image` | `meshd image`: builds, imports, lists and verifies images |
+//! | `lab` | `meshd lab`: a test rack in QEMU on this machine |
+//! | `node` | `meshd node`: lists, shows, approves and configures nodes |
+//! | `output` | output for people and programs |
+//! | `overlay` | `meshd overlay`: creates, checks, renders and compares overlays |
+//! | `profile` | `meshd profile`: lists, shows and rolls back profiles |
+//! | `site` | commands for the site as a whole |
+//! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
+//! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes virtual machines |
+//!
+//! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or failed, 2 usage error. Verbs that need
+//! the central node use its admin API; the others work without it and never open its store.
 
-mod api_token;
-mod audit;
-mod backup;
-mod bundle;
-mod ca;
-mod check;
+mod access;
 mod client;
 mod completions;
-mod console;
-mod doctor;
-mod events;
-mod failure;
-mod generations;
 mod id;
 mod image;
 pub mod lab;
-mod life;
 mod node;
-mod node_doctor;
-mod orders;
+mod output;
 mod overlay;
-mod print;
 mod profile;
-mod progress;
-mod reload;
-mod remote;
-mod render;
-mod serve;
-mod slot;
-mod status;
+mod site;
 mod task;
-mod timeline;
-mod token;
-mod units;
-mod versions;
 mod vm;
-mod vm_wait;
-mod volume;
 
-pub use failure::Failure;
+pub use output::failure::Failure;
 
 use crate::serve::admin::doctor::Finding;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -74,7 +65,7 @@ struct Global {
     #[arg(long, global = true, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
-    remote: remote::Remote,
+    remote: client::remote::Remote,
     /// Admin socket, instead of [admin].socket of the site
     #[arg(long, global = true, value_name = "FILE", env = "MESHD_SOCKET", conflicts_with = "server")]
     socket: Option<PathBuf>,
@@ -92,11 +83,11 @@ enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the central node
-    Serve(serve::Serve),
+    Serve(site::serve::Serve),
     /// Reload site, overlays and images, all or nothing
-    Reload(reload::Reload),
+    Reload(site::reload::Reload),
     /// Validate site, overlays and images, offline
-    Check(check::Check),
+    Check(site::check::Check),
     /// Manage nodes
     #[command(subcommand)]
     Node(node::Node),
@@ -111,39 +102,39 @@ enum Verb {
     Image(image::Image),
     /// Build and list bundles of software
     #[command(subcommand)]
-    Bundle(bundle::Bundle),
+    Bundle(image::bundle::Bundle),
     /// Manage virtual machines
     #[command(subcommand)]
     Vm(vm::Vm),
     /// Approve and release slots for virtual machines
     #[command(subcommand)]
-    Slot(slot::Slot),
+    Slot(vm::slot::Slot),
     /// Manage volume files of virtual machines
     #[command(subcommand)]
-    Volume(volume::Volume),
+    Volume(vm::volume::Volume),
     /// Run programs on nodes, also MPI
     #[command(subcommand)]
     Task(task::Task),
     /// Issue tickets for machines that do not netboot
     #[command(subcommand)]
-    Token(token::Token),
+    Token(access::token::Token),
     /// Manage the certificate authority
     #[command(subcommand)]
-    Ca(ca::Ca),
+    Ca(access::ca::Ca),
     /// Show and follow events
-    Events(events::Events),
+    Events(site::events::Events),
     /// Create, verify and restore backups
     #[command(subcommand)]
-    Backup(backup::Backup),
+    Backup(site::backup::Backup),
     /// Show whether the site is ready, and its problems
-    Status(status::Status),
+    Status(site::status::Status),
     /// Show the audit log
-    Audit(audit::Audit),
+    Audit(site::audit::Audit),
     /// Manage API tokens
     #[command(subcommand)]
-    ApiToken(api_token::ApiToken),
+    ApiToken(access::api_token::ApiToken),
     /// Find problems that keep machines from booting
-    Doctor(doctor::Doctor),
+    Doctor(site::doctor::Doctor),
     /// Compute the node ID of a machine
     Id(id::Id),
     /// Run a test rack in QEMU on this machine
@@ -156,7 +147,7 @@ enum Verb {
 struct Context {
     site: Option<PathBuf>,
     reason: Option<String>,
-    remote: remote::Remote,
+    remote: client::remote::Remote,
     socket: Option<PathBuf>,
     /// The note about local files was written.
     noted: Cell<bool>,
@@ -297,7 +288,5 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-#[cfg(test)]
-mod docs_tests;
 #[cfg(test)]
 mod tests;

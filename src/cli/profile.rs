@@ -1,9 +1,11 @@
-//! `meshd profile`: what nodes can be. Read from the site file, so it needs no running meshd; with `--server`, asked from it.
+//! `meshd profile`: lists, shows and rolls back profiles. `list` and `show` read the site file; with `--server` they
+//! use the API.
 
 use super::{
-    Context, Failure, generations,
-    print::{Output, fields, table},
-    render::{Renderer, overlays},
+    Context, Failure,
+    node::generations,
+    output::print::{Output, fields, table},
+    overlay::render::{Renderer, overlays},
     wait,
 };
 use crate::serve::admin::view::ProfileView;

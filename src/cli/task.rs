@@ -1,9 +1,9 @@
-//! `meshd task`: programs on the metal of nodes.
+//! `meshd task`: runs and cancels programs on nodes, and prints their output.
 
 use super::{
     Context, Failure,
     client::Client,
-    print::{self, Output, ago, clean, fields, now, table},
+    output::print::{self, Output, ago, clean, fields, now, table},
     wait,
 };
 use crate::serve::admin::view::{RunTask, TaskOutput, TaskView};

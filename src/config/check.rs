@@ -1,4 +1,4 @@
-//! Rules for single values of `site.toml`. An error reads "what is wrong; what to do".
+//! Validation of single values of `site.toml`. Messages read `<cause>; <hint>`.
 
 use super::reader::{At, Document};
 use std::fmt::Display;

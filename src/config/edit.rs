@@ -1,4 +1,4 @@
-//! What a profile writes into a list that it inherits: one more, or one less.
+//! Edits of an inherited list: add or remove one element.
 
 use std::{fmt, str::FromStr};
 

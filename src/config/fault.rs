@@ -1,4 +1,4 @@
-//! What is wrong with a file that people write: where, what, and what to do next. All faults of a file come at once.
+//! Faults of a configuration file: position, cause and hint. All faults of a file are reported together.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};

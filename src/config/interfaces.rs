@@ -1,4 +1,4 @@
-//! The networks of this machine's interfaces: a site file that names no netmask means that of its interface.
+//! Networks of this machine's interfaces, the default of a missing netmask.
 
 use nix::ifaddrs::getifaddrs;
 use std::net::Ipv4Addr;

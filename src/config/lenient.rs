@@ -1,7 +1,8 @@
-//! Single values of a site file that may be broken elsewhere. A running meshd does not read the file again until the next reload, so
-//! verbs that only talk to it must work while somebody edits the file.
+//! Reads single values from a site file that may have faults elsewhere. Commands that only talk to the running meshd
+//! work while the file is being edited.
 
-use super::{admin, check, reader};
+use super::{check, reader};
+use crate::sections::admin;
 use std::path::{Path, PathBuf};
 
 /// What can be read of one path in a file that may have faults.

@@ -1,28 +1,32 @@
-//! Step 1, configuration: `site.toml` as written becomes a [`Site`] as valid, or a list of all its faults.
+//! Configuration: parses and validates `site.toml` and `vm.toml`, and reports all faults at once.
 //!
-//! [`parse`] is pure; [`find`] and [`load`] are the only ones that look at the file system and at network interfaces.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `check` | validation of single values of `site.toml` |
+//! | `edit` | edits of an inherited list: add or remove one element |
+//! | `fault` | faults of a configuration file: position, cause and hint |
+//! | `interfaces` | networks of this machine's interfaces, the default of a missing netmask |
+//! | `lenient` | reads single values from a site file that may have faults elsewhere |
+//! | `parse` | parses `site.toml` section by section, then checks rules between sections |
+//! | `profile` | profiles after inheritance, and groups |
+//! | `reader` | strict TOML reader: typed getters, faults with line numbers, unknown keys rejected |
+//! | `sections` | one module for each section of `site.toml` |
+//! | `site` | the validated site, as `super::load` returns it |
+//! | `vm` | `vm.toml`: parses a VM file into a `VmAsk`, or reports all its faults |
+//!
+//! [`parse`] is pure. [`find`] and [`load`] read the file system and the network interfaces.
 
-mod admin;
 mod check;
-mod dhcp;
 mod edit;
-mod enroll;
 mod fault;
-mod groups;
 mod interfaces;
 mod lenient;
-mod metrics;
 mod parse;
 mod profile;
-mod profiles;
 pub mod reader;
-mod reservation;
-mod secrets;
-mod segment;
+mod sections;
 mod site;
-mod vars;
 pub mod vm;
-mod vms;
 
 pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
@@ -32,12 +36,12 @@ pub use meshd_types::VfioSelector;
 pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
+pub use sections::vars::MAX_VARS;
+pub use sections::vms::{SlotPolicy, VmPool, VmRules, Vms};
 pub use site::{
     Admin, AdminHttps, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
     Link, MacPrefix, MetricsListener, Pool, Process, Reservation, Segment, Site, Transport, Whom,
 };
-pub use vars::MAX_VARS;
-pub use vms::{SlotPolicy, VmPool, VmRules, Vms};
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +63,7 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
 
 /// The admin socket of a site that names no other.
 pub fn default_admin_socket() -> PathBuf {
-    admin::default_socket()
+    sections::admin::default_socket()
 }
 
 /// Reads and checks a site file.

@@ -1,11 +1,10 @@
-//! `site.toml` section by section, in the order of the file, then what only holds between sections.
+//! Parses `site.toml` section by section, then checks rules between sections.
 
 use super::{
-    AgentPlane, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, admin, check, enroll, groups, metrics,
-    profiles,
+    AgentPlane, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, At, Document, Table, write_duration},
-    reservation, secrets, segment, vms,
 };
+use crate::sections::{admin, enroll, groups, metrics, profiles, reservation, secrets, segment, vms};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},

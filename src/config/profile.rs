@@ -1,4 +1,4 @@
-//! What nodes shall be: profiles with everything inherited already in them, and groups.
+//! Profiles after inheritance, and groups.
 
 use super::VfioSelector;
 use meshd_proto::{CheckPolicy, vm::DiskIdentity};

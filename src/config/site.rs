@@ -1,4 +1,4 @@
-//! A valid site: what every other module may rely on. Only [`super::load`] makes one.
+//! The validated site, as [`super::load`] returns it.
 
 use super::{Group, Profile, Vms};
 use meshd_types::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};

@@ -1,4 +1,4 @@
-//! Binding: all sockets of all segments, before anything serves. A fault is one sentence that says what to do.
+//! Binds all sockets of all segments before anything serves. Errors are one sentence with a hint.
 
 use super::{files::Connections, tasks::Tasks};
 use crate::serve::{

@@ -1,4 +1,4 @@
-//! Building: everything that can be read before a socket is opened.
+//! Reads all files and builds all services before a socket is opened.
 
 use super::DaemonError;
 use crate::{

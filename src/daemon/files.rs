@@ -1,5 +1,4 @@
-//! The limit of open files: each connection is one, and Linux gives a program 1024 unless it asks. Each API has a part of them that
-//! no other API can take.
+//! The limit of open files, and the share of each API. Each connection is one file, and the default limit is 1024.
 
 use crate::serve::{admin, agent, http};
 use meshd_types::fail;

@@ -1,7 +1,16 @@
-//! Step 7, daemon: build, bind everything, spawn in chain order, drain with a deadline.
+//! The daemon: build, bind everything, spawn tasks in boot-chain order, drain with a deadline.
 //!
-//! Nothing serves before everything is bound: a taken port is one sentence at the start, not a rack that half boots. When a
-//! signal comes, or any task ends by itself, all tasks are told to stop; each is joined, so that no panic goes unseen.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `bind` | binds all sockets of all segments before anything serves |
+//! | `build` | reads all files and builds all services before a socket is opened |
+//! | `files` | the limit of open files, and the share of each API |
+//! | `privileges` | drops privileges while the process has one thread, because later threads inherit capabilities |
+//! | `reload` | reload: detects edited site files, overlays and secrets, and new images |
+//! | `tasks` | supervises all tasks: the first that ends stops the others |
+//!
+//! Nothing serves before all sockets are bound, so an occupied port ends the start with one error. After a signal, or when a task ends,
+//! all tasks are stopped and joined, so that no panic is lost.
 
 mod bind;
 mod build;

@@ -1,8 +1,7 @@
-//! What this process may do, settled while it is a single thread: capabilities belong to threads, and those that come later inherit them.
+//! Drops privileges while the process has one thread, because later threads inherit capabilities.
 //!
-//! With `[process].user` meshd goes on as that user before it opens anything, and keeps the two capabilities that its ports want. That
-//! is safer than opening ports first and dropping afterwards, and what is opened later, at a restart of a service or on a new
-//! interface, works as at the start.
+//! With `[process].user`, meshd switches to that user before it opens anything, and keeps the two capabilities that its ports need. Files
+//! and sockets that are opened later, for example on a new interface, then work as at the start.
 
 use meshd_config::Site;
 use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};

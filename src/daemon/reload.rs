@@ -1,4 +1,4 @@
-//! Reload: a site file, overlay or secret that was edited and an image that was built while meshd runs are noticed here.
+//! Reload: detects edited site files, overlays and secrets, and new images.
 
 use super::DaemonError;
 use crate::serve::central::Shared;

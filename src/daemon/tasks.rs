@@ -1,4 +1,4 @@
-//! All tasks under one roof: the first that ends stops the rest, and each is joined.
+//! Supervises all tasks: the first that ends stops the others; each is joined.
 
 use super::DaemonError;
 use std::{collections::HashMap, future::Future, time::Duration};

@@ -1,4 +1,10 @@
-//! What nodes boot, from recipe to rendered overlay.
+//! Images, bundles and overlays: catalog, rendering, building and importing.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `builder` | builds and imports images and bundles, and manages their versions |
+//! | `catalog` | catalog: reads images and overlays into one immutable, digest-checked snapshot |
+//! | `overlay` | renders overlays deterministically: plan, templates, archive |
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -1,8 +1,12 @@
-//! The meshd under trial, as a child process inside the rack's namespace; it is asked as a user asks it: by its CLI.
+//! Runs meshd inside the rack's namespace and calls its CLI.
 
-use super::{
-    LabError, ProcessId, Rack, Wait, command, serial,
-    wait::{until, until_soon},
+use super::{LabError, ProcessId, Rack, Wait};
+use crate::{
+    host::{
+        command,
+        wait::{until, until_soon},
+    },
+    qemu::serial,
 };
 use meshd_config::{Profile, Site};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, each with what to do next.
+//! Errors of the lab, with hints.
 
 use std::{io, path::PathBuf, time::Duration};
 

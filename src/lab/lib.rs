@@ -1,52 +1,50 @@
-//! Step 8, lab: a rack in a box. Real firmware, real boot chain, no special hardware.
+//! Lab: a test rack on one machine, with real firmware and the real boot chain in QEMU.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `central` | runs meshd inside the rack's namespace and calls its CLI |
+//! | `error` | errors of the lab, with hints |
+//! | `host` | programs and processes of the machine on which the lab runs |
+//! | `login` | an overlay that lets root log in without a password on a single trial node |
+//! | `machine` | hardware identity of a node: UUID, serial number and MAC, derived from its position |
+//! | `network` | the rack's network |
+//! | `qemu` | QEMU as the hardware of a node |
+//! | `rack` | A rack: created whole or not at all, and removed when dropped |
+//! | `site` | the rack's site file: the user's, with paths, interface and policy replaced |
+//! | `demo` | `make demo`: boots a BIOS and a UEFI machine, then moves one to another profile |
 //!
 //! ```text
 //! network namespace meshlab-<hash of the folder>
-//!   bridge br0 ── meshd serve          the program under trial, with a site file made from the user's
-//!     ├── tap1 ── QEMU node1 (BIOS)    fixed UUID, serial number and MAC, derived from its place in the rack
+//!   bridge br0 ── meshd serve          the meshd under test, with a site file made from the user's
+//!     ├── tap1 ── QEMU node1 (BIOS)    fixed UUID, serial number and MAC, derived from its position in the rack
 //!     ├── tap2 ── QEMU node2 (UEFI)
-//!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is no node, such as the site's own DHCP server
+//!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is no node, such as another DHCP server
 //! ```
-//! Everything that a rack leaves on disk is under one folder, `.lab/`, and everything that it runs is written down there as
-//! process ID and start time, so that `lab down` ends what `lab up` started and nothing else, even after a crash.
+//! All files of a rack lie under `.lab/`. `rack.json` there records its processes by ID and start time, so that `lab down` ends exactly
+//! what `lab up` started, even after a crash.
 
-mod accel;
-mod bridge;
 mod central;
-mod cleanup;
-mod command;
-mod console;
-mod emulator;
 mod error;
-mod extra;
-mod firmware;
+mod host;
 mod login;
 mod machine;
-mod namespace;
-mod neighbour;
-mod power;
-mod process;
+mod network;
 mod qemu;
-mod qmp;
 mod rack;
-mod record;
-mod serial;
 mod site;
-mod tools;
-mod wait;
 
 pub mod demo;
 
-pub use accel::Accel;
-pub use console::{Console, Left, Raw};
 pub use error::LabError;
-pub use extra::Extra;
+pub use host::process::ProcessId;
+pub use host::wait::{Interrupt, Wait};
 pub use login::with_login;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};
-pub use namespace::Namespace;
-pub use neighbour::Neighbour;
-pub use power::{NodeStatus, Power, Status};
-pub use process::ProcessId;
+pub use network::namespace::Namespace;
+pub use network::neighbour::Neighbour;
+pub use qemu::accel::Accel;
+pub use qemu::console::{Console, Left, Raw};
+pub use qemu::extra::Extra;
+pub use qemu::serial::{last_lines, plain};
+pub use rack::power::{NodeStatus, Power, Status};
 pub use rack::{Options, Rack, end};
-pub use serial::{last_lines, plain};
-pub use wait::{Interrupt, Wait};

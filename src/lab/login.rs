@@ -1,5 +1,5 @@
-//! A way into a node that is tried: nobody can log in on a node, so one that is alone in a box has a root without a password, by an
-//! overlay that only the lab knows. Alpine starts a login at the serial port by itself.
+//! An overlay that lets root log in without a password on a single trial node. Alpine starts a login on the serial
+//! port.
 
 use super::{Identity, LabError, Options};
 use meshd_config::load;

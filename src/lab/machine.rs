@@ -1,4 +1,4 @@
-//! A node of the rack: hardware derived from its place, the same at every start.
+//! Hardware identity of a node: UUID, serial number and MAC, derived from its position.
 
 use super::LabError;
 use meshd_types::{Basis, MacAddr, NodeId, SystemUuid};

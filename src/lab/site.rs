@@ -1,7 +1,7 @@
-//! The rack's own site file: the user's, with paths, interface and policy overridden, comments kept. What a user tries in
-//! the lab is so what the rack will see.
+//! The rack's site file: the user's, with paths, interface and policy replaced.
 
-use super::{LabError, bridge::BRIDGE};
+use super::LabError;
+use crate::network::bridge::BRIDGE;
 use meshd_config::{Site, load};
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What the lab changes in a user's site file, and what it leaves alone.
+//! Tests of the rack's site file.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an overlay tells the agent: the public configuration, and the small part made for one boot.
+//! The agent's configuration in an overlay: a public part, and a small part for one boot.
 
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp, VfioSelector};
 use serde::{Deserialize, Serialize};

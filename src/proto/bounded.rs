@@ -1,5 +1,5 @@
-//! Reading what a stranger sends: how much is in it is counted before anything is made of it. A list of empty records takes a hundred
-//! times the memory of its text, and what a node tells of itself is kept.
+//! Counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in
+//! memory.
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use std::{cell::RefCell, fmt};

@@ -1,4 +1,4 @@
-//! Readiness: what a check says, how it is written as a line, and what one run of them all proves.
+//! Results of readiness checks: one line for each check, and the outcome of a run.
 //!
 //! ```text
 //! MESH_CHECK status=FAIL check=kvm detail=/dev/kvm\scannot\sbe\sopened remediation=load\sKVM

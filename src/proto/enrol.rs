@@ -1,4 +1,4 @@
-//! How a node gets its first certificate, and the next one.
+//! Enrolment and renewal of a node's certificate.
 
 use super::Facts;
 use meshd_types::{BootSessionId, NodeId, Secret};

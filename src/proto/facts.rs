@@ -1,4 +1,4 @@
-//! What a node tells of itself at each connection: read from sysfs and procfs, no external program.
+//! Facts that a node reports at each connection, read from sysfs and procfs.
 
 use super::{Hosting, UnitFacts};
 use meshd_types::{BootSessionId, MacAddr, SystemUuid};

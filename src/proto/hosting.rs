@@ -1,4 +1,4 @@
-//! What a node has to run virtual machines on, beside its units and disks. It is as the node is in this boot, not as its profile wants it.
+//! A node's capabilities for virtual machines in its current boot, besides its units and disks.
 
 use serde::{Deserialize, Serialize};
 

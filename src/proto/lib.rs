@@ -1,4 +1,17 @@
-//! Step 0, wire: what agent and central node say to each other, with its limits. Both sides use these very types.
+//! Messages between agent and central node, with their limits; both sides use these types.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `boot` | the agent's configuration in an overlay: a public part, and a small part for one boot |
+//! | `bounded` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
+//! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
+//! | `enrol` | enrolment and renewal of a node's certificate |
+//! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
+//! | `hosting` | A node's capabilities for virtual machines in its current boot, besides its units and disks |
+//! | `job` | tasks on a node: the desired state in one direction, the whole actual state in the other |
+//! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
+//! | `units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
+//! | `vm` | virtual machines: specification, desired state and reported state |
 //!
 //! Every first message carries [`VERSION`]; [`OLDEST`] is accepted too, and answered with its own number. A field may be added with a default; a meaning may never change without a new
 //! version. Unknown fields are ignored, so that a newer agent can talk to an older central node of the same version.

@@ -1,4 +1,4 @@
-//! The standing link: typed, versioned messages as JSON text frames over a mutual-TLS WebSocket.
+//! The link: versioned JSON messages over a mutual-TLS WebSocket.
 //!
 //! ```text
 //! agent    Hello ───────────────▶ central

@@ -1,4 +1,4 @@
-//! What can be given to a virtual machine: IOMMU groups, whole, with the reason where one cannot.
+//! IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot.
 
 use super::PciFacts;
 use serde::{Deserialize, Serialize};

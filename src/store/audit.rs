@@ -1,4 +1,4 @@
-//! The audit log: appended in the transaction of the change that it speaks of, never edited, bounded.
+//! The audit log: append-only and bounded, written in the transaction of the change.
 
 use super::{Store, StoreError, journal::AUDIT};
 use meshd_model::fleet::{Audit, AuditSeq, Principal};

@@ -1,4 +1,4 @@
-//! The record of events: appended in every transaction, read from the disk, bounded.
+//! The event log: append-only and bounded, written in every transaction.
 
 use super::{Store, StoreError, journal::EVENTS};
 use meshd_model::fleet::{Event, EventSeq};

@@ -1,4 +1,4 @@
-//! Group commit: many writers, one flush.
+//! Group commit: concurrent writers share one flush.
 
 use super::journal::{Flushed, Journal};
 use std::{

@@ -1,7 +1,20 @@
-//! Step 3, store: the only owner of durable state.
+//! Store: the only owner of durable state.
 //!
-//! **Keys.** One [`Journal`](journal), so that one batch changes everything that belongs together or nothing of it. docs/adr/0015 says
-//! why it is not sled.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `archive` | files beside the journal: large contents that the records name |
+//! | `audit` | the audit log: append-only and bounded, written in the transaction of the change |
+//! | `events` | the event log: append-only and bounded, written in every transaction |
+//! | `flush` | group commit: concurrent writers share one flush |
+//! | `index` | indexes in memory, derived from the records and updated with them |
+//! | `journal` | the journal: a key-value map stored as a log of changes |
+//! | `model` | the model: all state in memory, with its indexes |
+//! | `open` | opens the store: folder, journal, and all records into the model |
+//! | `retain` | retention of events and audit lines: bounds for each class, shares for each source, folding of repeats |
+//! | `tx` | A transaction: reads see its staged changes |
+//!
+//! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`] writes. The *journal* is the file of all
+//! changes. The *model* is the state in memory. *Acknowledged* means flushed to the disk.
 //!
 //! | key | value (JSON) |
 //! | --- | --- |
@@ -9,65 +22,52 @@
 //! | `session/<boot session ID>` | [`BootSession`](meshd_model::fleet::BootSession) |
 //! | `lease/<address>` | [`Lease`](meshd_model::fleet::Lease) |
 //! | `token/<SHA-256 of the token>` | [`TokenRecord`](meshd_trust::TokenRecord) |
-//! | `history/<node ID>` | [`History`](meshd_model::fleet::History): generations that it was given |
-//! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): what a profile was, and what it is held at |
+//! | `history/<node ID>` | [`History`](meshd_model::fleet::History): generations of the node |
+//! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): revisions of the profile, and its pin |
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
-//! | `job/<job ID>` | [`Job`](meshd_model::work::job::Job): programs on the metal, and the nodes that they hold |
-//! | `asked/<SHA-256 of actor and key>` | [`Asked`](meshd_model::fleet::Asked): orders that came with a key |
-//! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a virtual machine, and what of its node it holds |
-//! | `slot/<node>/<PCI address>` | [`Approved`](meshd_model::work::Approved): what an operator lets be given away |
+//! | `job/<job ID>` | [`Job`](meshd_model::work::job::Job): a task, and the nodes that it occupies |
+//! | `asked/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
+//! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
+//! | `slot/<node>/<PCI address>` | [`Approved`](meshd_model::work::Approved): a unit that an operator approved for VMs |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](meshd_model::fleet::Event) |
 //!
-//! **Retention.** [`retain`] decides which events and audit lines are kept, by classes that cannot drive out each other.
+//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]. The staged records go to the journal as one batch, then to the model,
+//! then the journal is flushed; writers that arrive during a flush share the next one. `commit` returns after the flush. Reads use the
+//! model and never touch the disk, except those of events and audit lines.
 //!
-//! **Memory.** All but events and audit log is held in a [`Model`] too; reads never touch the disk.
+//! **Crash.** A change that was not flushed exists completely or not at all. The journal's header lists the damage that is refused. A
+//! record that cannot be read stops the start with its key.
 //!
-//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]; what it staged is given to the journal as one batch, then shown
-//! to readers, then flushed. It returns after the flush: what was acknowledged is on the disk. Writers that arrive while a
-//! flush runs share the next one.
+//! **Full or broken disk.** All writers of a failed flush receive the error. The store refuses further changes until it can repeat the
+//! flush; a restart is not necessary.
 //!
-//! **Crash cases.** Killed before or within the write: the batch is there whole or not at all, and nobody was told. After the flush: it
-//! is there. The journal's header says what of a damaged file is refused. A value that cannot be read back stops the start with its
-//! key; it is never skipped.
-//!
-//! **A full or broken disk.** Whoever waited for a flush that failed is told so. Further changes are refused as long as the flush cannot
-//! be done again, and taken as soon as it can: nothing has to be restarted.
-//!
-//! **Beside the tree** lie [`Outputs`], what jobs wrote; and [`GenerationArchive`] and [`KeptRevisions`]: what generations and profiles consist of, by digest, for comparing and for
-//! booting them again. The former is written after the history that names it; what a crash leaves out of it is not kept, and says so.
+//! **Files beside the journal.** [`Outputs`], [`GenerationArchive`] and [`KeptRevisions`] hold large contents by digest. An archive is
+//! written after the record that names it, so a crash may lose contents; reads report that.
 
-mod idempotency;
+mod archive;
 mod audit;
-mod nic_index;
-mod unavailable_units;
 mod events;
 mod flush;
-mod jobs;
+mod index;
 mod journal;
-mod generation_archive;
 mod model;
 mod open;
-mod output;
 mod retain;
-mod revisions;
-mod range_set;
-mod sessions;
 mod tx;
-mod vm_index;
 
 #[cfg(test)]
 mod tests;
 
+pub use archive::generation_archive::{ArchiveError, GenerationArchive};
+pub use archive::output::{Chunk, OutputLine, Outputs};
+pub use archive::revisions::KeptRevisions;
 pub use audit::AuditFilter;
 pub use events::EventFilter;
-pub use generation_archive::{ArchiveError, GenerationArchive};
 #[cfg(any(test, feature = "testing"))]
 pub use model::LOOKED_AT;
 pub use model::Model;
 pub use open::FOLDER;
-pub use output::{Chunk, OutputLine, Outputs};
-pub use revisions::KeptRevisions;
 pub use tx::Tx;
 
 use flush::Flusher;

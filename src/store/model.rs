@@ -1,11 +1,13 @@
-//! The state in memory, and the indexes that are derived from it.
+//! The model: all state in memory, with its indexes.
 
 use super::{
     MAX_UNKNOWN_NODES,
-    jobs::Jobs,
     retain::Retained,
-    sessions::{Age, age},
     tx::{Change, Staged},
+};
+use crate::index::{
+    jobs::Jobs,
+    sessions::{Age, age},
     vm_index::VmIndex,
 };
 use meshd_model::fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions};
@@ -321,7 +323,7 @@ impl Model {
     pub(super) fn put_session(&mut self, session: BootSession) {
         let age = age(&session);
         if let Some(address) = session.address {
-            let newer = self.session_at(address).is_none_or(|other| super::sessions::age(other) <= age);
+            let newer = self.session_at(address).is_none_or(|other| crate::index::sessions::age(other) <= age);
             if newer {
                 self.by_address.insert(address, session.id);
             }

@@ -1,4 +1,4 @@
-//! Opening: folder, journal, every record back into memory.
+//! Opens the store: folder, journal, and all records into the model.
 
 use super::{
     Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,

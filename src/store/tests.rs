@@ -1,4 +1,4 @@
-//! The promises of the store: all or nothing, what was acknowledged is there, bounded.
+//! Tests of the store: atomicity, durability and bounds.
 
 use super::*;
 use meshd_model::fleet::{

@@ -1,4 +1,4 @@
-//! A transaction: reads see what it has staged, and nothing is applied unless all of it is.
+//! A transaction: reads see its staged changes; all or none are applied.
 
 use super::{
     Model, StoreError,

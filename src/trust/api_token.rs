@@ -1,4 +1,4 @@
-//! Tokens of the admin plane: for people and programs that do not sit at its socket. Shown once; only the hash is kept.
+//! API tokens of the admin API. A token is shown once; the store keeps only its hash.
 
 use meshd_types::{ApiTokenName, Digest, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Capabilities: an unguessable part of a URL that opens one overlay, once, to one address, for minutes.
+//! Capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes.
 //!
 //! ```text
 //!             grant                open                 finish

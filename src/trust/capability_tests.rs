@@ -1,4 +1,4 @@
-//! The book of capabilities: what opens, what never does, and that nothing finishes twice.
+//! Tests of the capability table: use, reuse, expiry and guesses.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Files of keys and certificates: private ones 0600, each written whole or not at all.
+//! Files of keys and certificates, written atomically; private keys have mode 0600.
 
 use super::TrustError;
 use meshd_types::fail;

@@ -1,28 +1,39 @@
-//! Step 2, trust: tokens, capabilities and certificates: who may have what.
+//! Credentials: capabilities, enrolment tokens, API tokens and certificates.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `api_token` | API tokens of the admin API |
+//! | `authority` | the site's certificate authority: a root that nodes trust, and an issuer that signs certificates |
+//! | `capability` | capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes |
+//! | `enrol_token` | enrolment tokens: a secret that buys one certificate for one node |
+//! | `files` | files of keys and certificates, written atomically |
+//! | `mark` | marks of secrets: a keyed digest that changes with the secret and reveals nothing |
+//! | `peer` | maps a verified client certificate to a node |
+//! | `verifier` | verifies client certificates in the TLS handshake |
+//! | `web` | the TLS certificate of the admin API: the operator's own, or a self-signed one that clients pin by fingerprint |
 //!
 //! ```text
-//! DHCP opened a boot session ─▶ capability (16 bytes, minutes)    opens one overlay, once, to one address
-//!      that overlay carries  ─▶ token      (32 bytes, minutes)    buys one certificate, for one node and session
-//!    the agent's own key and ─▶ certificate (14 days)             is the node, on the agent plane
+//! boot session ─▶ capability      (16 bytes, minutes)    opens one overlay, once, for one address
+//! overlay      ─▶ enrolment token (32 bytes, minutes)    buys one certificate, for one node and session
+//! agent's key  ─▶ certificate     (14 days)              identifies the node on the agent API
 //! ```
-//! Pure but for keys: time and the randomness of texts are arguments; only [`CertificateAuthority`] makes keys and keeps
-//! its own in a folder, as [`MarkKey`] does.
+//! Time and randomness are arguments. Only [`CertificateAuthority`] and [`MarkKey`] make keys, and store theirs in a folder.
 
 mod api_token;
 mod authority;
 pub mod capability;
+pub mod enrol_token;
 mod files;
 mod mark;
 mod peer;
-pub mod token;
 mod verifier;
 mod web;
 
 pub use api_token::{ApiToken, ParseRoleError, Role};
 pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
+pub use enrol_token::{TokenRecord, TokenRefused};
 pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use peer::Peer;
-pub use token::{TokenRecord, TokenRefused};
 pub use web::{WebIdentity, fingerprint};
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Marks of secrets: a digest that changes when a secret does, and from which nobody can guess it. It stands in generations,
-//! which are stored and shown; the key with which it is made stays in `state_dir` and is made once.
+//! Marks of secrets: a keyed digest that changes with the secret and reveals nothing. Generations contain marks; the
+//! key stays in `state_dir`.
 
 use super::{TrustError, files};
 use meshd_types::{Digest, Secret, hex, unhex};

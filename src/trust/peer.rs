@@ -1,4 +1,4 @@
-//! Who is at the other end: a verified client certificate becomes a node.
+//! Maps a verified client certificate to a node.
 
 use super::TrustError;
 use meshd_types::{Digest, NodeId, Timestamp, hex};

@@ -1,6 +1,6 @@
-//! The handshake's view of client certificates: webpki's, but for two things. An expired certificate of ours passes, so that
-//! a node that was off for a month can renew; the application looks at the time again and lets it do nothing else. And what the
-//! client sends beside its certificate is not looked at: it is one of ours only if one of our issuers signed that very one.
+//! Verifies client certificates in the TLS handshake. Unlike webpki, it accepts an expired certificate of this site, so
+//! that a node can renew after a month; the application allows nothing else. Extra certificates from the client are
+//! ignored: one of our issuers must have signed the client's own certificate.
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,

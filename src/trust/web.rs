@@ -1,5 +1,4 @@
-//! What the admin plane shows of itself by HTTPS: a certificate that the operator brings, or one that meshd makes, to be known by its
-//! fingerprint.
+//! The TLS certificate of the admin API: the operator's own, or a self-signed one that clients pin by fingerprint.
 
 use super::{TrustError, files};
 use meshd_types::{Timestamp, hex};

@@ -1,4 +1,4 @@
-//! SHA-256 digests: how images, overlays and generations are named.
+//! SHA-256 digests, the names of images, overlays and generations.
 
 use sha2::Digest as _;
 use std::{fmt, str::FromStr};

@@ -1,4 +1,4 @@
-//! Failpoints: places where a test changes what this program does. A release build has none of them.
+//! Failpoints: debug builds let tests stop the program at a place, or disable a defence.
 //!
 //! - `MESHD_FAIL=<place>` ends a debug build by SIGKILL at a place, `MESHD_FAIL=<place>:<n>` when it gets there for the n-th time.
 //! - `MESHD_DISABLED_DEFENCES=<name>,<name>` turns defences off in a debug build, so that an attack test is seen to fail without

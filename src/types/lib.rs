@@ -1,44 +1,50 @@
-//! Step 0, vocabulary: the words that every other module speaks, each with its rules built in.
+//! Vocabulary types: IDs, hardware addresses, names, paths, secrets, time. Pure.
 //!
-//! A value of one of these types is valid by construction: a [`SafePath`] cannot escape, a [`NodeId`] is always eight
-//! characters, a [`Secret`] cannot be printed. Everything here is pure.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `digest` | SHA-256 digests, the names of images, overlays and generations |
+//! | `fail` | failpoints: debug builds let tests stop the program at a place, or disable a defence |
+//! | `hardware` | hardware as firmware and Linux name it |
+//! | `id` | IDs of nodes, boot sessions, tasks and requests |
+//! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
+//! | `path` | A relative path on a node that cannot leave its root |
+//! | `secret` | A secret value that cannot be printed |
+//! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
+//! | `vars` | variables of nodes, groups and profiles, which overlays use |
+//!
+//! Values are valid by construction: a [`SafePath`] cannot escape its root, a [`NodeId`] always has eight characters, and a [`Secret`]
+//! cannot be printed.
 
 #[doc(hidden)]
 pub use serde;
 
-mod arch;
-mod correlation;
 mod digest;
 pub mod fail;
-mod job;
-mod mac;
+mod hardware;
+mod id;
 mod name;
-mod node;
 mod path;
 mod secret;
-mod session;
 mod time;
-mod uuid;
 mod vars;
-mod vfio;
 
-pub use arch::{Arch, ClientArch};
-pub use correlation::{CorrelationId, ParseCorrelationIdError};
 pub use digest::{Digest, ParseDigestError};
-pub use job::{JobId, ParseJobIdError};
-pub use mac::{MacAddr, ParseMacError};
+pub use hardware::arch::{Arch, ClientArch};
+pub use hardware::mac::{MacAddr, ParseMacError};
+pub use hardware::uuid::{ParseUuidError, SystemUuid};
+pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
+pub use id::correlation::{CorrelationId, ParseCorrelationIdError};
+pub use id::job::{JobId, ParseJobIdError};
+pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
+pub use id::session::{BootSessionId, ParseBootSessionIdError};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,
     VmName, VolumeFileName,
 };
-pub use node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
-pub use session::{BootSessionId, ParseBootSessionIdError};
 pub use time::{ParseTimestampError, Timestamp};
-pub use uuid::{ParseUuidError, SystemUuid};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
-pub use vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
 
 /// Writes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

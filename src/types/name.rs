@@ -1,5 +1,5 @@
-//! Names that people give to profiles, overlays, images, bundles, groups, tokens, rules and virtual machines. A name
-//! is a folder name too, so it cannot hold `/` or `..`.
+//! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a folder name, so `/`
+//! and `..` are rejected.
 
 use std::{fmt, str::FromStr};
 

@@ -1,4 +1,4 @@
-//! A path on a node, relative to its root, that cannot escape from it.
+//! A relative path on a node that cannot leave its root.
 
 use std::{fmt, str::FromStr};
 

@@ -1,4 +1,4 @@
-//! A value that does not print. The only way to the content is [`Secret::expose`], which is easy to search for.
+//! A secret value that cannot be printed. Only [`Secret::expose`] returns the content, so uses are easy to find.
 
 use std::fmt;
 

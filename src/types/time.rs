@@ -1,4 +1,4 @@
-//! Wall-clock time as it is stored, sent and shown: RFC 3339 in UTC, to the millisecond.
+//! Wall-clock time: RFC 3339 in UTC, with milliseconds.
 
 use std::{fmt, str::FromStr, time::Duration};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};

@@ -1,4 +1,4 @@
-//! Variables: values that people set by name, in `site.toml` or by command, and that overlays use.
+//! Variables of nodes, groups and profiles, which overlays use.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};

@@ -1,4 +1,4 @@
-//! `meshd lab try`: one node with a profile, and its console.
+//! `meshd lab try`: boots one node with a profile and opens its console.
 
 use super::Hardware;
 use crate::cli::{Context, Failure};

@@ -1,4 +1,4 @@
-//! `meshd overlay cat`: one file as a node would get it, secrets as placeholders.
+//! `meshd overlay cat`: prints one rendered file, with placeholders for secrets.
 
 use super::side::{Side, content};
 use crate::cli::{Context, Failure};

@@ -1,10 +1,9 @@
-//! `meshd overlay check`: everything that is wrong with overlays, with what profiles make of them, and with what images have
-//! for them. An overlay that no profile uses is checked by itself.
+//! `meshd overlay check`: validates overlays, alone and in combination with profiles and images.
 
-use super::super::render::{Renderer, reading};
+use super::render::{Renderer, reading};
 use crate::cli::{
     Context, Failure,
-    print::{Output, table},
+    output::print::{Output, table},
 };
 use clap::Args;
 use meshd_config::{Fault, Faults, Group, Profile, Site};

@@ -1,7 +1,7 @@
-//! `meshd overlay diff`: what differs between two renderings, as a unified diff for each file.
+//! `meshd overlay diff`: prints the difference of two renderings as unified diffs.
 
 use super::side::{Side, content};
-use crate::cli::{Context, Failure, print::Output};
+use crate::cli::{Context, Failure, output::print::Output};
 use clap::Args;
 use meshd_image::overlay::{Kind, RenderedFile};
 use serde::Serialize;

@@ -1,7 +1,7 @@
-//! `meshd overlay golden`: `golden/` of overlays, compared with what they render to on a made-up node, or written anew.
+//! `meshd overlay golden`: compares `golden/` with a rendering on a sample node, or updates it.
 
 use super::find;
-use crate::cli::{Context, Failure, print::write, render::overlays};
+use crate::cli::{Context, Failure, output::print::write, overlay::render::overlays};
 use clap::Args;
 use meshd_config::{Fault, Faults};
 use meshd_image::{catalog::Overlay, overlay::sample::golden};

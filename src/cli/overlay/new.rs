@@ -1,7 +1,7 @@
-//! `meshd overlay new`: the beginning of an overlay. It renders and has golden files, so an author changes what works.
+//! `meshd overlay new`: creates an overlay that renders and has golden files.
 
 use super::golden::update;
-use crate::cli::{Context, Failure, print::write};
+use crate::cli::{Context, Failure, output::print::write};
 use clap::Args;
 use meshd_image::{
     catalog::overlay::{Layer, NODES, read_all},

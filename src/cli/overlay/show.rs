@@ -1,4 +1,4 @@
-//! `meshd overlay show`: what one overlay brings, what can be set of it, and which images can carry it.
+//! `meshd overlay show`: files and variables of an overlay, and the images it fits.
 
 use super::{
     OverlayView,
@@ -7,8 +7,8 @@ use super::{
 };
 use crate::cli::{
     Context, Failure,
-    print::{Output, fields, table},
-    render::overlays,
+    output::print::{Output, fields, table},
+    overlay::render::overlays,
 };
 use clap::Args;
 use meshd_config::Site;

@@ -1,8 +1,7 @@
-//! One side of a comparison, or the one place that a file is printed from: a node, a profile, or a profile rendered with
-//! other overlays.
+//! One side of a comparison: a node, a profile, or a profile rendered with other overlays.
 
-use super::{super::render::Renderer, of_node};
-use crate::cli::{Context, Failure, profile, render::overlays};
+use super::{of_node, render::Renderer};
+use crate::cli::{Context, Failure, overlay::render::overlays, profile};
 use bytes::Bytes;
 use meshd_image::{
     catalog::overlay::read_overlays,
@@ -75,7 +74,7 @@ impl Side {
             Some(dir) => read_overlays(dir)?,
             None => overlays(&site)?,
         };
-        overlays.secret_marks = super::super::render::marks(&site);
+        overlays.secret_marks = super::render::marks(&site);
         let profile = profile::find(&site, name)?;
         let mut renderer = Renderer::new(&site, overlays).with_agent();
         let files = renderer.render(profile, None)?.files;

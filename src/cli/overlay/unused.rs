@@ -1,7 +1,6 @@
-//! What a profile or group says and no overlay of its nodes hears: most often a name that somebody mistyped, or an overlay that was
-//! forgotten.
+//! Finds variables of profiles and groups that no overlay uses, such as misspelt names.
 
-use super::super::render::reading;
+use super::render::reading;
 use meshd_config::{Fault, Profile, Site, suggest};
 use meshd_image::catalog::{Overlay, Overlays, overlay::Reading};
 use meshd_types::{OverlayName, ProfileName, VarName};

@@ -1,4 +1,4 @@
-//! Durations as people write them in a file: `30s`, `15m`, `1h`, `7d`.
+//! Durations in configuration files: `30s`, `15m`, `1h`, `7d`.
 
 use std::time::Duration;
 

@@ -1,5 +1,9 @@
-//! Reads a TOML file that people write, strictly: every value by a typed getter, every fault with its line, and a key
-//! that nobody asked for is a fault too.
+//! Strict TOML reader: typed getters, faults with line numbers, unknown keys rejected.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `duration` | durations in configuration files: `30s`, `15m`, `1h`, `7d` |
+//! | `table` | one TOML table: typed getters that record faults, and detection of unknown keys |
 //!
 //! ```text
 //! let file = reader::parse(text, path)?;            // a syntax error ends it here, with its line

@@ -1,4 +1,4 @@
-//! One table of a file: typed getters that record faults, and leftovers that are faults.
+//! One TOML table: typed getters that record faults, and detection of unknown keys.
 
 use super::{At, Document, parse_duration, write_duration};
 use crate::fault::suggest;

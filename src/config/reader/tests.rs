@@ -1,4 +1,4 @@
-//! What the reader promises to every file that is read by it.
+//! Tests of the strict TOML reader.
 
 use super::*;
 use meshd_types::MacAddr;

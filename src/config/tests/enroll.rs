@@ -1,4 +1,4 @@
-//! Rules by which machines are let in, and UUIDs that are not trusted.
+//! Tests of admission rules and ignored UUIDs.
 
 use super::*;
 

@@ -1,4 +1,12 @@
-//! A site file with every kind of fault, the annotated sample, and any text at all.
+//! Tests of `site.toml`: every kind of fault, the annotated sample, and arbitrary text.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `enroll` | tests of admission rules and ignored UUIDs |
+//! | `profiles` | tests of profile inheritance, list edits and groups |
+//! | `rules` | tests of VM rules and templates in `[vms]` |
+//! | `segments` | tests of segments and reservations |
+//! | `vms` | tests of VM address pools in `[vms]` |
 
 mod enroll;
 mod profiles;

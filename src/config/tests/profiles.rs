@@ -1,4 +1,4 @@
-//! What a profile inherits, what it takes away, and who set what; groups.
+//! Tests of profile inheritance, list edits and groups.
 
 use super::*;
 

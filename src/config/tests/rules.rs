@@ -1,4 +1,4 @@
-//! What `[vms]` says of all machines, and machines that stand on its templates.
+//! Tests of VM rules and templates in `[vms]`.
 
 use super::*;
 use crate::vm::parse_with;

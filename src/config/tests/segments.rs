@@ -1,4 +1,4 @@
-//! Sites with several networks and reserved addresses: what holds, and what is refused.
+//! Tests of segments and reservations.
 
 use super::*;
 use std::net::Ipv4Addr;

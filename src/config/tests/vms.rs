@@ -1,4 +1,4 @@
-//! Addresses that are set aside for virtual machines: what holds, and what is refused.
+//! Tests of VM address pools in `[vms]`.
 
 use super::*;
 use crate::vm::derived_mac;

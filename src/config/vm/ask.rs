@@ -1,4 +1,4 @@
-//! What is asked of a virtual machine beside its specification: what only the central node decides by.
+//! Parts of a VM request that only the central node evaluates, such as placement.
 
 use meshd_proto::vm::{RawDisk, SpecFault, VmSpec};
 use meshd_types::{PciAddress, VfioSelector, serde_as_text};

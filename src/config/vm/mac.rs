@@ -1,4 +1,4 @@
-//! MAC addresses of cards whose file names none.
+//! MAC addresses of NICs that have none in their VM file.
 
 use crate::MacPrefix;
 use meshd_types::{Digest, MacAddr, SystemUuid};

@@ -1,4 +1,10 @@
-//! `vm.toml`: a virtual machine as people write it becomes a [`VmAsk`], or the list of all its faults.
+//! `vm.toml`: parses a VM file into a [`VmAsk`], or reports all its faults.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `ask` | parts of a VM request that only the central node evaluates, such as placement |
+//! | `mac` | MAC addresses of NICs that have none in their VM file |
+//! | `template` | VM templates: defaults from `[vms.templates.NAME]` of the site |
 //!
 //! ```toml
 //! name = "train-7"

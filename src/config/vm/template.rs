@@ -1,5 +1,4 @@
-//! Templates: what a vm.toml need not say, because the site says it for all machines that name it (`[vms.templates.NAME]`). What the
-//! vm.toml says itself counts.
+//! VM templates: defaults from `[vms.templates.NAME]` of the site. Values in vm.toml take precedence.
 
 use super::{
     ask::{MAX_GRACE_S, OnNodeLoss},

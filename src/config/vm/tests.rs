@@ -1,4 +1,4 @@
-//! A vm.toml with many faults, one that says everything, one that says the least, and any text at all.
+//! Tests of `vm.toml`: faults, a full and a minimal file, and arbitrary text.
 
 use super::*;
 use meshd_proto::vm::VmState;

@@ -1,4 +1,4 @@
-//! Runs other programs: by argument list, never through a shell, with their last words kept for the error.
+//! Runs external programs without a shell and keeps the end of their output for errors.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -1,10 +1,12 @@
-//! Packs files as an initrd: a compressed cpio, the same bytes for the same files.
+//! Packs files as a reproducible compressed cpio.
 
 use super::{
+    build::{
+        error::{BuildError, failed, io_error},
+        kernel::compress,
+        recipe::Compression,
+    },
     command::Run,
-    error::{BuildError, failed, io_error},
-    kernel::compress,
-    recipe::Compression,
 };
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::{

@@ -1,8 +1,8 @@
-//! The site's key for its package repositories: made once, never leaves `keys_dir`.
+//! The site's signing key for package repositories.
 
 use super::{
+    build::error::{BuildError, failed, io_error},
     command::Run,
-    error::{BuildError, failed, io_error},
     store::write_whole,
 };
 use std::{

@@ -1,8 +1,7 @@
-//! Which images there are: recipes and built ones, side by side.
+//! Lists recipes and built images.
 
 use super::{
-    build::recipe_digest,
-    recipe::RECIPE_FILE,
+    build::{recipe::RECIPE_FILE, recipe_digest},
     versions::{Version, versions},
 };
 use crate::catalog::{

@@ -1,4 +1,20 @@
-//! Step 5, image: a recipe becomes kernel, initramfs, modloop and packages.
+//! Builds and imports images and bundles, and manages their versions.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `apk` | Alpine's package format (apk v2): indexes, signatures, versions, dependencies |
+//! | `build` | builds an image from a recipe: kernel, initramfs, modloop and package repository |
+//! | `bundle` | bundles: programs of Debian packages with their libraries and loader, as a squashfs layer for nodes with another C library |
+//! | `command` | runs external programs without a shell and keeps the end of their output for errors |
+//! | `import` | imports Alpine's netboot files and packages as a version of an image |
+//! | `initrd` | packs files as a reproducible compressed cpio |
+//! | `keys` | the site's signing key for package repositories |
+//! | `list` | lists recipes and built images |
+//! | `progress` | progress messages of a build |
+//! | `store` | writes blobs and manifests atomically |
+//! | `versions` | versions of images and bundles: promote, roll back, prune |
+//! | `volumes` | volume files of virtual machines, named by digest |
+//! | `work` | the work folder of one build, and the lock against a second build |
 //!
 //! ```text
 //! image.toml ── recipe ──┐                       ┌─ repo       packages made again from the installed database, signed
@@ -12,29 +28,20 @@ pub mod apk;
 mod build;
 pub mod bundle;
 mod command;
-mod contents;
-mod error;
-mod fetch;
 pub mod import;
 mod initrd;
-pub mod installed;
-mod kernel;
 mod keys;
 mod list;
-mod modules;
-pub mod plan;
 mod progress;
-pub mod recipe;
-mod repo;
 mod store;
 mod versions;
 mod volumes;
 mod work;
 
+pub use build::error::BuildError;
 pub use build::{BuildRequest, build, recipe_digest};
 pub use bundle::{BundleFault, BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
 pub use command::{CommandError, Tool, missing_tools};
-pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{BuildStep, Progress, Quiet};
@@ -44,6 +51,3 @@ pub use versions::{
 };
 
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! What a build tells while it works. The caller draws it.
+//! Progress messages of a build; the caller displays them.
 
 use std::{fmt, time::Duration};
 

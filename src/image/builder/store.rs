@@ -1,6 +1,6 @@
-//! Writes blobs and manifests so that each is there whole or not at all: temporary file, flush, rename, flush of the folder.
+//! Writes blobs and manifests atomically.
 
-use super::error::{BuildError, io_error};
+use super::build::error::{BuildError, io_error};
 use crate::catalog::{
     Image,
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},

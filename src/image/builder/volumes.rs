@@ -1,4 +1,4 @@
-//! Files that virtual machines name by their digests.
+//! Volume files of virtual machines, named by digest.
 //!
 //!     blobs_dir/volumes/<digest>         a file, never changed
 //!     blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole

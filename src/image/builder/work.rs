@@ -1,6 +1,6 @@
-//! The folder in which one build works, and the lock that keeps a second build of the same image or bundle away.
+//! The work folder of one build, and the lock against a second build.
 
-use super::error::{BuildError, io_error};
+use super::build::error::{BuildError, io_error};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! Built bundles: software as a squashfs layer, named by its SHA-256, which nodes fetch and mount before their services.
+//! Built bundles: squashfs layers named by SHA-256.
 //!
 //!     blobs_dir/sha256/<hex>            the layer
 //!     blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side

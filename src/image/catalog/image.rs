@@ -1,4 +1,4 @@
-//! Built images: a manifest that names its blobs by SHA-256, and the blobs, read whole and checked.
+//! Built images: a manifest that names blobs by SHA-256.
 //!
 //!     blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
 //!     blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there

@@ -1,4 +1,14 @@
-//! Step 3, catalog: images and overlays, read into one immutable, digest-checked snapshot.
+//! Catalog: reads images and overlays into one immutable, digest-checked snapshot.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `agent` | finds the mesh-agent program and verifies that nodes can run it |
+//! | `bundle` | built bundles: squashfs layers named by SHA-256 |
+//! | `image` | built images: a manifest that names blobs by SHA-256 |
+//! | `overlay` | reads and validates overlays from disk |
+//! | `secrets` | secrets of overlays, read from the files that the site names |
+//! | `snapshot` | the snapshot of images, bundles, overlays and secrets at one moment |
+//! | `versions` | reads the versions of an image or bundle, and the current one |
 //!
 //! Nothing behind this module reads an overlay's or an image's folder. A change on disk becomes visible as a whole new
 //! snapshot or not at all: while anything in it is wrong, the last good one stays.

@@ -1,4 +1,4 @@
-//! Overlays as they lie on disk, read whole into memory, checked, and never read again.
+//! Reads and validates overlays from disk.
 //!
 //! An overlay is a folder: `overlay.toml` says what it is for and what plain files cannot say (modes, owners, links,
 //! services, packages, modules, variables), `rootfs/` is what the node will see, a file ending in `.j2` being a template for

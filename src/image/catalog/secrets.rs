@@ -1,4 +1,4 @@
-//! Secrets of overlays, read from the files that the site names. Their values are here and in the overlay of one boot.
+//! Secrets of overlays, read from the files that the site names. Values exist only here and in the overlay of one boot.
 
 use meshd_config::{Fault, Faults};
 use meshd_types::{MAX_VAR_TEXT, Secret, VarName};

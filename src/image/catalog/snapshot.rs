@@ -1,4 +1,4 @@
-//! The snapshot: everything that a boot can be made of, read and checked at one moment.
+//! The snapshot of images, bundles, overlays and secrets at one moment.
 
 use super::{
     Bundle, Image, Overlays, Secrets,

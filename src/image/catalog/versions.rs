@@ -1,4 +1,4 @@
-//! Versions of an image or bundle, and which one nodes get. Only links and names are read here; [`crate::builder`] writes them.
+//! Reads the versions of an image or bundle, and the current one. [`crate::builder`] writes them.
 //!
 //!     blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest. What it names never changes
 //!     blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n

@@ -1,5 +1,4 @@
-//! The bytes of an overlay: tar members, gzip, and the cpio that carries them. With `image/apk/members`, which reads what mirrors send, the only home of
-//! tar and flate2.
+//! Writes the archive of an overlay: tar members, gzip and cpio.
 //!
 //! An apkovl may be several gzip members after each other, each holding tar entries, if only the last of them has tar's
 //! end-of-archive blocks. So the agent is compressed once, a node's public files once per generation, and the secrets

@@ -1,4 +1,4 @@
-//! What of a node its overlay depends on: itself, its variables, and the groups that it is in.
+//! The inputs of a rendering: node, variables and groups.
 
 use meshd_types::{GroupName, NodeId, OverlayName, Vars};
 use std::{net::Ipv4Addr, sync::Arc};

@@ -1,4 +1,4 @@
-//! A rendered overlay as it is kept and compared, and made again from what was kept.
+//! A stored rendering that can be compared and rebuilt.
 
 use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
 use bytes::Bytes;

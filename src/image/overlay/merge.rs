@@ -1,4 +1,4 @@
-//! Layers in order, the last writer winning: what all overlays of a node declare together.
+//! Merges overlay layers in order; the last layer wins.
 //!
 //! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. An
 //! overlay that is named again moves to the later place.

@@ -1,4 +1,4 @@
-//! What layers make of each other: who wins, who is remembered, and every way in which two cannot go together.
+//! Tests of merging overlay layers, and of conflicts between them.
 
 use super::{
     tests::{file, folder, from, text},

@@ -1,4 +1,16 @@
-//! Step 5, overlay: plan -> template -> archive. The same input gives the same bytes.
+//! Renders overlays deterministically: plan, templates, archive.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `archive` | writes the archive of an overlay: tar members, gzip and cpio |
+//! | `context` | the inputs of a rendering: node, variables and groups |
+//! | `kept` | A stored rendering that can be compared and rebuilt |
+//! | `merge` | merges overlay layers in order |
+//! | `plan` | the plan of a node's files, with the origin of each |
+//! | `rendered` | the result of a rendering: files, links and folders with their origin |
+//! | `sample` | A sample site and node for golden files |
+//! | `secret` | files that contain secrets: a storable description, and the real content for one boot |
+//! | `values` | names and types of the values that templates can use |
 //!
 //! [`render_public`] makes everything of a node's overlay that may be cached, compared and shown: the files of its
 //! profile's overlays in order, the last writer winning, and what follows from them (world, runlevels, manifest).

@@ -1,4 +1,4 @@
-//! What lies where on a node, and why: layers merged, templates rendered, and the files that follow from both.
+//! The plan of a node's files, with the origin of each.
 //!
 //! Pure. Packages, services, modules and kernel parameters of all layers are joined, then written as the files that Alpine reads.
 

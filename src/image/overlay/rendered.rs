@@ -1,4 +1,4 @@
-//! What rendering comes to: files, links and folders, each with who brought it.
+//! The result of a rendering: files, links and folders with their origin.
 
 use crate::catalog::overlay::Layer;
 use bytes::Bytes;

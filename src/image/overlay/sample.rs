@@ -1,4 +1,4 @@
-//! A made-up site and node: what golden files are rendered on, so that they are the same in everybody's site.
+//! A sample site and node for golden files.
 
 use super::{
     AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay, RenderInput,

@@ -1,4 +1,4 @@
-//! Files with secrets in them: of each, what can be kept and shown, and how the real one is made for one boot.
+//! Files that contain secrets: a storable description, and the real content for one boot.
 
 use super::{merge::Piece, plan::joined, values::with_secrets};
 use crate::catalog::{

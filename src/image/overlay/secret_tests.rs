@@ -1,4 +1,4 @@
-//! A secret is in the overlay of one boot and nowhere else, and its change is seen.
+//! Tests that secrets occur only in the overlay of one boot, and that changes are detected.
 
 use super::{
     tests::{boot_part, file, folder, from, gunzip, text},

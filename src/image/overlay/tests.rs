@@ -1,4 +1,4 @@
-//! What an overlay promises: the same bytes, one secret part, and faults that say where.
+//! Tests of rendering: determinism, the secret part, and faults with positions.
 
 use super::{sample::Sample, *};
 use crate::catalog::read_overlays;

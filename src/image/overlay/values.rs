@@ -1,5 +1,5 @@
-//! What templates can name, and of which type it is. docs/overlays.md lists it; [`NAMES`](crate::catalog::overlay::NAMES)
-//! is what a template is checked against when it is read.
+//! Names and types of the values that templates can use; docs/overlays.md lists them.
+//! [`NAMES`](crate::catalog::overlay::NAMES) is the list that templates are validated against.
 
 use super::{
     RenderInput,

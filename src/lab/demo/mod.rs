@@ -1,4 +1,9 @@
-//! `make demo`: one BIOS and one UEFI machine from power-on to online, then one of them into another profile.
+//! `make demo`: boots a BIOS and a UEFI machine, then moves one to another profile.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `progress` | the boot progress of a node, from `meshd node list -o json` |
+//! | `view` | the live view of the demo: one line for each node |
 
 mod progress;
 mod view;

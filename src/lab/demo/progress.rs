@@ -1,4 +1,4 @@
-//! How far a node is, read from `meshd node list -o json`.
+//! The boot progress of a node, from `meshd node list -o json`.
 
 use meshd_types::Timestamp;
 use serde_json::Value;

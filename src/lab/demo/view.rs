@@ -1,4 +1,4 @@
-//! The live view: on a terminal one line for each node, drawn again in place; elsewhere one line for each new stage.
+//! The live view of the demo: one line for each node.
 
 use super::progress::Progress;
 use crate::NodeStatus;

@@ -1,5 +1,5 @@
-//! How a proxy of Hydra is started, as its `mpiexec -launcher manual` says it on the head: typed options that another node puts into the
-//! command line of its own proxy. Whatever the head says, nothing else can be started by it than that program with these options.
+//! Launch options of Hydra proxies, as typed values parsed from `mpiexec -launcher manual`. A node builds its own
+//! command line from them, so the head cannot start anything else.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,5 +1,10 @@
-//! A job on a node as the central node orders it, and as the node tells of it: the whole wish one way, the whole state the other. Either
-//! may be said again at any time, and after every welcome is.
+//! Tasks on a node: the desired state in one direction, the whole actual state in the other. Both are repeated after
+//! every welcome.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `hydra` | launch options of Hydra proxies, as typed values parsed from `mpiexec -launcher manual` |
+//! | `output` | output of a task in pieces with offsets |
 //!
 //! ```text
 //! central  JobOrder Run ──▶ agent      a part of the job: ranks, the head of Hydra, or one of its proxies

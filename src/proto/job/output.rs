@@ -1,5 +1,5 @@
-//! What a job writes, in pieces that know their place: a piece that comes twice is kept once, and the next one of a stream comes when the
-//! last one is kept. So neither side needs memory for more than one piece of each stream, and a job that writes faster waits.
+//! Output of a task in pieces with offsets. A repeated piece is stored once, and a stream sends its next piece after
+//! the previous one is stored. Neither side buffers more than one piece of each stream.
 
 use meshd_types::{JobId, hex};
 use serde::{Deserialize, Serialize};

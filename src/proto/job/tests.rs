@@ -1,4 +1,4 @@
-//! Jobs on the wire: what is said is read back, and what must not be said cannot be.
+//! Tests of task messages: round trips and rejected values.
 
 use super::*;
 use crate::{FromAgent, MAX_MESSAGE, bounded};

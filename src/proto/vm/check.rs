@@ -1,4 +1,4 @@
-//! Bounds, and what holds between fields of a specification. Asked by who reads a vm.toml and by the node that shall run it.
+//! Limits and consistency rules of a VM specification, checked by the central node and by the agent.
 
 use super::{Firmware, MachineType, RestartPolicy, VmSpec, VolumeSource};
 use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive};

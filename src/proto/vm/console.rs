@@ -1,6 +1,5 @@
-//! A console from the node to who sits at it. The central node asks by the link; the node opens a WebSocket of its own for it, so that
-//! what a guest writes never stands in the way of the link, and TCP slows down whom it must. Binary frames are bytes, as the guest
-//! wrote them or somebody typed them; text frames are a [`ConsoleNote`].
+//! A VM console between node and operator. The node opens a separate WebSocket on request, so that guest output cannot
+//! block the link. Binary frames are bytes; text frames are a [`ConsoleNote`].
 
 use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};

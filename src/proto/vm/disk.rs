@@ -1,4 +1,4 @@
-//! Whole disks of a node: which one a machine gets, and what becomes of it.
+//! Whole disks of a node that a VM uses: selection and wiping.
 
 use super::{DiskIdentity, VmTextError, VolumeSource};
 use meshd_types::{Digest, serde_as_text};

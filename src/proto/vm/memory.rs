@@ -1,4 +1,4 @@
-//! What virtual machines take of their node's memory. Pure; placement and the node ask the same, so that both say the same (ADR 28).
+//! Memory that VMs take from their node. Placement and agent use the same computation (ADR 28).
 
 use super::VmSpec;
 

@@ -1,16 +1,16 @@
-//! A virtual machine as the central node orders it and as the node tells of it.
+//! Virtual machines: specification, desired state and reported state.
 //!
-//! ```text
-//! spec   what it shall be: every field typed, every text bounded
-//! disk   which disk of the node it gets
-//! check  what only holds between fields, and all bounds: asked by who reads a vm.toml and by the node that shall run it
-//! state  what it is: closed words, with the reason where it is not as asked
-//! order  what the link says of it: the whole wish one way, the whole state the other
-//! console  what goes between the console of a machine and who sits at it
-//! qcow2    may this image be used? asked by who takes it in and by the node
-//! memory what it takes of its node's memory
-//! size   `^[0-9]+[KMGT]$`
-//! ```
+//! | module | what it holds |
+//! | --- | --- |
+//! | `check` | limits and consistency rules of a VM specification, checked by the central node and by the agent |
+//! | `console` | A VM console between node and operator |
+//! | `disk` | whole disks of a node that a VM uses: selection and wiping |
+//! | `memory` | memory that VMs take from their node |
+//! | `order` | VM messages of the link: the desired state of one VM, and the whole state of all |
+//! | `qcow2` | parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used |
+//! | `size` | sizes of memory and disks: `512M`, `64G` |
+//! | `spec` | the specification of a VM |
+//! | `state` | the states of a VM |
 
 mod check;
 mod console;

@@ -1,5 +1,5 @@
-//! What of virtual machines goes over the link. The central node says the whole wish for a machine, the node the whole state of all: each
-//! may be said again at any time, and after every welcome is.
+//! VM messages of the link: the desired state of one VM, and the whole state of all. Both are repeated after every
+//! welcome.
 
 use super::{DiskIdentity, DiskUse, VmReport, VmSpec, VolumeName};
 use meshd_types::{PciAddress, SystemUuid};

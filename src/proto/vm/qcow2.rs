@@ -1,4 +1,4 @@
-//! The header of a qcow2 image (QEMU's docs/interop/qcow2.txt), as far as it decides whether the image may be used. Pure.
+//! Parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used.
 
 /// What is looked at, in bytes.
 pub const HEADER: u64 = 104;

@@ -1,4 +1,4 @@
-//! Amounts of memory and of disk as people write them: `512M`, `64G`.
+//! Sizes of memory and disks: `512M`, `64G`.
 
 use meshd_types::serde_as_text;
 use std::{fmt, str::FromStr};

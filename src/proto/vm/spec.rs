@@ -1,4 +1,4 @@
-//! What a virtual machine shall be. A text that is wrong in itself cannot be built; [`VmSpec::faults`] holds the rest.
+//! The specification of a VM. Each field is valid by type; [`VmSpec::faults`] checks the rest.
 
 use super::{ByteSize, OnRelease, RawDisk, disk::SLOT};
 use meshd_types::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName, serde_as_text};

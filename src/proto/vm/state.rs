@@ -1,4 +1,4 @@
-//! What a virtual machine is, in closed words.
+//! The states of a VM.
 
 use super::VolumeName;
 use meshd_types::{MacAddr, SystemUuid, VmName};

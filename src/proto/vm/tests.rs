@@ -1,4 +1,4 @@
-//! The words of the wire, and what a specification may say.
+//! Tests of VM messages and specifications.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! `/v1/audit`: who ordered what, and what came of it.
+//! `/v1/audit`: the audit log.
 
 use super::{Plane, error::Refused, routes::Answer, view::AuditView};
 use axum::{

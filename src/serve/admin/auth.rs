@@ -1,5 +1,5 @@
-//! Who asks, and what they may: whoever is at the socket is an administrator; everybody else shows a token at each request, so that one
-//! that is revoked is worth nothing from then on.
+//! Authentication and roles. Write access to the socket grants the admin role; HTTPS requests carry a token each, so
+//! revocation takes effect at once.
 
 use super::{Plane, connection::Conversation, error::Refused};
 use crate::serve::central::Shared;

@@ -1,4 +1,4 @@
-//! `POST /v1/backup`: everything that the rack depends on, sealed, as a stream.
+//! `POST /v1/backup`: streams an encrypted backup.
 
 use super::{Plane, error::Refused, orders};
 use crate::backup::{BackupError, MIN_KEY};

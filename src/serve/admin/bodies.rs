@@ -1,4 +1,4 @@
-//! What an operator says of what nodes boot, and what is answered to it.
+//! Requests and responses of boot-setting routes.
 
 use crate::serve::central::Workloads;
 use meshd_config::Fault;

@@ -1,4 +1,4 @@
-//! Images and overlays as the admin plane lists them. `meshd image list` and `meshd overlay list` print the same values.
+//! Images and overlays in JSON, also printed by `meshd image list` and `meshd overlay list`.
 
 use super::{
     Plane,

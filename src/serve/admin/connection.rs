@@ -1,5 +1,5 @@
-//! One connection of this plane, whichever way it came. It ends once the token of its request is revoked, also while it waits for a
-//! client that does not read or does not write.
+//! One connection of the admin API. It ends when the token of its request is revoked, even while the client neither
+//! reads nor writes.
 
 use super::auth::Caller;
 use crate::serve::{

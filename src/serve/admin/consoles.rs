@@ -1,5 +1,5 @@
-//! Consoles of virtual machines: `console`, a WebSocket that shows and takes what is typed, and `logs`, which only shows. Both take an
-//! operator: what a guest prints may hold its secrets. Binary frames are bytes, text frames are notes, as on the agent plane.
+//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
+//! guest may print secrets. Binary frames are bytes, text frames are notes.
 
 use super::{
     Plane,

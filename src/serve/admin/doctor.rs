@@ -1,4 +1,4 @@
-//! What the running central node knows of its own health: one finding a line, with what to do next.
+//! Health findings of the running central node, with hints.
 //!
 //! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
 

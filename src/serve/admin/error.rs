@@ -1,4 +1,4 @@
-//! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
+//! Error responses: status, code, message, hint and correlation ID.
 
 use super::view::ErrorView;
 use crate::serve::central::{ApiTokenError, JobError, OperateError, OrderError, RenderError, SlotError, VmError};

@@ -1,4 +1,4 @@
-//! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
+//! `/v1/events`: recorded and new events, one JSON object a line.
 
 use super::{Plane, auth::Caller, error::Refused, view::EventView};
 use crate::serve::central::Shared;

@@ -1,4 +1,4 @@
-//! Routes about generations: what nodes ran, run and would boot; and the reload that changes it.
+//! Routes of generations and of reload.
 
 use super::{
     Plane,

@@ -1,5 +1,4 @@
-//! The way in for everybody who does not sit at the socket: TLS 1.3 on an address of its own, never on a boot network unless the site
-//! says so. Each request shows a token.
+//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each request carries a token.
 
 use super::{
     Serving,

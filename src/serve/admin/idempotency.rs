@@ -1,5 +1,5 @@
-//! An order with an `Idempotency-Key` is followed once: asked again, it is answered again. The key is written down before anything is
-//! done, so that a program that ends in between leaves a question, never a second deed.
+//! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer. The key is stored first, so that a
+//! crash never leads to a second execution.
 
 use super::{Plane, auth::Caller, error::Refused};
 use axum::{

@@ -1,4 +1,4 @@
-//! Routes by which an operator speaks of a node's life.
+//! Routes of the node life cycle.
 
 use super::{
     Plane,

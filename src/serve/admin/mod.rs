@@ -1,5 +1,37 @@
-//! The admin plane: what an operator asks for, over a Unix socket whose file permissions are the access control, or by HTTPS with a
-//! token.
+//! The admin API, over a Unix socket with file permissions as access control, or over HTTPS with a token.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `idempotency` | orders with an `Idempotency-Key` run once |
+//! | `audit` | `/v1/audit`: the audit log |
+//! | `auth` | authentication and roles |
+//! | `backup` | `POST /v1/backup`: streams an encrypted backup |
+//! | `bodies` | requests and responses of boot-setting routes |
+//! | `catalog_view` | images and overlays in JSON, also printed by `meshd image list` and `meshd overlay list` |
+//! | `connection` | one connection of the admin API |
+//! | `consoles` | VM consoles: `console`, an interactive WebSocket, and `logs`, read-only |
+//! | `doctor` | health findings of the running central node, with hints |
+//! | `error` | error responses: status, code, message, hint and correlation ID |
+//! | `events` | `/v1/events`: recorded and new events, one JSON object a line |
+//! | `generations` | routes of generations and of reload |
+//! | `https` | the HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured |
+//! | `openapi` | generates the OpenAPI document from the route table and its types |
+//! | `life` | routes of the node life cycle |
+//! | `order` | middleware: correlation IDs, authorisation, idempotency and the audit log for each order |
+//! | `orders` | routes of boot settings |
+//! | `profile_view` | A profile in JSON |
+//! | `routes` | the routes of the admin API, version 1 |
+//! | `slots` | routes of slots |
+//! | `socket` | the admin socket: created with its mode, never taken from a running meshd |
+//! | `table` | the route table: path, role, request and response of each route |
+//! | `task_view` | requests and responses of tasks |
+//! | `tasks` | routes of tasks: run, show, cancel, output |
+//! | `timeline` | boot timelines of a node in JSON |
+//! | `tokens` | routes of API tokens |
+//! | `trust` | routes of enrolment tokens, the certificate authority and node certificates |
+//! | `volumes` | routes of volumes |
+//! | `view` | response types of the admin API |
+//! | `vms` | routes of virtual machines |
 //!
 //! | route under `/v1` | answer |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! The OpenAPI document of this plane, made of the table of routes and of the types that they take and answer.
+//! Generates the OpenAPI document from the route table and its types.
 
 use super::{
     idempotency::KEY_HEADER,

@@ -1,5 +1,4 @@
-//! Each request has a name before any route sees it. An order has who gives it, which it is and why, too: it is followed only if they
-//! may, once for each key, to its end, and leaves a line in the audit log whatever becomes of it.
+//! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
 
 use super::{Plane, auth::Caller, error::Refused, idempotency};
 use axum::{

@@ -1,4 +1,4 @@
-//! Routes by which an operator says what a node boots.
+//! Routes of boot settings.
 
 use super::{
     Plane,

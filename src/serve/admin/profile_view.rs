@@ -1,4 +1,4 @@
-//! A profile as the admin plane shows it.
+//! A profile in JSON.
 
 use meshd_config::{Profile, Site};
 use meshd_proto::CheckPolicy;

@@ -1,4 +1,4 @@
-//! The routes of the admin plane, version 1.
+//! The routes of the admin API, version 1.
 
 use super::{
     Plane, audit,

@@ -1,4 +1,4 @@
-//! Routes of slots: what of nodes can be given to virtual machines.
+//! Routes of slots.
 
 use super::{
     Plane,

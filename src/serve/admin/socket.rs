@@ -1,4 +1,4 @@
-//! The admin socket: made whole, with its mode, and never taken away from a meshd that lives.
+//! The admin socket: created with its mode, never taken from a running meshd.
 
 use std::{
     fs, io,

@@ -1,5 +1,4 @@
-//! The table of routes: each stands in it once, with who may use it and what it takes and answers. Router and OpenAPI document are made
-//! of it, so neither has what the other has not.
+//! The route table: path, role, request and response of each route. Router and OpenAPI document derive from it.
 
 use super::{
     Plane,

@@ -1,4 +1,4 @@
-//! What is asked and answered of tasks: programs on the metal of nodes.
+//! Requests and responses of tasks.
 
 use meshd_model::work::job::{Job, JobState, Launcher};
 use meshd_proto::job::JobUser;

@@ -1,4 +1,4 @@
-//! Routes of tasks: run, see, end, and what they wrote.
+//! Routes of tasks: run, show, cancel, output.
 
 use super::{
     Plane,

@@ -1,4 +1,4 @@
-//! The admin plane over a real socket: what an operator is answered, and what a broken client is.
+//! Tests of the admin API over a real socket.
 
 mod document;
 mod orders;

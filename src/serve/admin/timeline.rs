@@ -1,4 +1,4 @@
-//! A node's boots as the admin plane shows them: one stage by stage, the others in a line each.
+//! Boot timelines of a node in JSON.
 
 use meshd_model::fleet::{BootSession, BootStatus, Node, Stage, Stall, Wait};
 use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp};

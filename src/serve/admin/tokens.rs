@@ -1,4 +1,4 @@
-//! Routes of the tokens of this plane.
+//! Routes of API tokens.
 
 use super::{
     Plane,

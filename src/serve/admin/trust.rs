@@ -1,4 +1,4 @@
-//! Routes about credentials: tokens for machines that are not netbooted, the certificate authority, what a node holds.
+//! Routes of enrolment tokens, the certificate authority and node certificates.
 
 use super::{
     Plane,

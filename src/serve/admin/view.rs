@@ -1,4 +1,4 @@
-//! What the admin plane answers: the words of the design as JSON keys. The command line prints these very values.
+//! Response types of the admin API; the CLI prints the same values.
 
 pub use super::bodies::{
     AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken,

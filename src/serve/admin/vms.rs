@@ -1,4 +1,4 @@
-//! Routes of virtual machines. What cloud-init gets is never answered.
+//! Routes of virtual machines. Responses never contain cloud-init data.
 
 use super::{
     Plane,

@@ -1,4 +1,4 @@
-//! Routes of volumes. A volume is added by `meshd volume add`, which copies a file beside meshd; it needs no running meshd.
+//! Routes of volumes. `meshd volume add` copies files without the API.
 
 use super::{
     Plane,

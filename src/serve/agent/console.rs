@@ -1,5 +1,4 @@
-//! A console between its node and who sits at it. Each way has its own pace: what is shown waits for a slow operator, what is typed
-//! does not wait for what is shown.
+//! Relays a VM console between node and operator. Input and output have separate flow control.
 
 use crate::serve::central::{ConsoleFrame, NodeEnd};
 use axum::extract::ws::{Message, WebSocket};

@@ -1,4 +1,4 @@
-//! The link: messages in, replies and commands out, probes, and an end that is always reported.
+//! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
     AgentPlane, Client, LinkCommand, PlaneError, Service,

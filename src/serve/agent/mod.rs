@@ -1,4 +1,15 @@
-//! The agent plane: enrolment, the pending connection, and the link.
+//! The agent API: enrolment, the pending connection, and the link.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `console` | relays a VM console between node and operator |
+//! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
+//! | `pending` | the pending connection: a node without token or certificate waits for approval |
+//! | `plane` | the trait by which the agent API calls the central node |
+//! | `routes` | routes of the agent API, and their error responses |
+//! | `seats` | connection limits of authenticated nodes, counted by node |
+//! | `socket` | A WebSocket of typed messages with an idle timeout |
+//! | `volumes` | serves byte ranges of volume files |
 //!
 //! ```text
 //! accept ─▶ TLS 1.3 ─▶ who? ─▶ one request ─┬─ POST enrol     anyone with a boot token

@@ -1,4 +1,4 @@
-//! The pending connection: a node without token or certificate waits until somebody has decided.
+//! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
     AgentPlane, PlaneError, Service, Ticket,

@@ -1,4 +1,4 @@
-//! What the agent plane asks of the central node.
+//! The trait by which the agent API calls the central node.
 
 use crate::serve::central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError};
 use meshd_model::fleet::Certificate;

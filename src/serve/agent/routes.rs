@@ -1,4 +1,4 @@
-//! The routes, and what a refusal looks like.
+//! Routes of the agent API, and their error responses.
 
 use super::{AgentPlane, Client, Connection, PlaneError, Service, console, link, pending, volumes};
 use crate::serve::{limiter::Source, metrics::count_request};

@@ -1,4 +1,4 @@
-//! Connections of nodes that showed an honoured certificate: they count by node, apart from those of anybody.
+//! Connection limits of authenticated nodes, counted by node.
 
 use meshd_types::NodeId;
 use std::{

@@ -1,4 +1,4 @@
-//! A WebSocket of typed messages, with a limit on silence: what link and pending connection have in common.
+//! A WebSocket of typed messages with an idle timeout.
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;

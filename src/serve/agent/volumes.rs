@@ -1,5 +1,4 @@
-//! A piece of a file: from where the node asks, no more than fits into the time of one request. Whoever wants more asks again, and is
-//! authorised again.
+//! Serves byte ranges of volume files. A range ends with the time of one request, and each request is authorised again.
 
 use axum::{
     body::Body,

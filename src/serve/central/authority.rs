@@ -11,7 +11,7 @@ use super::{
 use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
 use meshd_proto::FromCentral;
 use meshd_store::{StoreError, Tx};
-use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, signed_under, token};
+use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, enrol_token as token, signed_under};
 use meshd_types::{Digest, NodeId, Secret, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},

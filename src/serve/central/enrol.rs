@@ -15,7 +15,7 @@ use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, sp
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
-    token::{self, Use},
+    enrol_token::{self as token, Use},
 };
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, fail};
 use std::net::IpAddr;

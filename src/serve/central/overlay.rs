@@ -13,7 +13,7 @@ use meshd_store::StoreError;
 use meshd_trust::{
     TokenRecord,
     capability::{CAPABILITY_LIFE, Denied, Grant, TransferId},
-    token,
+    enrol_token as token,
 };
 use meshd_types::{BootSessionId, Digest, Secret, Timestamp, fail};
 use std::{net::Ipv4Addr, sync::Arc};

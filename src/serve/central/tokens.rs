@@ -7,7 +7,7 @@ use super::{Central, script::phase_event};
 use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use meshd_store::{StoreError, Tx};
-use meshd_trust::{TokenRecord, token};
+use meshd_trust::{TokenRecord, enrol_token as token};
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::{net::Ipv4Addr, time::Duration};
 

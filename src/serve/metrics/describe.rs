@@ -1,4 +1,4 @@
-//! What each counter and histogram means: its HELP text. Gauges describe themselves in `gauges`.
+//! HELP texts of counters and histograms; `gauges` has its own.
 
 use super::observe;
 

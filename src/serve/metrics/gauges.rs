@@ -1,4 +1,4 @@
-//! Gauges: what the state is when somebody asks. Nothing here is kept.
+//! Gauges, computed from the state on each request.
 
 use super::page::Page;
 use crate::serve::central::{Central, SegmentHealth};

@@ -1,4 +1,4 @@
-//! The listener of `[metrics]`: one route, for Prometheus, on an address of its own.
+//! The listener of `[metrics]`: one route for Prometheus.
 
 use super::{CONTENT_TYPE, Metrics};
 use crate::serve::{

@@ -1,10 +1,17 @@
-//! What Prometheus is told: counters and histograms that the servers keep as things happen, and gauges that are read from the
-//! state when somebody asks.
+//! Metrics for Prometheus: counters and histograms of the servers, and gauges read from the state on request.
 //!
-//! The servers use the macros of the `metrics` facade and know nothing of Prometheus. [`Metrics`] is the one recorder of the
-//! process; [`Metrics::page`] is the whole answer. It is given on the admin socket, and on a listener of its own where
-//! `[metrics]` says so; never on the boot plane. Names begin with `meshd_` and end with their unit; labels are few and closed,
-//! never a MAC address, an address or a path.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `describe` | HELP texts of counters and histograms |
+//! | `gauges` | gauges, computed from the state on each request |
+//! | `listen` | the listener of `[metrics]`: one route for Prometheus |
+//! | `observe` | counters derived from the durable event log |
+//! | `page` | writes gauges in the text format of Prometheus |
+//! | `process` | gauges of this process, read from /proc |
+//!
+//! Servers use the macros of the `metrics` facade. [`Metrics`] is the recorder of the process; [`Metrics::page`] is the whole response. The
+//! admin socket serves it, and so does the listener of `[metrics]`, but never the boot API. Names begin with `meshd_` and end with their
+//! unit. Labels have few closed values, never a MAC address, an IP address or a path.
 
 mod describe;
 mod gauges;

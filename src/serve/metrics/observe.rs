@@ -1,4 +1,4 @@
-//! Counts what happens, from the record of events: what was not made durable is not counted, and nobody else has to count.
+//! Counters derived from the durable event log.
 
 use crate::serve::central::Shared;
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage};

@@ -1,4 +1,4 @@
-//! Writes gauges in Prometheus' text format.
+//! Writes gauges in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
 

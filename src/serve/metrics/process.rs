@@ -1,4 +1,4 @@
-//! What the process itself takes, read from /proc when somebody asks.
+//! Gauges of this process, read from /proc.
 
 use super::page::Page;
 

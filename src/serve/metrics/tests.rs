@@ -1,4 +1,4 @@
-//! What Prometheus reads: sound text, nothing secret in it, nothing without bound.
+//! Tests of the metrics page: valid text, no secrets, bounded labels.
 
 use super::*;
 use crate::serve::central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};

@@ -1,10 +1,10 @@
-//! What must be there: a small file, written after each flush, that says up to where changes were acknowledged.
+//! The commit marker: a small file with the position of the last acknowledged change.
 //!
-//! A journal that ends in something that is no frame was either cut off by a crash, and nobody was told of its end, or was damaged
-//! later. The journal alone cannot tell the two apart; with the witness it can.
+//! An incomplete frame at the end of a journal is either the trace of a crash, which nobody was told of, or later damage. Only the commit
+//! marker tells the two apart.
 //!
-//! Two places are written in turn, so that one of them is always whole. It is not flushed by itself: a kill cannot take it back, and
-//! after a loss of power an older one says less, never anything wrong.
+//! Two slots are written in turn, so that one of them is always whole. The marker is not flushed: a kill cannot lose it, and after a power
+//! failure an older marker is incomplete but never wrong.
 
 use meshd_types::Digest;
 use std::{

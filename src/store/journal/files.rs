@@ -1,4 +1,4 @@
-//! The journal's files: their names, and how one is written whole or not at all.
+//! File names of the journal, and atomic writes.
 
 use super::{
     frame::{self, Check, HEAD},

@@ -1,12 +1,12 @@
-//! The bytes of the journal's files: frames, each with the check of all that came before it, and what stands in them.
+//! The frame format of the journal: each frame carries a checksum over all frames before it.
 //!
 //! ```text
 //! frame   length of the body, u32 │ sequence of the change, u64 │ check, 16 bytes │ body        numbers little-endian
-//! check   the first 16 bytes of SHA-256(check of the frame before, sequence, body), each preceded by its length
+//! check   the first 16 bytes of SHA-256(check of the previous frame, sequence, body), each preceded by its length
 //! body    1 │ length of the key, u16 │ key │ length of the value, u32 │ value                    put
 //!         2 │ length of the key, u16 │ key                                                      removed; and so on
 //! ```
-//! A frame that was altered, left out, doubled or moved does not have the check that the one before it demands.
+//! The chain of checksums reveals a frame that was altered, removed, repeated or moved.
 
 use meshd_types::Digest;
 use std::ops::Range;

@@ -1,26 +1,33 @@
-//! The journal: a map of keys to values that is a file of changes, each flushed before it is acknowledged.
+//! The journal: a key-value map stored as a log of changes.
 //!
-//!     store/journal-<N>     all records as they were when it began, then every change since, one frame each
-//!     store/numbered-<N>    numbered records (events) of the journal N, which has ended
-//!     store/acknowledged    up to where changes were acknowledged
-//!     store/lock            held by the meshd that has it open
+//! | module | what it holds |
+//! | --- | --- |
+//! | `commit_marker` | the commit marker: a small file with the position of the last acknowledged change |
+//! | `files` | file names of the journal, and atomic writes |
+//! | `frame` | the frame format of the journal: each frame carries a checksum over all frames before it |
+//! | `numbered` | append-only records with sequence numbers, such as events, read from the disk |
+//! | `open` | opens a journal: verifies every byte, and tells a crash from damage by the commit marker |
 //!
-//! **Change.** A frame is appended and flushed by `fdatasync`, many changes together; then the [witness] says that it is there, and
-//! only then is anybody told. A write that fails is done again at the same place at the next flush, so a disk that was full goes on by
-//! itself once there is room.
+//!     store/journal-<N>     all records at its creation, then every change, one frame each
+//!     store/numbered-<N>    numbered records (events) of the finished journal N
+//!     store/acknowledged    the commit marker: the position of the last acknowledged change
+//!     store/lock            held by the meshd that uses the store
 //!
-//! **Renewal.** A journal that has grown long is written anew: first its numbered records, then all other records as the beginning of
-//! the next journal, each beside its place, flushed, renamed. Then the old one goes. Where the files of numbered records hold more that
-//! was removed than that is kept, all that is kept is written into one file, and the files before it go.
+//! **Change.** Frames are appended and flushed by `fdatasync`, many changes together. Then the commit marker advances, and only then are
+//! writers acknowledged. The next flush repeats a failed write at the same position, so the journal recovers when the disk has room again.
 //!
-//! **Opening** reads and checks every byte. A journal may end in half a frame only beyond what the witness says: that is what a crash
-//! leaves, and it is cut off. Anything else that is not as it was written is refused by file and place, and nothing is changed.
+//! **Compaction.** A journal that has grown long is replaced: its numbered records become a file, all other records start the next journal.
+//! Each file is written under another name, flushed and renamed; then the old journal is deleted. When most records of the numbered files
+//! are deleted, the rest is merged into one file.
+//!
+//! **Opening** reads and verifies every byte. Half a frame behind the commit marker is the trace of a crash and is cut off. Any other
+//! damage is refused with file and position, and nothing is changed.
 
+mod commit_marker;
 mod files;
 mod frame;
 mod numbered;
 mod open;
-mod commit_marker;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Records that are only ever appended, such as events: found by their number, read from the disk.
+//! Append-only records with sequence numbers, such as events, read from the disk.
 
 use std::{
     collections::BTreeMap,

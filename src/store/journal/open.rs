@@ -1,4 +1,4 @@
-//! Opening: every byte is read and checked; a crash is told from damage by the witness.
+//! Opens a journal: verifies every byte, and tells a crash from damage by the commit marker.
 
 use super::{
     Disk, Journal, Records, UnflushedChanges,

@@ -1,4 +1,4 @@
-//! What the journal promises: what was flushed is there, a crash loses nothing else, and damage is never silent.
+//! Tests of the journal: durability, crashes and damage.
 
 use super::*;
 use crate::StoreError;

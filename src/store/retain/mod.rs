@@ -1,13 +1,17 @@
-//! Which events and audit lines are kept: each class has its own bound, each source its share of it, and repeats are folded.
+//! Retention of events and audit lines: bounds for each class, shares for each source, folding of repeats.
 //!
-//! - **Class.** A record drives out only records of its own [`Class`]. Nobody who forges packets can drive out an alarm, and no refused
-//!   request an order that was followed.
-//! - **Source.** Within a class, the source with the most records loses its oldest one. A node, a caller, and everybody without a name
-//!   are one source each.
-//! - **Budget.** A source writes [`Share::burst`] records at once and one more in each [`Share::refill`]. Beyond that, its repeats are
-//!   folded: a newer record with a count and the time of the first one takes the place of the older one.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `record` | classes and sources of events and audit lines, and the bound of each class |
 //!
-//! Pure: the time is that of the records. What goes is removed in the transaction that brings the newer record.
+//! - **Class.** A record evicts only records of its own [`Class`]. Forged packets cannot evict an alarm, and refused requests cannot evict
+//!   a completed order.
+//! - **Source.** Within a class, the source with the most records loses its oldest one. Each node and each caller is a source; all
+//!   unidentified ones together are one.
+//! - **Budget.** A source may write [`Share::burst`] records at once, and one more in each [`Share::refill`]. Further repeats are folded:
+//!   a new record with a count and the time of the first one replaces the old one.
+//!
+//! Pure: the time is that of the records. Eviction happens in the transaction that adds the new record.
 
 mod record;
 

@@ -1,4 +1,4 @@
-//! Events and audit lines: their class, their source, and what each class may take.
+//! Classes and sources of events and audit lines, and the bound of each class.
 
 use meshd_model::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, Principal};
 use meshd_types::{NodeId, Timestamp};

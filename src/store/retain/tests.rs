@@ -1,4 +1,4 @@
-//! No source drives out what others did, and repeats are counted.
+//! Tests of retention: isolation of sources, and counted repeats.
 
 use super::*;
 use meshd_model::fleet::{Actor, Audit, AuditContext, AuditOutcome, ConditionKind, Event, EventKind, Verb};

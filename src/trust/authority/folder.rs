@@ -1,4 +1,4 @@
-//! How an authority lies on the disk, and how it is replaced by a new one.
+//! The folder of the certificate authority, and the rotation of its root.
 //!
 //! ```text
 //! ca/authority.json             which root is active, which are trusted still and until when, which were once; replaced whole

@@ -1,4 +1,4 @@
-//! Makes keys and certificates: roots, issuers, and what issuers sign.
+//! Makes the keys and certificates of roots, issuers and nodes.
 //!
 //! `not_before` is 2020-01-01 everywhere: a machine whose clock battery is dead must still find the other side valid.
 

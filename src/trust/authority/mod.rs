@@ -1,4 +1,10 @@
-//! The site's certificate authority: a root that nodes trust, and an issuer under it that signs nodes and the agent plane.
+//! The site's certificate authority: a root that nodes trust, and an issuer that signs certificates.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `folder` | the folder of the certificate authority, and the rotation of its root |
+//! | `make` | makes the keys and certificates of roots, issuers and nodes |
+//! | `tls` | TLS configuration of the agent API |
 //!
 //! The root's key signs issuers and nothing else. A node is held against the issuers, never against a root: whatever else a root
 //! may sign one day is no node. While one root replaces another both are trusted, and the agent plane shows its issuer under

@@ -1,4 +1,4 @@
-//! The authority: what it issues, whom it recognises, what it refuses, and what lies on disk.
+//! Tests of the authority: issuing, verification, refusals and files.
 
 use super::{make::NOT_BEFORE_MS, *};
 use proptest::prelude::*;

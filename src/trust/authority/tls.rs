@@ -1,4 +1,4 @@
-//! TLS of the agent plane, as the authority wants it.
+//! TLS configuration of the agent API.
 
 use super::{
     super::{TrustError, verifier::ExpiredMayRenew},

@@ -10,7 +10,7 @@ use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
     SERVER_NAME, VERSION, Welcome,
 };
-use meshd_trust::{CertificateAuthority, Peer, TokenRecord, TrustError, token};
+use meshd_trust::{CertificateAuthority, Peer, TokenRecord, TrustError, enrol_token};
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
@@ -137,7 +137,7 @@ impl AgentPlane for Central {
         let issued = self.authority.issue_node(&request.csr_pem, request.node, self.now());
         let issued = issued.map_err(|error| PlaneError::BadRequest(error.to_string()))?;
         let mut tokens = self.tokens.lock().expect("not poisoned");
-        let record = tokens.get_mut(&token::hash(request.token.expose())).ok_or(PlaneError::Unauthorized)?;
+        let record = tokens.get_mut(&enrol_token::hash(request.token.expose())).ok_or(PlaneError::Unauthorized)?;
         let redeemed = record.redeem(request.node, request.session, issued.key, self.now());
         redeemed.map_err(|_| PlaneError::Unauthorized)?;
         Ok(issued.response(self.now()))
@@ -259,7 +259,7 @@ impl Fake {
     pub fn mint(&self, life: Duration) -> String {
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("random");
-        let (text, hash) = token::mint(random);
+        let (text, hash) = enrol_token::mint(random);
         let record = TokenRecord::new(hash, self.node(), BootSessionId([1; 12]), self.now().after(life));
         self.central.tokens.lock().expect("not poisoned").insert(hash, record);
         text.expose().clone()

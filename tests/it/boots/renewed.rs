@@ -102,6 +102,6 @@ async fn rotation_without_grace_ends_the_tokens_of_the_one_before() {
     let token = machine.tokens.as_mut().unwrap().recv().await.expect("a token by its link");
     rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     machine.token = Some(token.expose().clone());
-    let hash = meshd_trust::token::hash(token.expose());
+    let hash = meshd_trust::enrol_token::hash(token.expose());
     assert!(rig.central.store().read(|model| model.token(&hash).is_none()), "only a boot brings the node back");
 }

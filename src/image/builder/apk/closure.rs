@@ -1,5 +1,5 @@
-//! Everything that a list of packages needs, out of the indexes of a mirror. Pure. What no package of the mirror meets is named,
-//! all of it at once, with who wants it: it fails the build, never a boot.
+//! Resolves package dependencies from the indexes of a mirror. Reports all missing dependencies with the packages that
+//! need them, so a fault ends the build and not a boot. Pure.
 
 use super::{depends::Dependency, index::Record, version};
 use std::{

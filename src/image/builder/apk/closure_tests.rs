@@ -1,4 +1,4 @@
-//! What a closure promises: whole, or every lack by name.
+//! Tests of dependency resolution.
 
 use super::{
     closure::{MissingPackage, closure},

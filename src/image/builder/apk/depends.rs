@@ -1,4 +1,4 @@
-//! What a package needs and what it provides: `musl`, `so:libz.so.1`, `openrc>=0.50`, `!systemd`.
+//! Dependencies and provisions of a package: `musl`, `so:libz.so.1`, `openrc>=0.50`, `!systemd`.
 
 use super::version;
 use std::{cmp::Ordering, fmt};

@@ -1,8 +1,8 @@
-//! `APKINDEX`: one record for each package of a repository. The parser is total, and what it reads names files, so names and
-//! versions are checked.
+//! `APKINDEX`: parses the package records of a repository. Names and versions become file names, so the parser
+//! validates them.
 
 use super::depends::{Dependency, provided};
-use crate::builder::installed::Checksum;
+use crate::builder::build::installed::Checksum;
 use std::collections::BTreeMap;
 
 /// The file in an index archive.

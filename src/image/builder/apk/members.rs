@@ -1,5 +1,5 @@
-//! Splits a row of gzip members, and reads and writes the small tar archives in them. Everything is bounded: a mirror may send
-//! anything. With `overlay/archive` the only home of tar and flate2.
+//! Reads and writes concatenated gzip members and the tar archives in them. All sizes are limited, because the mirror
+//! is not trusted. Only this module and `overlay/archive` use tar and flate2.
 
 use flate2::{Compression, GzBuilder, bufread::GzDecoder};
 use std::io::{self, Read as _, Write as _};

@@ -1,7 +1,7 @@
-//! Checks a package against its record: size, SHA-1 of the control member, and the SHA-256 of the data that the control states.
+//! Verifies a package against its index record: size, SHA-1 and SHA-256.
 
 use super::{index::Record, members};
-use crate::builder::installed::Checksum;
+use crate::builder::build::installed::Checksum;
 use meshd_types::Digest;
 
 /// Where the control member says what the data member's digest is.

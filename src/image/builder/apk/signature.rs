@@ -1,4 +1,4 @@
-//! Signatures of indexes: checked against keys that are trusted by name, and made with the site's own key. openssl does both.
+//! Signs and verifies package indexes with openssl.
 
 use super::members::{self, File};
 use crate::builder::command::{CommandError, Run};

@@ -1,4 +1,4 @@
-//! Order of Alpine's package versions: `1.2.10a_rc1-r3`. Numbers, a letter, suffixes before or after a release, a revision.
+//! Ordering of Alpine package versions, such as `1.2.10a_rc1-r3`.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! The build of a bundle, and which there are.
+//! Builds and lists bundles.
 
 use super::{
     BundleFault,
@@ -9,9 +9,11 @@ use super::{
 };
 use crate::{
     builder::{
-        build::recipe_digest,
+        build::{
+            error::{BuildError, failed, io_error},
+            recipe_digest,
+        },
         command::{BUNDLE_TOOLS, Run, missing},
-        error::{BuildError, failed, io_error},
         list::ImageState,
         progress::{BuildStep, Progress},
         store,

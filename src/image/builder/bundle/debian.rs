@@ -1,10 +1,12 @@
-//! Debian packages: found with apt, checked against Debian's signed index, unpacked into one tree.
+//! Fetches Debian packages with apt, verifies and unpacks them.
 
 use super::{BundleFault, recipe::is_package};
 use crate::builder::{
+    build::{
+        error::{BuildError, failed},
+        fetch,
+    },
     command::Run,
-    error::{BuildError, failed},
-    fetch,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

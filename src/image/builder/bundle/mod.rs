@@ -1,5 +1,13 @@
-//! Bundles: programs of Debian packages with their libraries and their loader, as a squashfs layer for nodes that have another C
+//! Bundles: programs of Debian packages with their libraries and loader, as a squashfs layer for nodes with another C
 //! library.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `build` | builds and lists bundles |
+//! | `debian` | fetches Debian packages with apt, verifies and unpacks them |
+//! | `needs` | resolves shared libraries with the loader of the packages |
+//! | `recipe` | `bundle.toml`: the recipe of a bundle |
+//! | `stage` | lays out a bundle: programs, wrappers, libraries and files |
 //!
 //! ```text
 //! bundle.toml ── recipe ─┐

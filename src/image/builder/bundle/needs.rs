@@ -1,4 +1,4 @@
-//! What programs need, as the packages' own loader finds it: every library, or the names of those that are not there.
+//! Resolves shared libraries with the loader of the packages.
 
 use super::BundleFault;
 use crate::builder::command::Run;

@@ -1,4 +1,4 @@
-//! `bundle.toml`: what a bundle is made of. All faults come at once, with line, key and hint.
+//! `bundle.toml`: the recipe of a bundle. All faults are reported together, with line, key and hint.
 
 use meshd_config::{
     Faults,

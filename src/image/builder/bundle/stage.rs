@@ -1,11 +1,11 @@
-//! Lays a bundle out: the real programs, what starts them, their libraries and files.
+//! Lays out a bundle: programs, wrappers, libraries and files.
 
 use super::{
     BundleFault,
     recipe::{BundleRecipe, Program},
 };
 use crate::builder::{
-    error::{BuildError, io_error},
+    build::error::{BuildError, io_error},
     initrd::set_mode,
 };
 use meshd_types::BundleName;

@@ -1,4 +1,4 @@
-//! What three files must be before they may be an image: a kernel of a known release, its modules, and an initramfs.
+//! Verifies kernel, modules and initramfs of an import.
 
 use super::error::ImportError;
 use crate::builder::{apk::members, command::Run};

@@ -1,8 +1,8 @@
-//! Fetches files over HTTP with curl: bounded in size and patience, several at a time.
+//! Fetches files with curl, in parallel, with limits on size and time.
 
 use crate::builder::{
+    build::error::{BuildError, io_error},
     command::{CommandError, Run},
-    error::{BuildError, io_error},
 };
 use std::{
     fs,

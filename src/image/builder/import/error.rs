@@ -1,4 +1,4 @@
-//! Why an image was not imported.
+//! Errors of an image import.
 
 use crate::builder::{
     apk::{closure::MissingPackage, index::IndexError, signature::SignatureError},

@@ -1,12 +1,11 @@
-//! A folder that is imported without a recipe says everything itself: the kernel its architecture, `keys/` whom to trust, and the
-//! index what to install.
+//! Imports a folder without a recipe: architecture from the kernel, trusted keys from `keys/`, packages from the index.
 
 use super::{
     check,
     error::ImportError,
     recipe::{ImportRecipe, Mirror, Netboot},
 };
-use crate::builder::error::{BuildError, io_error};
+use crate::builder::build::error::{BuildError, io_error};
 use std::{
     fs,
     path::{Path, PathBuf},

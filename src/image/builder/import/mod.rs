@@ -1,4 +1,14 @@
-//! Imports Alpine's own netboot files and packages, from a mirror or a folder, as a version of an image.
+//! Imports Alpine's netboot files and packages as a version of an image.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `check` | verifies kernel, modules and initramfs of an import |
+//! | `curl` | fetches files with curl, in parallel, with limits on size and time |
+//! | `error` | errors of an image import |
+//! | `folder` | imports a folder without a recipe: architecture from the kernel, trusted keys from `keys/`, packages from the index |
+//! | `packages` | imports packages: verifies the index, resolves dependencies, verifies each package, and packs all with an index signed by the site's key |
+//! | `recipe` | `image.toml` of an imported image |
+//! | `source` | the source of an import: a mirror or a folder |
 //!
 //! Nothing is believed: the bundle by the digest that is published, the indexes by Alpine's signature, each package by its index,
 //! kernel and modules by each other; and at the end Alpine's own apk installs what was put together. What the mirror lacks, or
@@ -16,9 +26,8 @@ pub use check::{KernelFacts, kernel};
 pub use error::ImportError;
 
 use super::{
-    build::{BuildRequest, recipe_digest},
+    build::{BuildRequest, error::BuildError, recipe_digest},
     command::{IMPORT_TOOLS, Run, missing},
-    error::BuildError,
     keys,
     progress::{BuildStep, Progress},
     store,
@@ -67,7 +76,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         cache,
         scratch,
     };
-    std::fs::create_dir_all(cache).map_err(super::error::io_error("make the folder", cache))?;
+    std::fs::create_dir_all(cache).map_err(super::build::error::io_error("make the folder", cache))?;
     let (kernel, packages) = (desk(&scratch[0]), desk(&scratch[1]));
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
@@ -111,7 +120,8 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
 /// The recipe, its digest, and the keys that are trusted: the recipe's, or those that a folder brings without one.
 fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
-    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::recipe::RECIPE_FILE).exists()) {
+    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::build::recipe::RECIPE_FILE).exists())
+    {
         let (recipe, keys) = folder::recipe(folder)?;
         return Ok((recipe, Digest::of(b"imported without a recipe"), keys));
     }

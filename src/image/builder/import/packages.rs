@@ -1,5 +1,5 @@
-//! The packages of an import: indexes believed by their signature, the closure found, each package checked, and all of them put
-//! into one initrd with an index that the site's own key signs.
+//! Imports packages: verifies the index, resolves dependencies, verifies each package, and packs all with an index
+//! signed by the site's key.
 
 use super::{error::ImportError, source::Desk, timed};
 use crate::builder::{
@@ -10,13 +10,15 @@ use crate::builder::{
         members::{self, File},
         package, signature,
     },
+    build::{
+        error::{BuildError, failed, io_error},
+        recipe::{Algorithm, Compression},
+        repo,
+    },
     command::Run,
-    error::{BuildError, failed, io_error},
     initrd,
     keys::{PUBLIC_NAME, RepoKey},
     progress::{BuildStep, Progress},
-    recipe::{Algorithm, Compression},
-    repo,
 };
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
-//! `image.toml` of an image that is imported: Alpine's own netboot files and packages, from a mirror or a folder.
+//! `image.toml` of an imported image.
 
-use crate::builder::recipe::RECIPE_FILE;
+use crate::builder::build::recipe::RECIPE_FILE;
 use meshd_config::{
     Fault, Faults,
     reader::{self, Table},

@@ -1,4 +1,4 @@
-//! Where an import finds its files: on a mirror, or in a folder that somebody carried here.
+//! The source of an import: a mirror or a folder.
 
 use super::{
     curl::{self, Wish},
@@ -6,8 +6,8 @@ use super::{
     recipe::ImportRecipe,
 };
 use crate::builder::{
+    build::error::{BuildError, failed, io_error},
     command::{CommandError, Run},
-    error::{BuildError, failed, io_error},
     store::write_whole,
 };
 use meshd_types::Digest;

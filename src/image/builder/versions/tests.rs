@@ -1,4 +1,4 @@
-//! What versions promise: one pointer, moved whole; what is needed stays.
+//! Tests of versions: atomic promotion, and pruning that keeps versions in use.
 
 use super::*;
 use crate::{

@@ -1,4 +1,5 @@
-//! Reads what decides whether a node can run a program: the ELF header and the program headers (ELF-64 Object File Format 1.5).
+//! Reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format
+//! 1.5).
 
 use meshd_types::Arch;
 

@@ -1,4 +1,8 @@
-//! The mesh-agent that nodes receive: where meshd finds the file, and whether nodes can run it.
+//! Finds the mesh-agent program and verifies that nodes can run it.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `elf` | reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format 1.5) |
 //!
 //! A node that cannot run its agent stays silent, and only its own console says why. meshd therefore refuses such a file before any
 //! node boots.

@@ -1,5 +1,4 @@
-//! What is wrong with a file that looks fine in an editor: line ends of another system, marks before a script's first line,
-//! tabs where YAML takes none, names that differ only by case.
+//! Finds invisible faults of files: CRLF line ends, byte order marks, tabs in YAML, names that differ only by case.
 
 use super::{Entries, Source};
 use meshd_config::Fault;

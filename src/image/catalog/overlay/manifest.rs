@@ -1,4 +1,4 @@
-//! `overlay.toml`: what plain files cannot say. Every key is checked, and an unknown one is a fault.
+//! `overlay.toml`: the manifest of an overlay. Unknown keys are faults.
 
 use super::{
     Entries, Golden, MAX_ENTRIES, Runlevel, Services, Variable, is_plain_name,

@@ -1,4 +1,4 @@
-//! The sections of `overlay.toml` whose keys are paths: `[files]`, `[directories]`, `[links]` and `[append]`.
+//! `[files]`, `[directories]`, `[links]` and `[append]` of `overlay.toml`.
 
 use super::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation, manifest::entries_of};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! All overlays of a site, read together: those with a name, and those of single nodes.
+//! All overlays of a site: named ones, and those of single nodes.
 
 use super::{Layer, Overlay, read_overlay};
 use meshd_config::{Fault, Faults};

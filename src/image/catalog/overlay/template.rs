@@ -1,5 +1,5 @@
-//! Templates of an overlay, compiled once when it is read: strict minijinja, so that a misspelt name is a fault and not a
-//! hole in a file. What a template names is known before anything renders, in branches that are never taken too.
+//! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All names are collected
+//! before rendering.
 
 use super::Variable;
 use meshd_config::Fault;

@@ -1,4 +1,4 @@
-//! An overlay is read whole or not at all, and nothing outside it can get in.
+//! Tests of reading overlays, including links that lead outside.
 
 use super::*;
 use meshd_config::Faults;

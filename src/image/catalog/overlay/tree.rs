@@ -1,4 +1,4 @@
-//! Walks `rootfs/` without ever following a link, so that nothing outside an overlay can get into one.
+//! Walks `rootfs/` without following links.
 
 use super::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, Uses};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! `[variables.NAME]`: what an overlay lets profiles, groups and nodes decide, with a type that a value must have.
+//! `[variables.NAME]`: typed variables of an overlay.
 
 use super::manifest::plain_line;
 use meshd_config::reader::{Document, NamedTable, Table};

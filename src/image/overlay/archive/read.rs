@@ -1,4 +1,4 @@
-//! Reads an archive back: the public part of a node's overlay as the central node sends it to those who want to look.
+//! Reads the public part of a node's overlay back from its archive.
 
 use crate::overlay::{Kind, RenderedFile};
 use bytes::Bytes;

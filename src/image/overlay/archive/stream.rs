@@ -1,4 +1,4 @@
-//! Files as a gzip-compressed tar that is written and read as a stream: what is too large to be held in memory.
+//! Streams files to and from a gzip-compressed tar.
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use meshd_types::SafePath;

@@ -1,4 +1,4 @@
-//! The OpenAPI document speaks of the routes that there are, and of no others.
+//! Tests that the OpenAPI document describes exactly the existing routes.
 
 use super::*;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Orders: each leaves a line in the audit log, and one with a key is followed once.
+//! Tests of orders: audit lines and idempotency keys.
 
 use super::*;
 use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};

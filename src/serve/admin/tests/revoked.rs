@@ -1,4 +1,4 @@
-//! A token that is revoked or of a lesser role: what goes on over its connection, also if the client does not read or write.
+//! Tests of connections whose token is revoked or downgraded.
 
 use super::*;
 use crate::serve::{

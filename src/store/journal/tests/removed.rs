@@ -1,4 +1,4 @@
-//! A journal without its marker, and records that were removed.
+//! Tests of a journal without its commit marker, and of removed records.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Somebody has the key of an issuer that was replaced, and makes what they like with it.
+//! Tests of attacks with the key of a replaced issuer.
 
 use super::*;
 use crate::verifier::ExpiredMayRenew;

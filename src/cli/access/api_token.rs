@@ -1,0 +1,85 @@
+//! `meshd api-token`: creates, lists and revokes API tokens.
+
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    output::print::{self, Output, ago, confirm, now, table},
+    wait,
+};
+use crate::serve::admin::view::{ApiTokenView, CreateApiToken, CreatedApiToken};
+use clap::Subcommand;
+use meshd_config::reader::parse_duration;
+use meshd_trust::Role;
+use meshd_types::{ApiTokenName, Timestamp};
+use std::time::Duration;
+
+/// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApiToken {
+    /// Create a token; the secret is printed once
+    Create {
+        /// Name of the token, for lists and the audit log
+        name: ApiTokenName,
+        /// Role: viewer, operator or admin
+        #[arg(long)]
+        role: Role,
+        /// Lifetime, such as 12h or 90d [default: until revoked]
+        #[arg(long, value_name = "SPAN", value_parser = span)]
+        expires: Option<Duration>,
+    },
+    /// List tokens, without their secrets
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Revoke a token
+    Revoke {
+        /// Name of the token
+        name: ApiTokenName,
+        /// Skip the confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90d".to_owned())
+}
+
+impl ApiToken {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            ApiToken::Create { name, role, expires } => {
+                let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
+                let created: CreatedApiToken = wait(client.post("/v1/api-tokens/create", &order))?;
+                let end =
+                    created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
+                eprintln!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
+                print::write(&format!("{}\n", created.secret))
+            }
+            ApiToken::List { output } => {
+                let all: Vec<ApiTokenView> = wait(client.get("/v1/api-tokens"))?;
+                output.print(&all, |all| tokens(all, now()))
+            }
+            ApiToken::Revoke { name, yes } => {
+                if !yes {
+                    confirm(&format!("Is token {name} to be worth nothing from now on?"))?;
+                }
+                let path = format!("/v1/api-tokens/{}/revoke", segment(name.as_str()));
+                let left: Vec<ApiTokenView> = wait(client.post(&path, &()))?;
+                eprintln!("token {name} is honoured no longer; {} are left", left.len());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn tokens(all: &[ApiTokenView], now: Timestamp) -> String {
+    let rows = all.iter().map(|token| {
+        let end = token.expires_at.map(|end| end.to_string()).unwrap_or_default();
+        let state = if token.expired { "expired" } else { "honoured" };
+        [token.name.to_string(), token.role.to_string(), ago(token.created_at, now), end, state.to_owned()]
+    });
+    table(["name", "role", "made", "expires", "is"], rows)
+}

@@ -1,0 +1,98 @@
+//! `meshd ca`: shows, rotates and revokes certificates.
+
+use crate::cli::{
+    Context, Failure,
+    node::path,
+    output::print::{Output, confirm, table},
+    wait,
+};
+use crate::serve::admin::view::{NodeDetail, RootView, RotateCa};
+use clap::Subcommand;
+use meshd_config::parse_duration;
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ca {
+    /// List trusted roots with their number of nodes
+    Show {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Replace the root; trust the old one for a grace time
+    Rotate {
+        /// Grace time; 0s cuts all nodes off now [default: 14d]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        grace: Option<Duration>,
+        /// With --grace 0s: enrol linked nodes again, without a boot
+        #[arg(long)]
+        enrol_again: bool,
+        /// Skip the confirmation
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Revoke a node's credentials until the next boot
+    Revoke {
+        /// Node ID or name
+        node: String,
+        /// Skip the confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// `15m`, `14d`; for a token or a grace time.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 14d".to_owned())
+}
+
+impl Ca {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            Ca::Show { output } => {
+                let roots: Vec<RootView> = wait(client.get("/v1/ca"))?;
+                output.print(&roots, |roots| shown(roots))
+            }
+            Ca::Rotate { grace, enrol_again, yes, output } => {
+                let none = grace.is_some_and(|grace| grace.is_zero());
+                if none && !yes {
+                    confirm(match enrol_again {
+                        true => "Every link ends now. Linked nodes enrol again; all others have to boot.",
+                        false => "Every link ends now, and every node has to boot again.",
+                    })?;
+                }
+                let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
+                let roots: Vec<RootView> = wait(client.post("/v1/ca/rotate", &order))?;
+                if !none || enrol_again {
+                    eprintln!("linked nodes follow without a boot: `meshd ca show` counts them");
+                }
+                output.print(&roots, |roots| shown(roots))
+            }
+            Ca::Revoke { node, yes } => {
+                if !yes {
+                    confirm(&format!("{node} is cut off now, until it boots again."))?;
+                }
+                let detail: NodeDetail = wait(client.post(&path(&node, "/revoke"), &()))?;
+                eprintln!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn shown(roots: &[RootView]) -> String {
+    let rows = roots.iter().map(|view| {
+        let until = view.until.map_or_else(|| "replaced".to_owned(), |until| until.to_string());
+        let is = if view.active { "active" } else { "trusted still" };
+        [
+            view.root.clone(),
+            is.to_owned(),
+            until,
+            view.nodes.to_string(),
+            if view.has_key { "here" } else { "away" }.into(),
+        ]
+    });
+    table(["root", "is", "until", "nodes", "key"], rows)
+}

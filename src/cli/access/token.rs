@@ -1,0 +1,102 @@
+//! `meshd token`: enrolment tickets for machines that do not netboot.
+
+use super::ca::duration;
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    id::Machine,
+    output::print::{self, Output, ago, now, table},
+    shown, wait,
+};
+use crate::serve::admin::view::{CreateToken, CreatedToken, TokenView};
+use clap::Subcommand;
+use std::{
+    fs::OpenOptions,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    /// Create a ticket for `mesh-agent run --token-file`
+    Create {
+        /// Known node, by ID or name
+        #[arg(conflicts_with_all = ["uuid", "serial", "macs"], required_unless_present_any = ["uuid", "serial", "macs"])]
+        node: Option<String>,
+        #[command(flatten)]
+        machine: Machine,
+        /// Lifetime, at most 7d [default: 1h]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        ttl: Option<Duration>,
+        /// File to write, mode 0600 [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// List tickets, without their secrets
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Revoke a ticket
+    Revoke {
+        /// Prefix of the ticket ID, as in `token list`
+        token: String,
+    },
+}
+
+impl Token {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        match self {
+            Token::Create { node, machine, ttl, out } => {
+                let basis = if node.is_none() { Some(machine.basis(&context.site()?.identity.deny)?) } else { None };
+                let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
+                // Opened first: a ticket that cannot be written down is lost.
+                let file = out.as_deref().map(create).transpose()?;
+                let made: CreatedToken = wait(client.post("/v1/tokens", &order))?;
+                let text = serde_json::to_string_pretty(&made.ticket).map_err(|error| Failure::of(&error))? + "\n";
+                match (file, &out) {
+                    (Some(mut file), Some(path)) => file.write_all(text.as_bytes()).map_err(|error| {
+                        Failure::new(format!("cannot write {}: {error}", shown(path)), "make another token")
+                    })?,
+                    _ => print::write(&text)?,
+                }
+                let TokenView { hash, node, expires_at, .. } = made.token;
+                eprintln!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
+                Ok(())
+            }
+            Token::List { output } => {
+                let all: Vec<TokenView> = wait(client.get("/v1/tokens"))?;
+                output.print(&all, |all| list(all))
+            }
+            Token::Revoke { token } => {
+                let path = format!("/v1/tokens/{}/revoke", segment(&token));
+                let gone: TokenView = wait(client.post(&path, &()))?;
+                eprintln!("token {} of {} lets nobody in any more", gone.hash.short(), gone.node);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<std::fs::File, Failure> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(|error| {
+        Failure::new(format!("cannot make {}: {error}", shown(path)), "name a file that is not there yet")
+    })
+}
+
+fn list(all: &[TokenView]) -> String {
+    let rows = all.iter().map(|view| {
+        let used = match (view.used_at, view.used_from) {
+            (Some(at), Some(from)) => format!("{} by {from}", ago(at, now())),
+            (Some(at), None) => ago(at, now()),
+            (None, _) if view.expires_at < now() => "never: it is over".to_owned(),
+            (None, _) => String::new(),
+        };
+        [view.hash.short(), view.node.to_string(), view.expires_at.to_string(), used]
+    });
+    table(["token", "node", "until", "used"], rows)
+}

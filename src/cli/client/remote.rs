@@ -1,0 +1,189 @@
+//! `--server URL`: the admin API over HTTPS. The token comes from a file, because all users of a machine can read
+//! command lines.
+
+use crate::cli::{Failure, shown};
+use clap::Args;
+use hyper::Uri;
+use meshd_trust::fingerprint;
+use meshd_types::Secret;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring::default_provider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// Certificates that a machine trusts, as Debian and Alpine have them.
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Longest token, in bytes.
+const MAX_TOKEN: usize = 256;
+
+/// How a central node elsewhere is reached.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Remote {
+    /// URL of another central node: https://HOST:PORT
+    #[arg(long, global = true, value_name = "URL", env = "MESHD_SERVER")]
+    server: Option<Uri>,
+    /// File with the API token for --server
+    #[arg(long, global = true, value_name = "FILE", env = "MESHD_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// SHA-256 of the certificate of --server
+    #[arg(long, global = true, value_name = "SHA256", env = "MESHD_SERVER_FINGERPRINT")]
+    server_fingerprint: Option<String>,
+    /// PEM file of the authorities that --server uses
+    #[arg(long, global = true, value_name = "FILE", env = "MESHD_SERVER_CA", conflicts_with = "server_fingerprint")]
+    server_ca: Option<PathBuf>,
+}
+
+impl Remote {
+    /// True if a central node elsewhere was named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// How people write the server that was named, if one was.
+    pub(crate) fn shown(&self) -> Option<String> {
+        self.server.as_ref().map(Uri::to_string)
+    }
+
+    /// The server that was named, if one was.
+    pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
+        let Some(url) = &self.server else { return Ok(None) };
+        let told = |message: String| Failure::new(message, "write --server https://HOST:PORT");
+        if url.scheme_str() != Some("https") || !matches!(url.path(), "" | "/") || url.query().is_some() {
+            return Err(told(format!("`{url}` is not the address of a meshd")));
+        }
+        let host = url.host().ok_or_else(|| told(format!("`{url}` names no host")))?.to_owned();
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(|_| told(format!("`{host}` is no host")))?;
+        let file = self.token_file.as_deref().ok_or_else(|| {
+            Failure::new(
+                "--server needs a token",
+                "name the file that it is in: --token-file FILE, or MESHD_TOKEN_FILE",
+            )
+        })?;
+        let token = read_token(file)?;
+        let config = Arc::new(self.config()?);
+        Ok(Some(Server { at: (host, url.port_u16().unwrap_or(443)), name, config, token }))
+    }
+
+    fn config(&self) -> Result<ClientConfig, Failure> {
+        let provider = Arc::new(default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| Failure::of(&error))?;
+        if let Some(text) = &self.server_fingerprint {
+            let wanted: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
+            if meshd_types::unhex::<32>(&wanted).is_none() {
+                let message = format!("`{text}` is no SHA-256");
+                return Err(Failure::new(message, "copy the fingerprint that meshd logs when it starts"));
+            }
+            let pinned = Arc::new(Pinned { wanted, provider });
+            return Ok(builder.dangerous().with_custom_certificate_verifier(pinned).with_no_client_auth());
+        }
+        let file = self.server_ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
+        let roots = read_roots(file)?;
+        Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+}
+
+fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
+    let hint =
+        "name a file of certificates with --server-ca, or the fingerprint of the server's with --server-fingerprint";
+    let failed = |what: String| Failure::new(format!("{}: {what}", shown(file)), hint);
+    let pem = fs::read(file).map_err(|error| failed(error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
+    let (added, _) = roots.add_parsable_certificates(certificates.map_err(|error| failed(error.to_string()))?);
+    if added == 0 { Err(failed("holds no certificate".to_owned())) } else { Ok(roots) }
+}
+
+fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
+    let failed = |what: String, hint: &str| Failure::new(format!("{}: {what}", shown(file)), hint);
+    let whole = fs::read_to_string(file).map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
+    let mode = fs::metadata(file).map_or(0, |meta| meta.permissions().mode());
+    if mode & 0o077 != 0 {
+        eprintln!("warning: others may read {}; run: chmod 600 {}", shown(file), shown(file));
+    }
+    let token = whole.trim();
+    if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(failed("holds no token".to_owned(), "`meshd api-token create` prints one"));
+    }
+    Ok(Secret::new(token.to_owned()))
+}
+
+/// A central node elsewhere.
+#[derive(Debug)]
+pub(crate) struct Server {
+    at: (String, u16),
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+    pub(crate) token: Secret<String>,
+}
+
+impl Server {
+    /// How people write it.
+    pub(crate) fn shown(&self) -> String {
+        format!("https://{}:{}", self.at.0, self.at.1)
+    }
+
+    /// A connection to it.
+    pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, Failure> {
+        let host = self.at.0.trim_matches(['[', ']']);
+        let failed = |error: std::io::Error| {
+            let hint = "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
+            Failure::new(format!("cannot connect to {}: {error}", self.shown()), hint)
+        };
+        let stream = TcpStream::connect((host, self.at.1)).await.map_err(failed)?;
+        TlsConnector::from(self.config.clone()).connect(self.name.clone(), stream).await.map_err(failed)
+    }
+}
+
+/// Takes one certificate and no other, whoever vouches for it.
+#[derive(Debug)]
+struct Pinned {
+    wanted: String,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let found = fingerprint(end_entity);
+        if found == self.wanted {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General(format!("the server shows another certificate: SHA-256 {found}")))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

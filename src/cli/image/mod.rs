@@ -1,0 +1,244 @@
+//! `meshd image`: builds, imports, lists and verifies images. All verbs work on files and need no running meshd; with
+//! `--server`, `list` uses the API.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `bundle` | `meshd bundle`: builds and lists bundles |
+//! | `versions` | `meshd image promote/rollback/prune` and `meshd bundle prune`: versions of images and bundles |
+
+pub(crate) mod bundle;
+pub(crate) mod versions;
+
+use super::{
+    Context, Failure,
+    output::{
+        print::{Output, bytes, table, write},
+        progress::Drawing,
+    },
+    wait,
+};
+use crate::serve::admin::view::ImageView;
+use clap::Subcommand;
+use meshd_config::{Site, suggest};
+use meshd_image::{
+    builder::{
+        self, BuildError, BuildRequest, ImportRequest, Things, Version,
+        import::recipe::{is_import, is_url},
+    },
+    catalog::{
+        ImageError, ImageManifest,
+        versions::{CACHE, WORK},
+    },
+};
+use meshd_types::{ImageName, ProfileName};
+use std::path::PathBuf;
+use versions::Prune;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Image {
+    /// List images with their builds and versions
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Build an image from its recipe
+    Build {
+        /// Image, or `all` that profiles use
+        #[arg(default_value = "all")]
+        name: String,
+        /// Keep the current version in use
+        #[arg(long)]
+        no_promote: bool,
+    },
+    /// Import and verify Alpine's netboot files and packages
+    Import {
+        /// Image
+        name: String,
+        /// Folder with the files, instead of a mirror
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+        /// Mirror, instead of the recipe's
+        #[arg(long, value_name = "URL", conflicts_with = "from")]
+        mirror: Option<String>,
+        /// Keep the current version in use
+        #[arg(long)]
+        no_promote: bool,
+    },
+    /// Make a version the current one, from the next boot on
+    Promote {
+        /// Image
+        name: String,
+        /// Version or prefix, as in `image list`
+        // `version` is clap's own name for --version.
+        #[arg(id = "which", value_name = "VERSION")]
+        version: String,
+    },
+    /// Make the previous version the current one
+    Rollback {
+        /// Image
+        name: String,
+    },
+    /// Delete old versions and unused blobs
+    ///
+    /// Current, previous and used versions stay. The lists in blobs_dir/in-use/ name what is used.
+    Prune(Prune),
+    /// Verify every blob of an image
+    Verify {
+        /// Image, or `all` that are built
+        #[arg(default_value = "all")]
+        name: String,
+    },
+}
+
+impl Image {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        if let (Image::List { output }, true) = (&self, context.is_remote()) {
+            let client = context.client()?;
+            let all: Vec<ImageView> = wait(client.get("/v1/images"))?;
+            return output.print(&all, |all| list(all));
+        }
+        let site = context.site()?;
+        match self {
+            Image::List { output } => output.print(&known(&site)?, |all| list(all)),
+            Image::Build { name, no_promote } => build(&site, &name, !no_promote),
+            Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
+            Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
+            Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
+            Image::Prune(prune) => prune.run(&site, Things::Images),
+            Image::Verify { name } => verify(&site, &name),
+        }
+    }
+}
+
+/// All images of the site on this machine.
+fn known(site: &Site) -> Result<Vec<ImageView>, Failure> {
+    ImageView::all(site).map_err(|error| {
+        let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
+        Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
+    })
+}
+
+fn list(views: &[ImageView]) -> String {
+    let rows = views.iter().flat_map(|view| {
+        let name = &view.image.name;
+        let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
+        let first = row(name, view.state().to_owned(), view.manifest(), &profiles.join(" "));
+        let others = view.others().map(|other| row(name, standing(other), Some(&other.manifest), ""));
+        std::iter::once(first).chain(others).collect::<Vec<_>>()
+    });
+    table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
+}
+
+/// How a version that nodes do not get stands.
+fn standing(version: &Version) -> String {
+    let words = [(version.previous, "before it"), (version.in_use, "in use")];
+    let words: Vec<&str> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    if words.is_empty() { "kept".to_owned() } else { words.join(", ") }
+}
+
+fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profiles: &str) -> [String; 8] {
+    let of = |show: fn(&ImageManifest) -> String| manifest.map(show).unwrap_or_default();
+    [
+        name.to_string(),
+        of(|one| one.version().short()),
+        state,
+        of(|one| one.alpine_release.clone()),
+        of(|one| one.kernel_release.clone()),
+        of(|one| bytes(one.size())),
+        of(|one| one.built_at.to_string()),
+        profiles.to_owned(),
+    ]
+}
+
+/// One image by the name that somebody typed.
+pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
+    let known = known(site)?;
+    let found = known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
+    found.ok_or_else(|| {
+        let hint = suggest(name, known.iter().map(|view| view.image.name.as_str()));
+        Failure::new(format!("there is no image `{name}` in {}", site.images_dir.display()), hint)
+    })
+}
+
+fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
+    let mut names: Vec<ImageName> = match name {
+        "all" => site.profiles.values().map(|profile| profile.image.clone()).collect(),
+        name => vec![find(site, name)?],
+    };
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        told(builder::build(&request(site, name, promote), &Drawing::new()))?;
+    }
+    Ok(())
+}
+
+fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
+    BuildRequest {
+        recipe_dir: site.images_dir.join(name.as_str()),
+        blobs_dir: site.blobs_dir.clone(),
+        keys_dir: site.state_dir.join("keys"),
+        cache_dir: site.blobs_dir.join(CACHE),
+        work_dir: site.blobs_dir.join(WORK),
+        name,
+        promote,
+    }
+}
+
+/// Says what came of a build or import.
+fn told(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
+    let built = outcome.map_err(|error| match error {
+        BuildError::Recipe(faults) => faults.into(),
+        error => Failure::of(&error),
+    })?;
+    let (name, version, total) = (&built.name, built.version().short(), bytes(built.size()));
+    write(&format!("{name}: version {version}, kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))
+}
+
+fn import(
+    site: &Site,
+    name: &str,
+    from: Option<PathBuf>,
+    mirror: Option<String>,
+    promote: bool,
+) -> Result<(), Failure> {
+    if let Some(url) = mirror.as_ref().filter(|url| !is_url(url)) {
+        return Err(Failure::new(format!("`{url}` is no URL"), "write --mirror https://mirror.example.org/alpine"));
+    }
+    // A folder may bring an image that nobody has a recipe of.
+    let name = if from.is_some() { name.parse().map_err(|error| Failure::of(&error))? } else { find(site, name)? };
+    let recipe_dir = site.images_dir.join(name.as_str());
+    if recipe_dir.exists() && !is_import(&recipe_dir) {
+        let hint = format!("build it: meshd image build {name}; or import under another name");
+        return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
+    }
+    let request = ImportRequest { build: request(site, name, promote), from, mirror };
+    told(builder::import(&request, &Drawing::new()))
+}
+
+fn verify(site: &Site, name: &str) -> Result<(), Failure> {
+    let names = match name {
+        "all" => known(site)?.into_iter().map(|view| view.image.name).collect(),
+        name => vec![find(site, name)?],
+    };
+    let (mut sound, mut bad) = (0, Vec::new());
+    for image in names {
+        match builder::verify(&site.blobs_dir, &image) {
+            Ok(manifest) => {
+                sound += 1;
+                write(&format!("{image}: every blob has its digest ({})\n", bytes(manifest.size())))?;
+            }
+            // Of all images, one that is not built has nothing to verify.
+            Err(ImageError::NotBuilt { .. }) if name == "all" => {}
+            Err(error) => bad.push(Failure::of(&error)),
+        }
+    }
+    if bad.is_empty() && sound == 0 {
+        return Err(Failure::new("no image is built", "build them: meshd image build all"));
+    }
+    let last = bad.pop();
+    for failure in &bad {
+        eprintln!("{failure}");
+    }
+    last.map_or(Ok(()), Err)
+}

@@ -1,0 +1,90 @@
+//! `meshd image promote|rollback|prune` and `meshd bundle prune`: versions of images and bundles. A running meshd
+//! notices changes.
+
+use crate::cli::{
+    Failure,
+    output::print::{Output, bytes, confirm, table, write},
+    overlay::fits_profiles,
+};
+use clap::Args;
+use meshd_config::Site;
+use meshd_image::{
+    builder::{self, KEEP, Pruned, Things},
+    catalog::{ImageManifest, versions::read_list},
+};
+use meshd_types::ImageName;
+use std::{collections::BTreeSet, path::PathBuf};
+
+#[derive(Debug, Args)]
+pub(crate) struct Prune {
+    /// Name [default: all]
+    name: Option<String>,
+    /// Number of newest builds to keep
+    #[arg(long, value_name = "N", default_value_t = KEEP)]
+    keep: usize,
+    /// Extra list of digests in use, one per line
+    #[arg(long, value_name = "FILE")]
+    in_use: Vec<PathBuf>,
+    /// Print the deletions without making any
+    #[arg(long)]
+    dry_run: bool,
+    /// Skip the confirmation
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
+    let next = builder::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    fits_profiles(site, &next)?;
+    let manifest = builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    tell(&manifest)
+}
+
+pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
+    let next = builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    fits_profiles(site, &next)?;
+    let manifest = builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    tell(&manifest)
+}
+
+fn tell(manifest: &ImageManifest) -> Result<(), Failure> {
+    let (name, version) = (&manifest.name, manifest.version().short());
+    let (kernel, built) = (&manifest.kernel_release, manifest.built_at);
+    write(&format!("{name}: nodes get version {version} from their next boot on: kernel {kernel}, built {built}\n"))
+}
+
+impl Prune {
+    pub(crate) fn run(self, site: &Site, what: Things) -> Result<(), Failure> {
+        let find = |name: &str| match what {
+            Things::Images => super::find(site, name).map(|name| name.to_string()),
+            Things::Bundles => super::bundle::find(site, name).map(|name| name.to_string()),
+        };
+        let name = self.name.as_deref().map(find).transpose()?;
+        let mut in_use = BTreeSet::new();
+        for list in &self.in_use {
+            in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
+        }
+        let go = |dry_run| {
+            let what = builder::Prune { what, name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
+            builder::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
+        };
+        let mut pruned = go(true)?;
+        if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {
+            if !self.yes {
+                eprint!("{}", shown(&pruned));
+                confirm("Throw this away?")?;
+            }
+            pruned = go(false)?;
+        }
+        self.output.print(&pruned, shown)
+    }
+}
+
+fn shown(pruned: &Pruned) -> String {
+    let rows = pruned.versions.iter().map(|gone| [gone.name.clone(), gone.version.short()]);
+    let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
+    let count = pruned.versions.len();
+    format!("{versions}{count} versions, {} blobs, {}\n", pruned.blobs, bytes(pruned.bytes))
+}

@@ -1,0 +1,279 @@
+//! `meshd lab`: a test rack in QEMU on this machine.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `attempt` | `meshd lab try`: boots one node with a profile and opens its console |
+
+mod attempt;
+
+use super::{
+    Context, Failure,
+    output::print::{Output, fields, table},
+};
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use meshd_lab::{
+    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines,
+};
+use std::{
+    env, fs,
+    io::{self, IsTerminal, Read, Seek, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A rack in a box: a network namespace, a bridge, QEMU nodes that boot from a meshd of their own.
+#[derive(Debug, Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Create a rack and power its nodes on
+    Up {
+        #[command(flatten)]
+        rack: RackArgs,
+        /// Number of nodes
+        #[arg(long, value_name = "N", default_value_t = 2)]
+        nodes: u8,
+        /// Firmware: bios, uefi, uefi-http, mixed, or a list
+        #[arg(long, default_value = "bios")]
+        firmware: Mix,
+        /// Enrolment policy: auto or approve
+        #[arg(long, default_value = "auto")]
+        policy: String,
+        /// Default profile, instead of the site's
+        #[arg(long, value_name = "PROFILE")]
+        profile: Option<String>,
+        /// Leave the nodes powered off
+        #[arg(long)]
+        powered_off: bool,
+    },
+    /// Build the images of a rack, without root
+    Image {
+        #[command(flatten)]
+        rack: RackArgs,
+    },
+    /// Show the rack and its processes
+    Status {
+        #[command(flatten)]
+        at: At,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete the rack; keep built images and logs
+    Down {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Press a node's power button
+    Power {
+        #[command(flatten)]
+        at: At,
+        /// Node: node1, node2, or a node ID
+        node: String,
+        /// Button: on, off or reset
+        button: Power,
+    },
+    /// Show the output of a node's serial port
+    Console {
+        #[command(flatten)]
+        at: At,
+        /// Node: node1, node2, or a node ID
+        node: String,
+        /// Number of lines
+        #[arg(short = 'n', long, default_value_t = 40)]
+        lines: usize,
+        /// Follow the output until Ctrl-C
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Boot a node with a profile and open its console
+    #[command(after_help = attempt::HELP)]
+    Try(attempt::Try),
+    /// Boot a BIOS and a UEFI node, then reprovision one
+    Demo {
+        #[command(flatten)]
+        rack: RackArgs,
+        /// Profile for the reprovisioned node
+        #[arg(long, value_name = "PROFILE", default_value = "compute")]
+        profile: String,
+        /// Keep the rack and print instructions
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct At {
+    /// Folder of the rack
+    #[arg(long, default_value = ".lab")]
+    dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct RackArgs {
+    #[command(flatten)]
+    at: At,
+    #[command(flatten)]
+    hardware: Hardware,
+}
+
+/// What nodes are, and what their site file says besides.
+#[derive(Debug, Args)]
+struct Hardware {
+    /// Processors per node
+    #[arg(long, default_value_t = 2)]
+    cpus: u8,
+    /// Memory per node, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u32,
+    /// NIC of each node: virtio or e1000
+    #[arg(long, default_value = "virtio")]
+    nic: Nic,
+    /// Extra hardware, such as iommu,gpu,disk
+    #[arg(long, value_name = "HARDWARE", value_delimiter = ',')]
+    with: Vec<Extra>,
+    /// Override a key of the site file; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// Folder of built images [default: blobs in the rack]
+    #[arg(long, value_name = "DIR")]
+    blobs: Option<PathBuf>,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write it as KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl LabArgs {
+    /// Runs a lab verb; it blocks, so call it where that is allowed.
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let interrupt = interruptible()?;
+        match self.verb {
+            Verb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
+                let mut options = rack.options(context, interrupt)?.set("enroll.policy", &policy);
+                if let Some(profile) = profile {
+                    options = options.set("defaults.profile", &profile);
+                }
+                (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
+                up(&options)
+            }
+            Verb::Image { rack } => {
+                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |word| eprintln!("{word}"))?)
+            }
+            Verb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
+            Verb::Down { at } => down(&at.dir),
+            Verb::Power { at, node, button } => {
+                let mut rack = Rack::attach(&at.dir)?;
+                let place = rack.place(&node)?;
+                Ok(rack.power(place, button)?)
+            }
+            Verb::Console { at, node, lines, follow } => {
+                Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
+            }
+            Verb::Try(attempt) => attempt.run(context, &interrupt),
+            Verb::Demo { rack, profile, keep } => {
+                let mut options = rack.options(context, interrupt)?.set("enroll.policy", "auto");
+                options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
+                let terminal = io::stdout().is_terminal();
+                let demo = demo::Demo { options, profile, keep, terminal };
+                Ok(demo.run(&mut io::stdout())?)
+            }
+        }
+    }
+}
+
+impl RackArgs {
+    fn options(self, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
+        self.hardware.options(self.at.dir, context, interrupt)
+    }
+}
+
+impl Hardware {
+    fn options(self, dir: PathBuf, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
+        let program = env::current_exe().context("cannot find the path of this program")?;
+        let mut options = Options::new(dir, context.site_file()?, program);
+        options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
+        (options.settings, options.blobs, options.interrupt) = (self.set, self.blobs, interrupt);
+        options.extras = vec![self.with];
+        Ok(options)
+    }
+}
+
+fn up(options: &Options) -> Result<(), Failure> {
+    let rack = Rack::up(options, &mut |word| eprintln!("{word}"))?;
+    let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
+    rack.leave();
+    eprintln!(
+        "the rack is up; talk to it with `meshd --site {site} node list`, end it with `meshd lab down --dir {dir}`"
+    );
+    Ok(())
+}
+
+fn down(dir: &Path) -> Result<(), Failure> {
+    if end(dir)? {
+        eprintln!("the rack in {} is down", dir.display());
+        Ok(())
+    } else {
+        Err(LabError::NotUp { dir: dir.to_owned() }.into())
+    }
+}
+
+fn shown(status: &Status) -> String {
+    let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
+    let rack = fields([
+        ("meshd", meshd),
+        ("namespace", status.namespace.clone()),
+        ("site", super::shown(&status.site)),
+        ("log", super::shown(&status.log)),
+    ]);
+    let nodes = status.nodes.iter().map(|node| {
+        let (firmware, mac) = (node.firmware.to_string(), node.mac.to_string());
+        [node.name.clone(), node.id.to_string(), firmware, mac, node.power.to_owned(), super::shown(&node.serial)]
+    });
+    format!("{rack}\n{}", table(["name", "id", "firmware", "mac", "power", "serial"], nodes))
+}
+
+fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let place = rack.place(node)?;
+    let path = rack.serial_file(place);
+    eprintln!("{}", path.display());
+    println!("{}", last_lines(&rack.serial(place), lines));
+    if !follow {
+        return Ok(());
+    }
+    let mut file = fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.seek(io::SeekFrom::End(0))?;
+    while !interrupt.is_raised() {
+        let mut more = Vec::new();
+        file.read_to_end(&mut more)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&more)?;
+        out.flush()?;
+        std::thread::park_timeout(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Ctrl-C, SIGTERM and SIGHUP end every wait, and so the rack is taken down in order.
+fn interruptible() -> anyhow::Result<Interrupt> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let interrupt = Interrupt::default();
+    let raise = interrupt.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let [mut int, mut term, mut hup] = {
+        let _inside = runtime.enter();
+        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {}, _ = hup.recv() => {} }
+        });
+        raise.raise();
+    });
+    Ok(interrupt)
+}

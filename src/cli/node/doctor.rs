@@ -1,0 +1,75 @@
+//! `meshd node doctor`: runs the readiness checks of a node and prints the results.
+
+use super::path;
+use crate::cli::{
+    Failure,
+    client::Client,
+    output::print::{ago, now, write},
+};
+use crate::serve::admin::view::{DoctorView, NodeDetail};
+use clap::{Args, ValueEnum};
+use meshd_proto::DoctorReport;
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Node ID or name
+    node: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// Print JSON, as -o json does
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Format {
+    /// For people; may change in any release
+    #[default]
+    Table,
+    /// For programs
+    Json,
+    /// For programs and people
+    Yaml,
+    /// One MESH_CHECK line for each check, for scripts
+    Lines,
+}
+
+impl Doctor {
+    /// Exit code 1 where a check fails, and where the node did not answer.
+    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+        let answer = client.post::<DoctorView>(&path(&self.node, "/doctor"), &()).await;
+        let view = match answer {
+            Ok(view) => view,
+            Err(failure) => {
+                self.last_known(client).await;
+                return Err(failure);
+            }
+        };
+        let report = &view.report;
+        let odd = |error: &dyn std::error::Error| Failure::of(error);
+        write(&match if self.json { Format::Json } else { self.output } {
+            Format::Table => report.text(),
+            Format::Lines => report.lines(),
+            Format::Json => serde_json::to_string_pretty(&view).map_err(|error| odd(&error))? + "\n",
+            Format::Yaml => serde_norway::to_string(&view).map_err(|error| odd(&error))?,
+        })?;
+        match report.failures {
+            0 => Ok(()),
+            count => {
+                let hint = format!("each check says what to do; `meshd node show {}` shows the machine", view.node);
+                Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
+            }
+        }
+    }
+
+    /// To standard error: it is no answer to what was asked.
+    async fn last_known(&self, client: &Client) {
+        let Ok(detail) = client.get::<NodeDetail>(&path(&self.node, "")).await else { return };
+        let Some(evidence) = detail.evidence else { return };
+        let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
+        let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+        let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
+        eprint!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text());
+    }
+}

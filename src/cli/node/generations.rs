@@ -1,0 +1,151 @@
+//! `meshd node history|diff|pin` and `meshd profile diff`: generations of nodes.
+
+use super::path;
+use crate::cli::{
+    Failure,
+    client::{Client, segment},
+    output::print::{Output, ago, fields, now, table},
+};
+use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
+use clap::Args;
+use meshd_model::fleet::{Generation, GenerationDiff};
+use meshd_types::Timestamp;
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// Node ID or name
+    node: String,
+    /// Generation or prefix [default: the running one]
+    #[arg(long, value_name = "G", conflicts_with = "off")]
+    generation: Option<String>,
+    /// Remove the pin
+    #[arg(long)]
+    off: bool,
+}
+
+impl PinArgs {
+    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+        let order = Pin { generation: self.generation, off: self.off };
+        let detail: NodeDetail = client.post(&path(&self.node, "/pin"), &order).await?;
+        let (id, name) = (detail.node.id, &detail.node.name);
+        match detail.node.pinned {
+            Some(pinned) => eprintln!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
+            None => eprintln!("{id} ({name}) boots what profile {} says again", detail.node.profile),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn history(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+    let all: Vec<GenerationView> = client.get(&path(node, "/history")).await?;
+    if all.is_empty() {
+        eprintln!("it was never given anything to boot");
+    }
+    output.print(&all, |all| generations(all, now()))
+}
+
+fn generations(all: &[GenerationView], now: Timestamp) -> String {
+    let head = ["generation", "profile", "image", "version", "given", "first booted", "is", "kept"];
+    let rows = all.iter().map(|view| {
+        let given = &view.given;
+        let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
+        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        [
+            given.generation.0.short(),
+            given.profile.to_string(),
+            given.image.to_string(),
+            given.version.short(),
+            ago(given.given_at, now),
+            given.booted_at.map(|at| ago(at, now)).unwrap_or_default(),
+            marks.join(" "),
+            if view.kept { "yes".into() } else { "no".into() },
+        ]
+    });
+    table(head, rows)
+}
+
+pub(crate) async fn diff(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+    let view: DiffView = client.get(&path(node, "/diff")).await?;
+    output.print(&view, |view| {
+        let held = held(view.pinned, view.rolled_back).unwrap_or_default();
+        let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", held)]);
+        format!("{head}{}", difference(&view.diff))
+    })
+}
+
+/// Why a node boots something else than its profile says now.
+pub(crate) fn held(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
+    let pinned = pinned.map(|generation| format!("pinned to {}", generation.0.short()));
+    pinned.or_else(|| rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short())))
+}
+
+/// A difference as people read it: `-` before, `+` after, `~` another one.
+pub(crate) fn difference(diff: &GenerationDiff) -> String {
+    if diff.is_empty() {
+        return "no difference\n".to_owned();
+    }
+    let mut out = String::new();
+    for (key, [before, after]) in &diff.changed {
+        out += &format!("~ {key}: {before} -> {after}\n");
+    }
+    let lists = [
+        ('-', "kernel argument", &diff.args_removed),
+        ('+', "kernel argument", &diff.args_added),
+        ('-', "package", &diff.packages_removed),
+        ('+', "package", &diff.packages_added),
+    ];
+    for (sign, what, list) in lists {
+        out.extend(list.iter().map(|one| format!("{sign} {what} {one}\n")));
+    }
+    for file in &diff.files {
+        let what = if file.what.is_empty() { String::new() } else { format!(" ({})", file.what.join(", ")) };
+        out += &format!("{file}{what} from {}\n", file.origin);
+    }
+    out
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RollbackArgs {
+    /// Name
+    profile: String,
+    /// Generation or prefix [default: the previous one]
+    #[arg(long, value_name = "GENERATION", conflicts_with = "off")]
+    to: Option<String>,
+    /// End the rollback
+    #[arg(long)]
+    off: bool,
+    /// Proceed even if virtual machines are lost
+    #[arg(long)]
+    force: bool,
+}
+
+impl RollbackArgs {
+    pub(crate) async fn run(self, client: Client) -> Result<(), Failure> {
+        let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
+        let client = client.forced(self.force);
+        let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
+        let name = &self.profile;
+        match all.iter().find(|view| view.held) {
+            Some(view) => {
+                let generation = view.revised.generation.0.short();
+                eprintln!("nodes of {name} boot generation {generation} of it until it is let go: --off");
+            }
+            None => eprintln!("nodes of {name} boot what the site file says again"),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn revisions(client: &Client, profile: &str, output: Output) -> Result<(), Failure> {
+    let all: Vec<RevisionView> = client.get(&format!("/v1/profiles/{}/history", segment(profile))).await?;
+    output.print(&all, |all| {
+        let rows = all.iter().map(|view| {
+            let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
+            let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+            let revised = &view.revised;
+            let (generation, version) = (revised.generation.0.short(), revised.version.short());
+            [generation, revised.image.to_string(), version, ago(revised.since, now()), marks.join(", ")]
+        });
+        table(["generation", "image", "version", "since", "is"], rows)
+    })
+}

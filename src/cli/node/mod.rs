@@ -1,0 +1,357 @@
+//! `meshd node`: lists, shows, approves and configures nodes.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
+//! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
+//! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
+//! | `lifecycle` | `meshd node reject/quarantine/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
+//! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
+//! | `units` | the VFIO units of a node, printed by `meshd node show` |
+
+pub(crate) mod boot_settings;
+pub(crate) mod doctor;
+pub(crate) mod generations;
+pub(crate) mod lifecycle;
+pub(crate) mod timeline;
+pub(crate) mod units;
+
+use super::{
+    Context, Failure,
+    client::{Client, segment},
+    output::print::{Output, ago, bytes, fields, now, table, wrapped},
+    profile::vars,
+    wait,
+};
+use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
+use clap::Subcommand;
+use doctor::Doctor;
+use meshd_model::fleet::NextBootOverride;
+use meshd_proto::{Facts, Heartbeat};
+use meshd_types::{BootSessionId, MacAddr, Timestamp};
+use timeline::timeline;
+
+/// A node is named by its ID or its name.
+#[derive(Debug, Subcommand)]
+pub(super) enum Node {
+    /// List nodes
+    List {
+        /// Include removed nodes
+        #[arg(long)]
+        removed: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show a node
+    Show {
+        /// Node ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Approve a node, or acknowledge its alarms
+    Approve {
+        /// Node ID or name
+        node: String,
+        /// Forget the relay port of a node that was moved
+        #[arg(long)]
+        moved: bool,
+    },
+    /// Reject a machine: refuse its boots
+    Reject(lifecycle::Ending),
+    /// Cut a node off until `node release`
+    Quarantine(lifecycle::Ending),
+    /// Stop new work on a node, then enter maintenance
+    Drain(lifecycle::Drain),
+    /// Declare a silent node dead and restart its work elsewhere
+    Fence(lifecycle::Fencing),
+    /// Put a node into maintenance now
+    Maintenance(lifecycle::Maintenance),
+    /// Return a node to service
+    Resume(lifecycle::Order),
+    /// Cut a node off and delete the record
+    Remove(lifecycle::Ending),
+    /// Move a node's identity to replacement hardware
+    Replace(lifecycle::Replace),
+    /// Accept a new NIC of a node
+    AcceptNic {
+        /// Node ID or name
+        node: String,
+        /// MAC address of the new NIC
+        mac: MacAddr,
+    },
+    /// Assign a profile, effective at the next boot
+    AssignProfile {
+        /// Node ID or name
+        node: String,
+        /// Profile
+        profile: String,
+        /// Reboot the node now
+        #[arg(long)]
+        reboot: bool,
+        /// Proceed even if virtual machines or a task are lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Set variables, effective at the next boot
+    Set(boot_settings::Set),
+    /// Remove variables, effective at the next boot
+    Unset(boot_settings::Unset),
+    /// Change the next boot only
+    BootOnce(boot_settings::BootOnceArgs),
+    /// List the generations of a node, newest first
+    History {
+        /// Node ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Compare the running and the next generation
+    Diff {
+        /// Node ID or name
+        node: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Pin a node to one generation
+    Pin(generations::PinArgs),
+    /// Run a node's readiness checks now
+    Doctor(Doctor),
+    /// Reboot a node
+    Reboot {
+        /// Node ID or name
+        node: String,
+        /// Proceed even if virtual machines or a task are lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Release a node from quarantine
+    Release {
+        /// Node ID or name
+        node: String,
+    },
+    /// Show the stages of a node's boots with their times
+    Timeline {
+        /// Node ID or name
+        node: String,
+        /// Boot session [default: the newest]
+        #[arg(long, value_name = "ID")]
+        session: Option<BootSessionId>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+impl Node {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                Node::List { removed, output } => {
+                    let nodes: Vec<NodeView> = client.get(&format!("/v1/nodes?removed={removed}")).await?;
+                    if nodes.is_empty() {
+                        eprintln!("no machine has been seen yet: power one on");
+                    }
+                    output.print(&nodes, |nodes| list(nodes, now()))
+                }
+                Node::Show { node, output } => {
+                    let detail: NodeDetail = client.get(&path(&node, "")).await?;
+                    output.print(&detail, |detail| show(detail, now()))
+                }
+                Node::Timeline { node, session, output } => {
+                    let which = session.map(|session| format!("?session={session}")).unwrap_or_default();
+                    let boot: TimelineView = client.get(&path(&node, &format!("/timeline{which}"))).await?;
+                    output.print(&boot, timeline)
+                }
+                Node::Release { node } => {
+                    let node: NodeView = client.post(&path(&node, "/release"), &()).await?;
+                    eprintln!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
+                    Ok(())
+                }
+                Node::Approve { node, moved } => {
+                    let node: NodeView = client.post(&path(&node, "/approve"), &Approve { moved }).await?;
+                    eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
+                    Ok(())
+                }
+                Node::Reject(order) => order.reject(&client).await,
+                Node::Quarantine(order) => order.quarantine(client).await,
+                Node::Fence(order) => order.fence(&client).await,
+                Node::Drain(order) => order.drain(&client).await,
+                Node::Maintenance(order) => order.maintenance(client).await,
+                Node::Resume(order) => order.resume(&client).await,
+                Node::Remove(order) => order.remove(client).await,
+                Node::Replace(replace) => replace.run(client).await,
+                Node::AcceptNic { node, mac } => {
+                    let node: NodeView = client.post(&path(&node, "/accept-nic"), &AcceptNic { mac }).await?;
+                    eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
+                    Ok(())
+                }
+                Node::AssignProfile { node, profile, reboot, force } => {
+                    assign(&client.forced(force), &node, profile, reboot).await
+                }
+                Node::Set(set) => set.run(&client).await,
+                Node::Unset(unset) => unset.run(&client).await,
+                Node::BootOnce(once) => once.run(client).await,
+                Node::History { node, output } => generations::history(&client, &node, output).await,
+                Node::Diff { node, output } => generations::diff(&client, &node, output).await,
+                Node::Doctor(doctor) => doctor.run(&client).await,
+                Node::Pin(pin) => pin.run(&client).await,
+                Node::Reboot { node, force } => restart(&client.forced(force), &node).await,
+            }
+        })
+    }
+}
+
+pub(super) fn path(node: &str, rest: &str) -> String {
+    format!("/v1/nodes/{}{rest}", segment(node))
+}
+
+async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
+    let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
+    let (id, name, profile) = (node.id, &node.name, &node.profile);
+    match (node.pinned, node.rolled_back) {
+        (Some(pinned), _) => {
+            let generation = pinned.0.short();
+            eprintln!("{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned");
+            eprintln!("  hint: let it go with `meshd node pin {id} --off`");
+        }
+        (None, Some(held)) => {
+            let generation = held.0.short();
+            eprintln!(
+                "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
+            );
+        }
+        (None, None) => eprintln!("{id} ({name}) boots {profile} from its next boot on"),
+    }
+    if reboot { restart(client, name).await } else { Ok(()) }
+}
+
+pub(super) async fn restart(client: &Client, name: &str) -> Result<(), Failure> {
+    let node: NodeView = client.post(&path(name, "/reboot"), &()).await?;
+    eprintln!("{} ({}) reboots", node.id, node.name);
+    Ok(())
+}
+
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn conditions(node: &NodeView) -> String {
+    node.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+fn stage(node: &NodeView) -> String {
+    text(node.boot.as_ref().and_then(|boot| boot.stage).map(meshd_model::fleet::Stage::as_str))
+}
+
+pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
+    let rows = nodes.iter().map(|node| {
+        [
+            node.id.to_string(),
+            node.name.clone(),
+            node.profile.to_string(),
+            node.phase.to_string(),
+            conditions(node),
+            text(node.address),
+            node.mac.to_string(),
+            text(node.generation.map(|generation| generation.0.short())),
+            generations::held(node.pinned, node.rolled_back).unwrap_or_default(),
+            stage(node),
+            ago(node.last_seen, now),
+        ]
+    });
+    let head =
+        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
+    table(head, rows)
+}
+
+pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
+    let node = &detail.node;
+    let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
+    let print = &detail.fingerprint;
+    let board = if print.board_serial.is_empty() { String::new() } else { format!("board {}", print.board_serial) };
+    let hardware = [print.manufacturer.as_str(), &print.product, &print.serial, &board];
+    let hardware: Vec<&str> = hardware.into_iter().filter(|word| !word.is_empty()).collect();
+    let former: Vec<String> = detail.former.iter().map(ToString::to_string).collect();
+    let macs: Vec<String> = print.macs.iter().map(ToString::to_string).collect();
+    let source = if node.assigned { "assigned" } else { "the site's default" };
+    let mut head = vec![
+        ("id", node.id.to_string()),
+        ("name", node.name.clone()),
+        ("basis", detail.basis.to_string()),
+        ("profile", format!("{} ({source})", node.profile)),
+        ("phase", node.phase.to_string()),
+        ("works", node.work.join(", ")),
+        ("address", text(node.address)),
+        ("macs", macs.join(" ")),
+        ("hardware", hardware.join(" ")),
+        ("uuid", text(print.uuid)),
+        ("stands for", former.join(" ")),
+        ("held because", detail.held_because.clone().unwrap_or_default()),
+        ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
+        ("vars", vars(&detail.vars)),
+        ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
+        ("generation", text(node.generation)),
+        ("would boot", text(node.next_generation.filter(|next| Some(*next) != node.generation))),
+        ("pinned to", text(node.pinned)),
+        ("rolled back to", text(node.rolled_back)),
+        ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
+        ("stage", stage(node)),
+        ("link since", detail.link_since.map(seen).unwrap_or_default()),
+        ("last seen", seen(node.last_seen)),
+        ("discovered", seen(detail.discovered_at)),
+    ];
+    head.extend(detail.heartbeat.iter().flat_map(heartbeat));
+    head.extend(detail.facts.iter().flat_map(facts));
+    let checks = detail.checks.iter().map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
+    let mut out = fields(head);
+    if !node.conditions.is_empty() {
+        // Some say at length what to do: in lines of their own.
+        for condition in &node.conditions {
+            out += &format!("\n{} since {}\n", condition.kind.as_str(), seen(condition.since));
+            out += &wrapped(&condition.detail, 2);
+        }
+    }
+    if !detail.rivals.is_empty() {
+        out += "\nother machines that asked to be this node, and were refused\n";
+        let rivals = detail.rivals.iter().map(|rival| [rival.words(), seen(rival.since), seen(rival.last)]);
+        out += &table(["machine", "first", "last"], rivals);
+    }
+    if !detail.checks.is_empty() {
+        out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, which prove nothing now\n" };
+        out += &table(["check", "status", "detail"], checks);
+    }
+    out + &units::show(detail)
+}
+
+/// What a heartbeat told of the node's resources.
+fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
+    [
+        ("memory available", bytes(beat.memory_available_kib.saturating_mul(1 << 10))),
+        ("storage free", bytes(beat.storage_free_bytes)),
+        ("workloads", beat.workloads.to_string()),
+    ]
+}
+
+fn once(once: &NextBootOverride) -> String {
+    let state = once.used_by.map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
+    format!("{} ({state})", once.words())
+}
+
+/// A word of the wire as it is written there.
+pub(super) fn word(value: &impl serde::Serialize) -> String {
+    let word = serde_json::to_value(value).ok();
+    word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn facts(facts: &Facts) -> [(&'static str, String); 6] {
+    let cpu = &facts.cpu;
+    [
+        ("processors", format!("{} ({} threads {})", cpu.model, cpu.threads, cpu.virtualization)),
+        ("memory", super::output::print::bytes(facts.memory.total_kib.saturating_mul(1024))),
+        ("devices", format!("{} PCI, {} disks, {} NICs", facts.pci.len(), facts.disks.len(), facts.nics.len())),
+        ("kernel", facts.versions.kernel.clone()),
+        ("system", facts.versions.os.clone()),
+        ("agent", facts.versions.agent.clone()),
+    ]
+}

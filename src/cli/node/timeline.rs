@@ -1,0 +1,62 @@
+//! `meshd node timeline`: the stages of one boot, and a summary of earlier boots.
+
+use crate::cli::output::print::{fields, span, table, wrapped};
+use crate::serve::admin::view::TimelineView;
+use meshd_model::fleet::Wait;
+use meshd_types::Timestamp;
+use std::time::Duration;
+
+pub(crate) fn timeline(boot: &TimelineView) -> String {
+    let mut out = fields([
+        ("node", format!("{} ({})", boot.node, boot.name)),
+        ("boot session", boot.session.to_string()),
+        ("mac", boot.mac.to_string()),
+        ("address", boot.address.map(|address| address.to_string()).unwrap_or_default()),
+        ("result", boot.result.as_str().to_owned()),
+        ("took", span(Duration::from_millis(boot.total_ms))),
+    ]);
+    out += &format!("\n{}", stages(boot));
+    for stall in &boot.stalls {
+        let until = stall.ended.map_or_else(|| "and still does".to_owned(), |ended| format!("until {ended}"));
+        out += &format!("\nstood still from {} {until}: {} is missing\n", stall.since, stall.missing);
+        out += &wrapped(&stall.cause, 2);
+    }
+    if boot.boots.len() > 1 {
+        out += &format!("\n{}", boots(boot));
+    }
+    out
+}
+
+/// Stages and waits in the order in which they began.
+fn stages(boot: &TimelineView) -> String {
+    let millis = Duration::from_millis;
+    let stage = boot.stages.iter().map(|stage| {
+        let times = if stage.count > 1 { stage.count.to_string() } else { String::new() };
+        let took = span(millis(stage.duration_ms));
+        (stage.at, [stage.stage.as_str().to_owned(), stage.at.to_string(), took, span(millis(stage.elapsed_ms)), times])
+    });
+    let wait = boot.waits.iter().map(|wait| (wait.at, waited(wait, boot.opened_at)));
+    let mut rows: Vec<(Timestamp, [String; 5])> = stage.chain(wait).collect();
+    rows.sort_by_key(|(at, _)| *at);
+    table(["stage", "at", "took", "after", "times"], rows.into_iter().map(|(_, row)| row))
+}
+
+/// What it was told to wait for, and for how long it did.
+fn waited(wait: &Wait, opened: Timestamp) -> [String; 5] {
+    let what = format!("(wait: {})", wait.code);
+    [what, wait.at.to_string(), span(wait.last.since(wait.at)), span(wait.at.since(opened)), String::new()]
+}
+
+fn boots(boot: &TimelineView) -> String {
+    let rows = boot.boots.iter().map(|other| {
+        let here = if other.session == boot.session { "*" } else { "" };
+        [
+            format!("{}{here}", other.session),
+            other.opened_at.to_string(),
+            other.result.as_str().to_owned(),
+            other.stage.map(|stage| stage.to_string()).unwrap_or_default(),
+            span(Duration::from_millis(other.total_ms)),
+        ]
+    });
+    table(["boot session", "began", "result", "stage", "took"], rows)
+}

@@ -1,0 +1,70 @@
+//! The VFIO units of a node, printed by `meshd node show`.
+
+use crate::cli::output::print::table;
+use crate::serve::admin::view::NodeDetail;
+use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
+
+/// A line for each unit, and `N/M GPU unit(s) ready` last; nothing for a node whose profile gives no devices away.
+pub(crate) fn show(detail: &NodeDetail) -> String {
+    let wanted = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
+    let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+    if wanted || !units.is_empty() { shown(units) } else { String::new() }
+}
+
+fn shown(units: &[UnitFacts]) -> String {
+    let whole = match (units, whole_node(units)) {
+        ([] | [_], _) => String::new(),
+        (_, Ok(_)) => "the whole node can be given\n".to_owned(),
+        (_, Err(why)) => format!("the whole node cannot be given: {why}\n"),
+    };
+    let rows = if units.is_empty() { String::new() } else { format!("\n{}", listed(units)) };
+    format!("{rows}\n{whole}{}\n", units_ready(units))
+}
+
+fn listed(units: &[UnitFacts]) -> String {
+    let rows = units.iter().map(|unit| {
+        let members =
+            unit.members.iter().map(|member| format!("{} {}:{}", member.address, member.vendor, member.device));
+        let group = unit.group.map(|group| group.to_string()).unwrap_or_default();
+        let numa = unit.numa_node.map(|node| node.to_string()).unwrap_or_default();
+        [group, members.collect::<Vec<_>>().join(", "), numa, unit.state.as_str().to_owned(), unit.reason.clone()]
+    });
+    table(["group", "devices", "numa", "state", "reason"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_proto::{PciFacts, UnitState};
+
+    #[test]
+    fn units_are_listed_with_their_reason_and_counted_last() {
+        let function = |address: &str| PciFacts {
+            address: address.into(),
+            vendor: "10de".into(),
+            device: "2335".into(),
+            ..PciFacts::default()
+        };
+        let unit = |group, address, state, reason: &str| UnitFacts {
+            group: Some(group),
+            members: vec![function(address)],
+            state,
+            reason: reason.into(),
+            ..UnitFacts::default()
+        };
+        let good = unit(40, "0000:1b:00.0", UnitState::Ready, "");
+        let bad = unit(41, "0000:43:00.0", UnitState::Wedged, "it\u{1b}[2J fell off");
+        let lines = [
+            "",
+            "GROUP  DEVICES                 NUMA  STATE   REASON",
+            "40     0000:1b:00.0 10de:2335  -     ready   -",
+            "41     0000:43:00.0 10de:2335  -     wedged  it\u{fffd}[2J fell off",
+            "",
+            "the whole node cannot be given: unit 41 (0000:43:00.0) is wedged",
+            "1/2 GPU unit(s) ready",
+        ];
+        assert_eq!(shown(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(), lines);
+        assert!(shown(&[good]).ends_with("\n\n1/1 GPU unit(s) ready\n"));
+        assert_eq!(shown(&[]), "\n0/0 GPU unit(s) ready\n");
+    }
+}

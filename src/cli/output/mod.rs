@@ -1,0 +1,11 @@
+//! Output for people and programs.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `print` | one value as a table, JSON or YAML |
+//! | `progress` | progress of builds |
+//! | `failure` | the error of a command: object, cause, hint, exit code |
+
+pub(crate) mod failure;
+pub(crate) mod print;
+pub(crate) mod progress;

@@ -1,0 +1,176 @@
+//! Prints one value as a table, JSON or YAML.
+
+use crate::cli::Failure;
+use clap::{Args, ValueEnum};
+use comfy_table::{ContentArrangement, Table, presets};
+use meshd_types::Timestamp;
+use serde::Serialize;
+use std::{
+    io::{IsTerminal as _, Write as _},
+    time::{Duration, SystemTime},
+};
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people; may change in any release
+    #[default]
+    Table,
+    /// For programs
+    Json,
+    /// For programs and people
+    Yaml,
+}
+
+/// What every verb that prints data takes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Output {
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// Print JSON, as -o json does
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+impl Output {
+    /// How data is printed.
+    pub(crate) fn format(self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+
+    /// Prints a value; `table` is only asked when a person reads it.
+    pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        let text = match self.format() {
+            Format::Table => table(value),
+            Format::Json => serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n",
+            Format::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error))?,
+        };
+        write(&text)
+    }
+
+    /// Prints one of many values that come one by one: JSON takes one line for each, YAML one document.
+    pub(crate) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        let text = match self.format() {
+            Format::Table => line(value) + "\n",
+            Format::Json => serde_json::to_string(value).map_err(|error| Failure::of(&error))? + "\n",
+            Format::Yaml => {
+                format!("---\n{}", serde_norway::to_string(value).map_err(|error| Failure::of(&error))?)
+            }
+        };
+        write(&text)
+    }
+}
+
+/// Writes data.
+pub(crate) fn write(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// A table without lines: columns are two spaces apart.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(head.map(str::to_uppercase));
+    for row in rows {
+        table.add_row(row.map(|cell| if cell.is_empty() { "-".to_owned() } else { clean(&cell) }));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+/// Names and values, one a line; an empty value is left out.
+pub(crate) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+    fields.iter().map(|(name, value)| format!("{name:<width$}{}\n", clean(value))).collect()
+}
+
+/// Columns that a line of text should not go beyond.
+const WIDTH: usize = 98;
+
+/// A text in lines that fit a terminal, each one indented.
+pub(crate) fn wrapped(text: &str, indent: usize) -> String {
+    let (mut out, mut line) = (String::new(), String::new());
+    let clean = clean(text);
+    for word in clean.split_whitespace() {
+        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out += &format!("{:indent$}{line}\n", "");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if line.is_empty() { out } else { format!("{out}{:indent$}{line}\n", "") }
+}
+
+/// Texts from the network may hold anything; a terminal would obey control characters.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// `1.5s`, `1m 30s`, `3h 05m`, `12d 3h`: as exact as a person wants it.
+pub(crate) fn span(span: Duration) -> String {
+    let (seconds, millis) = (span.as_secs(), span.subsec_millis());
+    match seconds {
+        0..60 => format!("{seconds}.{}s", millis / 100),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// How long ago, from a given now.
+pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
+    let past = now.since(at);
+    if past.as_secs() < 60 { format!("{}s ago", past.as_secs()) } else { format!("{} ago", span(past)) }
+}
+
+/// `12.3 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.into_iter().find(|(size, _)| bytes >= *size);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(size, name)| format!("{}.{} {name}", bytes / size, bytes % size * 10 / size),
+    )
+}
+
+/// The time on this machine.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Asks at the terminal; without one nothing is done.
+pub(crate) fn typed(question: &str) -> Result<String, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new("aborted: there is no terminal to type the name at", "give --confirm NAME"));
+    }
+    eprint!("{question} ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
+}
+
+/// Asks for a yes; there is none without a terminal.
+pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
+    let refuse = || Failure::new("aborted", "confirm with --yes when there is no terminal");
+    if !std::io::stdin().is_terminal() {
+        return Err(refuse());
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if yes { Ok(()) } else { Err(refuse()) }
+}

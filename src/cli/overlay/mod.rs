@@ -1,0 +1,156 @@
+//! `meshd overlay`: creates, checks, renders and compares overlays.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `render` | renders overlays without a central node, for `overlay render --profile`, `overlay check` and `check` |
+//! | `cat` | `meshd overlay cat`: prints one rendered file, with placeholders for secrets |
+//! | `check` | `meshd overlay check`: validates overlays, alone and in combination with profiles and images |
+//! | `diff` | `meshd overlay diff`: prints the difference of two renderings as unified diffs |
+//! | `golden` | `meshd overlay golden`: compares `golden/` with a rendering on a sample node, or updates it |
+//! | `new` | `meshd overlay new`: creates an overlay that renders and has golden files |
+//! | `show` | `meshd overlay show`: files and variables of an overlay, and the images it fits |
+//! | `side` | one side of a comparison: a node, a profile, or a profile rendered with other overlays |
+//! | `unused` | finds variables of profiles and groups that no overlay uses, such as misspelt names |
+
+pub(crate) mod render;
+
+mod cat;
+mod check;
+mod diff;
+mod golden;
+mod new;
+mod show;
+mod side;
+mod unused;
+
+pub(super) use check::{faults, fits_profiles};
+pub(super) use unused::warnings;
+
+use super::{
+    Context, Failure,
+    client::segment,
+    output::print::{Output, table},
+    profile, wait,
+};
+use crate::serve::admin::view::{GENERATION_HEADER, OverlayView};
+use clap::{Args, Subcommand};
+use meshd_config::Site;
+use meshd_image::catalog;
+use meshd_types::{Basis, OverlayName, ProfileName, SystemUuid};
+use render::{Renderer, overlays, write_whole};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Overlay {
+    /// Create a new overlay from a working template
+    New(new::New),
+    /// List overlays
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the files and variables of an overlay
+    Show(show::Show),
+    /// Write a rendered overlay as an archive, without secrets
+    Render(Render),
+    /// Print one rendered file
+    Cat(cat::Cat),
+    /// Compare two renderings
+    Diff(diff::Diff),
+    /// Check overlays and render every profile, offline
+    Check(check::Check),
+    /// Compare overlays with their golden files
+    Golden(golden::Golden),
+}
+
+/// A node's overlay is asked from meshd; a profile's is rendered here, for a node that does not exist.
+#[derive(Debug, Args)]
+pub(super) struct Render {
+    /// Node ID or name
+    #[arg(required_unless_present = "profile", conflicts_with = "profile")]
+    node: Option<String>,
+    /// Profile to render, offline
+    #[arg(long, value_name = "P")]
+    profile: Option<String>,
+    /// SMBIOS UUID of the node to render for
+    #[arg(long, value_name = "U", requires = "profile")]
+    uuid: Option<SystemUuid>,
+    /// Archive to write, .tar.gz
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl Overlay {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Overlay::New(new) => new.run(context),
+            Overlay::List { output } => output.print(&listed(context)?, |views| list(views)),
+            Overlay::Show(show) => show.run(context),
+            Overlay::Render(render) => render.run(context),
+            Overlay::Cat(cat) => cat.run(context),
+            Overlay::Diff(diff) => diff.run(context),
+            Overlay::Check(check) => check.run(context),
+            Overlay::Golden(golden) => golden.run(context),
+        }
+    }
+}
+
+/// The public part of a node's overlay, as meshd has it, and its generation; with another profile than the node's if one is named.
+fn of_node(context: &Context, node: &str, profile: Option<&str>) -> Result<(Vec<u8>, String), Failure> {
+    let client = context.client()?;
+    let query = profile.map(|profile| format!("?profile={}", segment(profile))).unwrap_or_default();
+    let path = format!("/v1/overlay/{}{query}", segment(node));
+    let (bytes, generation) = wait(client.fetch(&path, GENERATION_HEADER))?;
+    Ok((bytes.to_vec(), generation))
+}
+
+impl Render {
+    fn run(self, context: &Context) -> Result<(), Failure> {
+        if let Some(node) = &self.node {
+            let (bytes, generation) = of_node(context, node, None)?;
+            write_whole(&self.out, &bytes)?;
+            eprintln!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
+            return Ok(());
+        }
+        let site = context.site()?;
+        let profile = profile::find(&site, self.profile.as_deref().unwrap_or_default())?;
+        let mut renderer = Renderer::new(&site, overlays(&site)?).with_agent();
+        let node = self.uuid.map(|uuid| Basis::Uuid(uuid).node_id());
+        let rendered = renderer.render(profile, node)?;
+        write_whole(&self.out, &rendered.to_targz())?;
+        for note in &renderer.notes {
+            eprintln!("note: {note}");
+        }
+        let (files, digest) = (rendered.files.len(), rendered.digest);
+        eprintln!("wrote {}: {files} files of profile {}, digest {digest}", self.out.display(), profile.name);
+        Ok(())
+    }
+}
+
+/// An overlay by the name that somebody typed.
+fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<&'o catalog::Overlay, Failure> {
+    overlays.named.iter().find(|(known, _)| known.as_str() == name).map(|(_, overlay)| overlay).ok_or_else(|| {
+        let hint = meshd_config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
+        Failure::new(format!("there is no overlay `{name}` in {}", site.overlays_dir.display()), hint)
+    })
+}
+
+fn listed(context: &Context) -> Result<Vec<OverlayView>, Failure> {
+    if context.is_remote() {
+        let client = context.client()?;
+        return wait(client.get("/v1/overlays"));
+    }
+    let site = context.site()?;
+    Ok(OverlayView::all(&overlays(&site)?, &site))
+}
+
+fn list(views: &[OverlayView]) -> String {
+    table(
+        ["name", "files", "digest", "profiles", "description"],
+        views.iter().map(|view| {
+            let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
+            let files = view.files.to_string();
+            [view.name.clone(), files, view.digest.short(), profiles.join(" "), view.description.clone()]
+        }),
+    )
+}

@@ -1,0 +1,168 @@
+//! Renders overlays without a central node, for `overlay render --profile`, `overlay check` and `check`.
+
+use crate::cli::Failure;
+use meshd_config::{Fault, Faults, Profile, Site, Whom};
+use meshd_image::{
+    catalog::{
+        Overlays, agent_path,
+        bundle::load_bundle_manifest,
+        image,
+        overlay::{Reading, read_all},
+    },
+    overlay::{self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay, RenderInput},
+};
+use meshd_model::{
+    boot,
+    fleet::{KEPT_FORMAT, KeptGeneration},
+};
+use meshd_types::{Arch, Digest, NodeId, VarName};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+
+/// Stands for a node where none is named.
+const ANY_NODE: &str = "00000000";
+
+/// What a rendering is made from, and what was missing.
+pub(crate) struct Renderer<'s> {
+    site: &'s Site,
+    pub(crate) overlays: Overlays,
+    agent: Option<AgentBinary>,
+    central: Ipv4Addr,
+    /// What stands in the rendering in place of something that does not exist yet.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What can be read of the overlays of a site. Secrets are not read here: each that the site names has a mark all the same.
+pub(crate) fn reading(site: &Site) -> Reading {
+    let mut reading = read_all(&site.overlays_dir);
+    reading.overlays.secret_marks = marks(site);
+    reading
+}
+
+/// Stands for the secrets that the site names.
+pub(crate) fn marks(site: &Site) -> BTreeMap<VarName, Digest> {
+    site.secrets.keys().map(|name| (name.clone(), Digest::of(name.as_str().as_bytes()))).collect()
+}
+
+/// The overlays of a site, if none has a fault.
+pub(crate) fn overlays(site: &Site) -> Result<Overlays, Faults> {
+    let Reading { overlays, faults, .. } = reading(site);
+    if faults.is_empty() { Ok(overlays) } else { Err(Faults(faults)) }
+}
+
+impl<'s> Renderer<'s> {
+    pub(crate) fn new(site: &'s Site, overlays: Overlays) -> Self {
+        let mut notes = Vec::new();
+        let central = site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
+            notes.push("[net].address is not written: 0.0.0.0 stands for it".to_owned());
+            Ipv4Addr::UNSPECIFIED
+        });
+        Renderer { site, overlays, agent: None, central, notes }
+    }
+
+    /// Takes the agent's bytes too: packing them is most of the work, and only a written archive needs them.
+    pub(crate) fn with_agent(mut self) -> Self {
+        let path = agent_path(self.site);
+        match std::fs::read(&path) {
+            Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
+            Err(error) => {
+                self.notes.push(format!("cannot read {}: {error}; an empty file stands for the agent", path.display()));
+            }
+        }
+        self
+    }
+
+    /// The public part of a profile's overlay.
+    pub(crate) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Faults> {
+        let image = self.image(profile);
+        let node = self.node(profile, node);
+        let nothing = AgentBinary::new(b"");
+        let input = RenderInput {
+            site: self.site,
+            profile,
+            overlays: &self.overlays,
+            node: &node,
+            central: self.central,
+            agent: self.agent.as_ref().unwrap_or(&nothing),
+            image: &image,
+        };
+        overlay::render_public(&input)
+    }
+
+    /// A node as the site file alone knows it: its groups, and the addresses that are reserved for their members.
+    fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
+        let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
+        let mut context = NodeContext::new(node.unwrap_or_else(any), None);
+        context.vars = profile.vars.clone();
+        for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
+            let member = |id: &NodeId| {
+                let reserved = self.site.reservations.iter().find(|reservation| reservation.whom == Whom::Node(*id));
+                let address = reserved.map(|reservation| reservation.address);
+                MemberContext { id: *id, hostname: NodeContext::new(*id, None).hostname(), address }
+            };
+            let members = group.nodes.iter().map(member).collect();
+            context.vars.extend(group.vars.clone());
+            let (name, overlays) = (group.name.clone(), group.overlays.clone());
+            context.groups.push(GroupContext { name, overlays, members });
+        }
+        context
+    }
+
+    /// What a node of a profile would boot, to be compared.
+    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<KeptGeneration, Faults> {
+        let overlay = self.render(profile, None)?;
+        let image = self.image(profile);
+        let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);
+        Ok(KeptGeneration {
+            format: KEPT_FORMAT,
+            profile: profile.name.clone(),
+            image: profile.image.clone(),
+            version: image.manifest,
+            args: boot::kernel_args(self.site, profile, arch),
+            packages: overlay.packages(),
+            overlay: overlay.digest,
+            files: overlay.listing(),
+        })
+    }
+
+    fn image(&mut self, profile: &Profile) -> ImageFacts {
+        let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
+            Ok(manifest) => ImageFacts::of(&manifest),
+            Err(_) => {
+                self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
+                let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
+                ImageFacts { name, manifest: nothing, modloop: nothing, bundles: Vec::new() }
+            }
+        };
+        let bundles = profile.bundles.iter().map(|name| {
+            let built = load_bundle_manifest(&self.site.blobs_dir, name);
+            let layer = built.map(|manifest| manifest.layer.digest).unwrap_or_else(|_| {
+                self.notes.push(format!("bundle {name} is not built: zeros stand for its digest"));
+                Digest([0; 32])
+            });
+            (name.clone(), layer)
+        });
+        ImageFacts { bundles: bundles.collect(), ..facts }
+    }
+}
+
+/// A fault from an error that reads "what is wrong; what to do".
+pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
+    let (message, hint) = text.split_once("; ").unwrap_or((text, ""));
+    Fault::of_file(file, message, hint)
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let fresh = PathBuf::from(name);
+    let written = std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, file));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&fresh);
+        Failure::new(format!("cannot write {}: {error}", file.display()), "name another file with --out FILE")
+    })
+}

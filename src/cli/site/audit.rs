@@ -1,0 +1,56 @@
+//! `meshd audit`: prints the audit log.
+
+use super::events::times;
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    output::print::{Output, table},
+    wait,
+};
+use crate::serve::admin::view::AuditView;
+use clap::Args;
+use meshd_model::fleet::Principal;
+
+/// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
+#[derive(Debug, Args)]
+pub(crate) struct Audit {
+    /// Show orders about this node only
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Filter: uid:N, token:NAME, rule:NAME, node or meshd
+    #[arg(long, value_name = "ACTOR")]
+    actor: Option<Principal>,
+    /// Show at most N records, the newest
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Audit {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
+        let actor = self.actor.map(|actor| format!("&actor={}", segment(&actor.to_string()))).unwrap_or_default();
+        let lines: Vec<AuditView> =
+            wait(context.client()?.get(&format!("/v1/audit?limit={}{node}{actor}", self.limit)))?;
+        self.output.print(&lines, |lines| rows(lines))
+    }
+}
+
+fn rows(lines: &[AuditView]) -> String {
+    let rows = lines.iter().map(|AuditView { audit, .. }| {
+        [
+            audit.at.to_string(),
+            audit.by.who.to_string(),
+            audit.by.verb.to_string(),
+            audit.target.clone().unwrap_or_default(),
+            audit.outcome.code().to_owned(),
+            audit.by.reason.clone().unwrap_or_default(),
+            match audit.count {
+                1 => audit.detail.clone(),
+                count => format!("{} {}", audit.detail, times(count, audit.first_at)).trim().to_owned(),
+            },
+        ]
+    });
+    table(["at", "actor", "verb", "target", "outcome", "reason", "detail"], rows)
+}

@@ -1,0 +1,170 @@
+//! `meshd backup create|verify|restore`: encrypted backups of the site.
+
+use crate::cli::{
+    Context, Failure,
+    output::print::{bytes, now, write},
+    shown, wait,
+};
+use crate::{
+    backup::{self, BackupError, MIN_KEY, Manifest},
+    serve::admin::MakeBackup,
+};
+use clap::{Args, Subcommand};
+use meshd_types::Secret;
+use std::{
+    fs::{self, OpenOptions},
+    io::{BufWriter, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Longest key, in bytes.
+const MAX_KEY: u64 = 4096;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Backup {
+    /// Back up the running central node into one sealed file
+    Create(Create),
+    /// Verify a backup; with the key, also its contents
+    Verify(Verify),
+    /// Restore a backup into a new folder, offline
+    Restore(Restore),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// File to write; existing files are refused
+    file: PathBuf,
+    #[command(flatten)]
+    key: Key,
+    /// Include the blobs of images and bundles
+    #[arg(long)]
+    blobs: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// Backup file
+    file: PathBuf,
+    /// File with the key of the backup
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// Backup file
+    file: PathBuf,
+    /// New or empty folder
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+    #[command(flatten)]
+    key: Key,
+}
+
+#[derive(Debug, Args)]
+struct Key {
+    /// File with the key, 20 characters or more
+    ///
+    /// Keep the key apart from the backup and from the central node: without it nobody can read the backup.
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+}
+
+impl Backup {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Backup::Create(create) => create.run(context),
+            Backup::Verify(verify) => verify.run(),
+            Backup::Restore(restore) => restore.run(),
+        }
+    }
+}
+
+fn read_key(path: &Path) -> Result<Secret<String>, Failure> {
+    let failed = |why: String| Failure::new(format!("cannot read the key {}: {why}", shown(path)), "check --key-file");
+    let length = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
+    if length > MAX_KEY {
+        return Err(failed(format!("it has {length} bytes, at most {MAX_KEY} are read")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let key = text.trim().to_owned();
+    let length = key.chars().count();
+    if length < MIN_KEY {
+        return Err(Failure::of(&BackupError::ShortKey { length }));
+    }
+    Ok(Secret::new(key))
+}
+
+impl Create {
+    fn run(self, context: &Context) -> Result<(), Failure> {
+        let key = read_key(&self.key.key_file)?;
+        if self.file.exists() {
+            return Err(Failure::new(format!("{} exists", shown(&self.file)), "name a new file"));
+        }
+        let fresh = self.file.with_extension("part");
+        let made = self.write(context, &fresh, &key).and_then(|()| {
+            let verified = backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
+            fs::rename(&fresh, &self.file)?;
+            Ok(verified)
+        });
+        if made.is_err() {
+            let _ = fs::remove_file(&fresh);
+        }
+        let Some(manifest) = made?.manifest else { return Ok(()) };
+        if !manifest.blobs {
+            eprintln!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
+        }
+        write(&format!("{}: {}\n", shown(&self.file), words(&manifest)))
+    }
+
+    fn write(&self, context: &Context, fresh: &Path, key: &Secret<String>) -> Result<(), Failure> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(fresh);
+        let file = file.map_err(|error| {
+            Failure::new(format!("cannot write {}: {error}", shown(fresh)), "check the folder and the disk")
+        })?;
+        let mut out = BufWriter::new(file);
+        let wanted = MakeBackup { key: key.clone(), blobs: self.blobs };
+        wait(context.client()?.download("/v1/backup", &wanted, &mut out))?;
+        out.flush()?;
+        Ok(out.get_ref().sync_all()?)
+    }
+}
+
+impl Verify {
+    fn run(self) -> Result<(), Failure> {
+        let key = self.key_file.as_deref().map(read_key).transpose()?;
+        let verified = backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
+        let file = shown(&self.file);
+        match verified.manifest {
+            Some(manifest) => write(&format!("{file}: {}\n", words(&manifest))),
+            None => {
+                let head = verified.head;
+                eprintln!("what is in it was not looked at: that needs --key-file");
+                write(&format!("{file}: site {}, made {}, as it was written\n", head.site, head.made_at))
+            }
+        }
+    }
+}
+
+impl Restore {
+    fn run(self) -> Result<(), Failure> {
+        let key = read_key(&self.key.key_file)?;
+        let restored = wait(async {
+            let restored = backup::restore(&self.file, &key, &self.into, now()).await;
+            restored.map_err(|error| Failure::of(&error))
+        })?;
+        let site = shown(&restored.site_file);
+        if !restored.manifest.blobs {
+            let blobs = shown(&self.into.join("blobs/sha256"));
+            eprintln!("blobs of images were not in it: copy those of the old blobs_dir/sha256 to {blobs}");
+        }
+        eprintln!("stop the old central node for good, then: meshd serve --site {site}");
+        write(&format!("{site}: {} nodes, {}\n", restored.nodes, words(&restored.manifest)))
+    }
+}
+
+fn words(manifest: &Manifest) -> String {
+    let (count, size) = (manifest.members.len(), bytes(manifest.size()));
+    format!("site {}, made {}, {count} files of {size}, every digest right", manifest.site, manifest.made_at)
+}

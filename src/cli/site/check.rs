@@ -1,0 +1,139 @@
+//! `meshd check`: validates site, overlays and images without a running meshd.
+
+use crate::cli::{
+    Context, Failure,
+    output::print::{Format, Output, write},
+    overlay::{self, render::sentence},
+};
+use clap::Args;
+use meshd_config::{Fault, Faults, Site};
+use meshd_image::{
+    builder::recipes_dir,
+    catalog::{
+        ImageError, agent_path,
+        bundle::{BundleError, load_bundle},
+        image, load_agent,
+        overlay::read_all,
+        read_secrets,
+    },
+};
+use serde::Serialize;
+use std::{collections::BTreeSet, path::Path};
+
+/// Exit code 1 when there is a fault. Warnings are no faults.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    faults: Vec<Fault>,
+    warnings: Vec<Fault>,
+}
+
+impl Check {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let file = context.site_file()?;
+        let mut report = Report::default();
+        let summary = match meshd_config::load(&file) {
+            Ok(site) => {
+                report.faults.extend(overlay::faults(&site));
+                report.warnings.extend(overlay::warnings(&site));
+                agent(&site, &mut report);
+                secrets(&site, &mut report);
+                images(&site, &mut report);
+                bundles(&site, &mut report);
+                let (profiles, name) = (site.profiles.len(), &site.name);
+                format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
+            }
+            Err(faults) => {
+                report.faults = with_overlays(&file, faults).0;
+                String::new()
+            }
+        };
+        if self.output.format() != Format::Table {
+            self.output.print(&report, |_| String::new())?;
+            return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
+        }
+        for warning in &report.warnings {
+            eprintln!("warning: {warning}");
+        }
+        if report.faults.is_empty() { write(&summary) } else { Err(Faults(report.faults).into()) }
+    }
+}
+
+/// The faults of a site file, and those of its overlays: whoever corrects the first finds no others after them.
+pub(crate) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
+    let folder = meshd_config::overlays_dir(file).filter(|folder| folder.is_dir());
+    faults.0.extend(folder.into_iter().flat_map(|folder| read_all(&folder).faults));
+    faults
+}
+
+fn counted(report: &Report) -> Failure {
+    Failure::new(format!("{} faults", report.faults.len()), "")
+}
+
+/// The files are meshd's alone: whoever checks as another user is told that they were not looked at.
+fn secrets(site: &Site, report: &mut Report) {
+    let faults = read_secrets(&site.secrets).err().map(|faults| faults.0).unwrap_or_default();
+    for fault in faults {
+        let denied = fault.message.contains("Permission denied");
+        if denied { report.warnings.push(fault) } else { report.faults.push(fault) }
+    }
+}
+
+/// An agent that is not built yet is a warning, as with images. One that nodes cannot run is a fault.
+fn agent(site: &Site, report: &mut Report) {
+    let Err(error) = load_agent(site) else { return };
+    let is_missing = site.agent.binary.is_none() && !agent_path(site).exists();
+    let found = if is_missing { &mut report.warnings } else { &mut report.faults };
+    found.push(error.into());
+}
+
+/// An image that is not built yet is a warning: that is what `image build` is for. A damaged one is a fault.
+fn images(site: &Site, report: &mut Report) {
+    let names: BTreeSet<_> = site.profiles.values().map(|profile| &profile.image).collect();
+    for name in names {
+        let recipe = site.images_dir.join(name.as_str()).join("image.toml");
+        match image::load_image(&site.blobs_dir, name) {
+            Ok(_) => {}
+            Err(ImageError::NotBuilt { .. }) if recipe.exists() => {
+                let hint = format!("build it: meshd image build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(recipe, format!("image `{name}` is not built"), hint));
+            }
+            Err(ImageError::NotBuilt { .. }) => {
+                let message = format!("image `{name}` has no recipe and is not built, but a profile names it");
+                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another image"));
+            }
+            Err(error) => {
+                let failure = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                let mut fault = sentence(&site.blobs_dir, &error.to_string());
+                fault.message += &failure;
+                report.faults.push(fault);
+            }
+        }
+    }
+}
+
+/// As with images: one that can be built is a warning, a damaged one and one without a recipe are faults.
+fn bundles(site: &Site, report: &mut Report) {
+    let names: BTreeSet<_> = site.profiles.values().flat_map(|profile| &profile.bundles).collect();
+    for name in names {
+        let recipe = recipes_dir(&site.images_dir).join(name.as_str()).join("bundle.toml");
+        match load_bundle(&site.blobs_dir, name) {
+            Ok(_) => {}
+            Err(BundleError::NotBuilt { .. }) if recipe.exists() => {
+                let hint = format!("build it: meshd bundle build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(recipe, format!("bundle `{name}` is not built"), hint));
+            }
+            Err(BundleError::NotBuilt { .. }) => {
+                let message = format!("bundle `{name}` has no recipe and is not built, but a profile names it");
+                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another bundle"));
+            }
+            Err(error) => report.faults.push(sentence(&site.blobs_dir, &error.to_string())),
+        }
+    }
+}

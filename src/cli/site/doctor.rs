@@ -1,0 +1,267 @@
+//! `meshd doctor`: runs checks for problems that keep machines from booting, and prints one line for each.
+//!
+//! It looks at files, disk and clock itself, and asks the running meshd for the rest. Where none runs, it looks at the
+//! interfaces and ports that one would need. With `--server` it only asks: files of this machine are not those of the server.
+
+use crate::cli::{
+    Context, Failure,
+    output::print::{Output, bytes, now, wrapped},
+    overlay, wait,
+};
+use crate::{
+    backup,
+    daemon::REQUIRED_LOADERS,
+    serve::{
+        admin::{
+            doctor::{Finding, Status, interfaces},
+            view::StatusView,
+        },
+        dhcp,
+    },
+};
+use clap::Args;
+use meshd_config::Site;
+use meshd_image::catalog::{image, load_agent};
+use meshd_types::{ImageName, Timestamp};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// Less free space than this is a fault, in bytes: the store cannot be written soon.
+const DISK_FAULT: u64 = 256 << 20;
+/// Less than this is a warning: the next image will not fit.
+const DISK_WARNING: u64 = 2 << 30;
+/// A clock may be behind the newest file by so much: a file server's clock, a copied tree.
+const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
+/// Marks that time services leave once the clock is right.
+const SYNCHRONISED: [&str; 3] = ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
+
+/// Exit code 1 when something fails; warnings are no failure.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Doctor {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let findings = if context.is_remote() { elsewhere(context)? } else { here(context)? };
+        self.output.print(&findings, |findings| table(findings))?;
+        let failed = findings.iter().filter(|finding| finding.status == Status::Fail).count();
+        match failed {
+            0 => Ok(()),
+            1 => Err(Failure::new("1 check failed", "do what stands below it, then ask again")),
+            _ => Err(Failure::new(format!("{failed} checks failed"), "do what stands below each, then ask again")),
+        }
+    }
+}
+
+/// What a central node elsewhere says of itself: files of this machine are not its files.
+fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
+    let (status, found) = running(context)?;
+    let runs = format!("{} runs as process {}, site {}", status.version, status.pid, status.site);
+    let mut findings = vec![Finding::ok("meshd", runs)];
+    findings.extend(found);
+    Ok(findings)
+}
+
+/// What the running meshd of this machine says, and what its files look like. A faulty site file is a fault of its next reload.
+fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
+    let running = running(context);
+    let site = match context.site() {
+        Ok(site) => Some(site),
+        // It is no site's machine that somebody asks about, but a meshd by its socket.
+        Err(_) if context.socket.is_some() && context.next_reload().is_none() => None,
+        Err(failure) if running.is_err() => return Err(failure),
+        Err(_) => None,
+    };
+    let mut findings = Vec::new();
+    match &site {
+        Some(site) => findings.push(Finding::ok("site", format!("{} is valid", site.file.display()))),
+        None => findings.extend(context.next_reload()),
+    }
+    match (running, &site) {
+        (Ok((status, found)), _) => {
+            findings.push(Finding::ok("meshd", format!("{} runs as process {}", status.version, status.pid)));
+            findings.extend(found);
+        }
+        (Err(why), None) => return Err(why),
+        (Err(why), Some(site)) => {
+            let next = format!("start it: meshd serve --site {}", site.file.display());
+            findings.push(Finding::fail("meshd", why.sentence(), next));
+            findings.extend(interfaces(site));
+            findings.push(ports(site));
+        }
+    }
+    if let Some(site) = &site {
+        findings.extend([loaders(site), agent(site), overlays(site)]);
+        findings.extend(images(site));
+        findings.extend([disk(site), clock(site)]);
+    }
+    Ok(findings)
+}
+
+/// What the running meshd says of itself.
+fn running(context: &Context) -> Result<(StatusView, Vec<Finding>), Failure> {
+    let client = context.client()?;
+    wait(async {
+        let status = client.get("/v1/status").await?;
+        Ok((status, client.get("/v1/doctor").await?))
+    })
+}
+
+fn table(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for finding in findings {
+        let word = match finding.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        let head = format!("{word:<4}  {:<width$}  ", finding.check);
+        let found = wrapped(&finding.found, head.chars().count());
+        out += &format!("{head}{}\n", found.trim());
+        if !finding.next.is_empty() {
+            out += &wrapped(&format!("-> {}", finding.next), 6);
+        }
+    }
+    out
+}
+
+/// Ports that meshd would open and somebody else has.
+fn ports(site: &Site) -> Finding {
+    let udp = listening(&["/proc/net/udp", "/proc/net/udp6"]);
+    let tcp = listening(&["/proc/net/tcp", "/proc/net/tcp6"]);
+    let metrics = site.metrics.map(|metrics| ("TCP", metrics.port));
+    let wanted = [("UDP", 67), ("UDP", 69), ("TCP", site.http.port), ("TCP", site.agent.port)];
+    let taken: Vec<String> = wanted
+        .into_iter()
+        .chain(metrics)
+        .filter(|(protocol, port)| if *protocol == "UDP" { udp.contains(port) } else { tcp.contains(port) })
+        .map(|(protocol, port)| format!("{protocol} {port}"))
+        .collect();
+    if taken.is_empty() {
+        return Finding::ok("ports", "all that meshd opens are free");
+    }
+    let next = "`ss -lnp` shows by whom: stop it, or change the port in site.toml";
+    Finding::fail("ports", format!("taken by another program: {}", taken.join(", ")), next)
+}
+
+/// Local ports of sockets that wait for somebody, as the kernel lists them.
+fn listening(tables: &[&str]) -> BTreeSet<u16> {
+    /// TCP_LISTEN and TCP_CLOSE; the latter is what an unconnected UDP socket is shown as.
+    const WAITING: [&str; 2] = ["0A", "07"];
+    let text: String = tables.iter().filter_map(|table| std::fs::read_to_string(table).ok()).collect();
+    let port = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (local, state) = (fields.nth(1)?, fields.nth(1)?);
+        let (_, port) = local.rsplit_once(':')?;
+        WAITING.contains(&state).then(|| u16::from_str_radix(port, 16).ok()).flatten()
+    };
+    text.lines().filter_map(port).collect()
+}
+
+fn loaders(site: &Site) -> Finding {
+    let dir = &site.boot.loaders_dir;
+    let is_missing = |name: &&str| !dir.join(name).is_file();
+    let missing: Vec<&str> = REQUIRED_LOADERS.into_iter().filter(is_missing).collect();
+    let next = "install Debian's package ipxe, or set [boot].loaders_dir";
+    if !missing.is_empty() {
+        let found = format!("{} lacks {}", dir.display(), missing.join(", "));
+        return Finding::fail("loaders", found, next);
+    }
+    let others: BTreeSet<&str> = dhcp::loader_names().filter(is_missing).collect();
+    let others: Vec<&str> = others.into_iter().collect();
+    let rest = match others.as_slice() {
+        [] => "for every firmware".to_owned(),
+        some => format!("for BIOS and x86-64; not there: {}", some.join(", ")),
+    };
+    Finding::ok("loaders", format!("in {}, {rest}", dir.display()))
+}
+
+fn agent(site: &Site) -> Finding {
+    match load_agent(site) {
+        Ok(agent) => {
+            let size = bytes(agent.bytes.len() as u64);
+            Finding::ok("agent", format!("{}, {size}, {} for {}", agent.path.display(), agent.build, agent.arch))
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let (found, next) = text.split_once("; ").unwrap_or((&text, ""));
+            Finding::fail("agent", found, next)
+        }
+    }
+}
+
+fn overlays(site: &Site) -> Finding {
+    let faults = overlay::faults(site);
+    match faults.first() {
+        None => Finding::ok("overlays", format!("all {} profiles can be rendered", site.profiles.len())),
+        Some(first) => {
+            let found = format!("{} faults; the first: {}", faults.len(), first.message);
+            Finding::fail("overlays", found, "`meshd check` shows all of them with file and line")
+        }
+    }
+}
+
+/// One finding for each image that a profile names.
+fn images(site: &Site) -> Vec<Finding> {
+    let mut users: BTreeMap<&ImageName, Vec<&str>> = BTreeMap::new();
+    for profile in site.profiles.values() {
+        users.entry(&profile.image).or_default().push(profile.name.as_str());
+    }
+    let finding = |(name, profiles): (&ImageName, Vec<&str>)| {
+        let check = format!("image {name}");
+        match image::load_image(&site.blobs_dir, name) {
+            Ok(_) => Finding::ok(check, format!("built and whole; for {}", profiles.join(", "))),
+            Err(error) => Finding::fail(check, error.to_string(), format!("meshd image build {name}")),
+        }
+    };
+    users.into_iter().map(finding).collect()
+}
+
+fn disk(site: &Site) -> Finding {
+    // Before the first start the folder is not there; what matters is the disk that it will be on.
+    let folder = site.state_dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let found = match rustix::fs::statvfs(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            let text = format!("cannot look at {}: {error}", folder.display());
+            return Finding::warn("disk", text, "check [site].state_dir");
+        }
+    };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let text = format!("{} free at {}", bytes(free), folder.display());
+    match free {
+        0..DISK_FAULT => Finding::fail("disk", text, "make room: nothing is acknowledged that cannot be written"),
+        DISK_FAULT..DISK_WARNING => Finding::warn("disk", text, "make room before the next image"),
+        _ => Finding::ok("disk", text),
+    }
+}
+
+/// Nodes step their clocks to what this machine says, and certificates are dated by it.
+fn clock(site: &Site) -> Finding {
+    let now = now();
+    let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
+    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(backup::AUTHORITY)]).collect();
+    let newest = files.iter().filter_map(|file| written(file)).max();
+    if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
+        let found = format!("it is {now} here, and files were written at {newest}");
+        return Finding::fail("clock", found, "set it: nodes take their time from here, and TLS fails without");
+    }
+    if SYNCHRONISED.iter().any(|mark| Path::new(mark).exists()) {
+        return Finding::ok("clock", format!("{now}, kept by a time service"));
+    }
+    let next = "run chrony or systemd-timesyncd: nodes take their time from here";
+    Finding::warn("clock", format!("{now}; no time service was found that keeps it right"), next)
+}
+
+fn written(file: &Path) -> Option<Timestamp> {
+    let modified = std::fs::metadata(file).ok()?.modified().ok()?;
+    let since = modified.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_millis(i64::try_from(since.as_millis()).ok()?))
+}

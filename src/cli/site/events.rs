@@ -1,0 +1,83 @@
+//! `meshd events`: prints recorded events, and follows new ones with `--follow`.
+
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    output::print::{Output, clean, wrapped},
+    wait,
+};
+use crate::serve::admin::view::EventView;
+use clap::Args;
+use meshd_types::Timestamp;
+
+/// JSON is one object a line, with `kind`, `node` and `at`.
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    /// Follow new events
+    #[arg(long, short)]
+    follow: bool,
+    /// Show events of this node only
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    /// Show these kinds only, separated by commas
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<String>,
+    /// Show at most N past events, the newest
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Events {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
+        let kinds: Vec<String> = self.kind.iter().map(|kind| segment(kind)).collect();
+        let kinds = if kinds.is_empty() { String::new() } else { format!("&kind={}", kinds.join(",")) };
+        let path = format!("/v1/events?follow={}&limit={}{node}{kinds}", self.follow, self.limit);
+        let client = context.client()?;
+        let output = self.output;
+        let lines = client.lines(&path, |text| {
+            let event: EventView = serde_json::from_slice(text).map_err(|error| Failure::of(&error))?;
+            output.print_one(&event, line)
+        });
+        wait(lines)?;
+        if self.follow {
+            return Err(Failure::new("meshd ended the stream of events", "it is stopping; try again once it runs"));
+        }
+        Ok(())
+    }
+}
+
+/// How often something happened, and since when.
+pub(crate) fn times(count: u32, first: Option<Timestamp>) -> String {
+    first.map_or_else(|| format!("({count} times)"), |first| format!("({count} times since {first})"))
+}
+
+fn line(event: &EventView) -> String {
+    let node = event.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+    let more = match (event.stage, event.from.zip(event.to), event.condition) {
+        (Some(stage), ..) => stage.as_str().to_owned(),
+        (_, Some((from, to)), _) => format!("{from} -> {to}"),
+        // A raised condition is the kind itself.
+        (.., Some(condition)) if event.kind != condition.as_str() => condition.as_str().to_owned(),
+        _ => String::new(),
+    };
+    let detail = clean(&event.detail);
+    let by = event.by.as_ref().map(|by| match &by.reason {
+        Some(reason) => format!("({}: {})", by.who, clean(reason)),
+        None => format!("({})", by.who),
+    });
+    let times = event.count.map(|count| times(count, event.first_at));
+    let more = [more, detail, by.unwrap_or_default(), times.unwrap_or_default()]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect::<Vec<_>>()
+        .join("  ");
+    let head = format!("{}  {node:<8}  {:<20}", event.at, event.kind);
+    match wrapped(&more, 4) {
+        // A long story goes below its line.
+        long if long.lines().count() > 1 => format!("{}\n{}", head.trim_end(), long.trim_end()),
+        _ => format!("{head} {more}").trim_end().to_owned(),
+    }
+}

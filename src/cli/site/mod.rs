@@ -1,0 +1,21 @@
+//! Commands for the site as a whole.
+//!
+//! | module | commands |
+//! | --- | --- |
+//! | `serve` | `meshd serve` |
+//! | `reload` | `meshd reload` |
+//! | `check` | `meshd check` |
+//! | `status` | `meshd status` |
+//! | `doctor` | `meshd doctor` |
+//! | `events` | `meshd events` |
+//! | `audit` | `meshd audit` |
+//! | `backup` | `meshd backup` |
+
+pub(crate) mod audit;
+pub(crate) mod backup;
+pub(crate) mod check;
+pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod reload;
+pub(crate) mod serve;
+pub(crate) mod status;

@@ -1,0 +1,25 @@
+//! `meshd reload`: reloads site, overlays and images, all or nothing.
+
+use crate::cli::{Context, Failure, wait};
+use crate::serve::admin::view::ReloadView;
+use clap::Args;
+use meshd_config::Faults;
+
+#[derive(Debug, Args)]
+pub(crate) struct Reload {}
+
+impl Reload {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        let view: ReloadView = wait(client.post("/v1/reload", &()))?;
+        if !view.restart.is_empty() {
+            eprintln!("needs a restart of meshd, and is not live: {}", view.restart.join(", "));
+        }
+        if !view.faults.is_empty() {
+            eprintln!("refused: the last good site, overlays and images stay live");
+            return Err(Faults(view.faults).into());
+        }
+        eprintln!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
+        Ok(())
+    }
+}

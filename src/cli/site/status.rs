@@ -1,0 +1,58 @@
+//! `meshd status`: prints the state of the site.
+
+use crate::cli::{
+    Context, Failure,
+    output::print::{Output, clean, fields, wrapped},
+    wait,
+};
+use crate::serve::admin::{doctor::Finding, view::StatusView};
+use clap::Args;
+use std::collections::BTreeMap;
+
+/// Exit code 1 when machines cannot boot; warnings are no failure.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Status {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let mut status: StatusView = wait(context.client()?.get("/v1/status"))?;
+        status.warnings.extend(context.next_reload());
+        self.output.print(&status, shown)?;
+        if status.ready {
+            return Ok(());
+        }
+        Err(Failure::new("machines cannot boot", "do what stands below each error; `meshd doctor` looks at more"))
+    }
+}
+
+pub(crate) fn shown(status: &StatusView) -> String {
+    let counts = |of: &BTreeMap<String, usize>| {
+        of.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+    };
+    let units = match status.units.total {
+        0 => String::new(),
+        total => format!("{}/{total} ready", status.units.ready),
+    };
+    let nodes =
+        if status.nodes == 0 { "none".to_owned() } else { format!("{}: {}", status.nodes, counts(&status.phases)) };
+    let head = fields([
+        ("site", status.site.clone()),
+        ("meshd", format!("{}, process {}", status.version, status.pid)),
+        ("ready", if status.ready { "yes" } else { "no" }.to_owned()),
+        ("nodes", nodes),
+        ("conditions", counts(&status.conditions)),
+        ("units", units),
+    ]);
+    let told = |word, of: &[Finding]| -> String {
+        let line = |finding: &Finding| {
+            let next =
+                if finding.next.is_empty() { String::new() } else { wrapped(&format!("-> {}", finding.next), 4) };
+            format!("{word}  {}: {}\n{next}", finding.check, clean(&finding.found))
+        };
+        of.iter().map(line).collect()
+    };
+    format!("{head}{}{}", told("warning", &status.warnings), told("error", &status.errors))
+}

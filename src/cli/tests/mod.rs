@@ -1,0 +1,273 @@
+//! Tests of command-line parsing, help texts and tables.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `docs` | tests that the program accepts every command of the operator documentation |
+
+mod docs;
+
+use super::{
+    node::{self, timeline},
+    output::print,
+    *,
+};
+use crate::serve::admin::view::{NodeDetail, NodeView, TimelineView};
+use clap::{CommandFactory as _, error::ErrorKind};
+use meshd_model::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
+use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
+
+fn parse(line: &str) -> Result<Cli, ErrorKind> {
+    Cli::try_parse_from(line.split(' ')).map_err(|error| error.kind())
+}
+
+fn sample() -> Site {
+    let text = include_str!("../../../site.toml");
+    meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn machine() -> (Node, BootSession) {
+    let (at, mac) = (Timestamp::from_millis, MacAddr([2, 0, 0, 0, 0, 1]));
+    let mut boot = BootSession::open(BootSessionId([7; 12]), mac, Stage::Dhcp, at(0));
+    boot.mark(Stage::Script, at(4_200));
+    boot.mark(Stage::Script, at(9_000));
+    boot.mark(Stage::Online, at(94_200));
+    let fingerprint = Fingerprint { manufacturer: "ACME".into(), serial: "7\u{1b}[2J".into(), ..Default::default() };
+    let mut node = Node::discovered(Basis::Mac(mac), fingerprint, mac, at(0));
+    node.conditions = vec![Condition { kind: ConditionKind::WeakIdentity, since: at(0), detail: "only a MAC".into() }];
+    node.last_seen = at(90_000);
+    node.address = "10.77.0.100".parse().ok();
+    (node, boot)
+}
+
+#[test]
+fn the_grammar_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_verb_of_the_contract_is_understood() {
+    for line in [
+        "meshd serve",
+        "meshd check -o json",
+        "meshd id --uuid 01020304-0506-0708-090a-0b0c0d0e0f10 --mac 52:54:00:00:00:01 --mac 525400000002",
+        "meshd id --manufacturer ACME --product Box --serial 7",
+        "meshd node list -o json",
+        "meshd status -o json",
+        "meshd audit --node n1 --actor token:ci -o yaml",
+        "meshd api-token create ci --role operator --expires 90d --reason ticket",
+        "meshd api-token list -o json",
+        "meshd api-token revoke ci --yes",
+        "meshd --server https://10.20.0.5:8444 --token-file t --server-fingerprint ab node list",
+        "meshd node show n1 -o yaml",
+        "meshd node approve n1",
+        "meshd node assign-profile n1 compute --reboot",
+        "meshd node reboot n1",
+        "meshd node timeline n1",
+        "meshd node timeline n1 --session 070707070707070707070707",
+        "meshd node release n1",
+        "meshd node set n1 slots=8 tuned=true",
+        "meshd node unset n1 slots",
+        "meshd node boot-once n1 --kernel-arg debug --kernel-arg -quiet --profile compute --reboot",
+        "meshd node boot-once n1 --clear",
+        "meshd node history n1 -o json",
+        "meshd node diff n1",
+        "meshd node pin n1 --generation 0123abcd",
+        "meshd node pin n1 --off",
+        "meshd profile diff discovery compute",
+        "meshd profile history compute",
+        "meshd profile rollback compute --to 0123abcd",
+        "meshd profile rollback compute --off",
+        "meshd reload",
+        "meshd profile show compute --resolved -o yaml",
+        "meshd doctor -o json",
+        "meshd task run --group g --nodes 2 --ranks-per-node 4 --timeout 1h -- ./program -x",
+        "meshd task run --group g --launcher none --user 1000 --detach -- id",
+        "meshd task list -o json",
+        "meshd task show 01020304",
+        "meshd task logs --follow 01020304",
+        "meshd task cancel 01020304",
+        "meshd profile list",
+        "meshd profile show compute",
+        "meshd overlay list",
+        "meshd overlay check",
+        "meshd overlay render n1 --out x",
+        "meshd overlay render --profile compute --uuid 01020304-0506-0708-090a-0b0c0d0e0f10 --out x",
+        "meshd image list -o table",
+        "meshd image build",
+        "meshd image build alpine-lab",
+        "meshd image verify",
+        "meshd events --follow -o json",
+        "meshd lab status",
+        "meshd completions bash",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+    }
+}
+
+#[test]
+fn the_site_is_named_before_or_after_the_verb() {
+    for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
+        let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
+        assert_eq!(cli.global.site.as_deref(), Some(Path::new("a.toml")), "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_failure() {
+    for line in [
+        "meshd",
+        "meshd nodes",
+        "meshd node list -o xml",
+        "meshd id --uuid 12",
+        "meshd overlay render --out x",
+        "meshd overlay render n1 --profile p --out x",
+        "meshd overlay render n1",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_table_shows_nodes_and_obeys_no_control_character() {
+    let (node, boot) = machine();
+    let site = sample();
+    let now = Timestamp::from_millis(95_000);
+    let list = node::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now);
+    insta::assert_snapshot!(list, @r"
+    ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  HELD  STAGE   SEEN
+    bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -     online  5s ago
+    ");
+    let detail = NodeDetail::new(&node, Some(&boot), &site, &LinkState::default());
+    let shown = node::show(&detail, now);
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    insta::assert_snapshot!(shown, @r"
+    id            bn18jpv9
+    name          node-bn18jpv9
+    basis         mac:02:00:00:00:00:01
+    profile       discovery (the site's default)
+    phase         discovered
+    address       10.77.0.100
+    macs          02:00:00:00:00:01
+    hardware      ACME 7�[2J
+    boot session  070707070707070707070707
+    stage         online
+    last seen     1970-01-01T00:01:30.000Z (5s ago)
+    discovered    1970-01-01T00:00:00.000Z (1m 35s ago)
+
+    weak_identity since 1970-01-01T00:00:00.000Z (1m 35s ago)
+      only a MAC
+    ");
+}
+
+#[test]
+fn a_timeline_shows_what_each_stage_took_and_what_held_it_up() {
+    let (node, mut boot) = machine();
+    let at = Timestamp::from_millis;
+    boot.told_to_wait("image_missing", at(2_000));
+    boot.told_to_wait("image_missing", at(4_000));
+    boot.stalls.push(Stall {
+        after: Stage::Script,
+        missing: Stage::Kernel,
+        since: at(9_000),
+        cause: "the script was given and no kernel was fetched whole: does HTTP from the node reach it at all?"
+            .to_owned(),
+        ended: Some(at(94_200)),
+    });
+    let older = BootSession::open(BootSessionId([6; 12]), boot.mac, Stage::Dhcp, at(0));
+    let view = TimelineView::new(&node, boot.id, &[&boot, &older]).expect("it is there");
+    let shown = timeline::timeline(&view);
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    insta::assert_snapshot!(shown, @r"
+    node          bn18jpv9 (node-bn18jpv9)
+    boot session  070707070707070707070707
+    mac           02:00:00:00:00:01
+    result        online
+    took          1m 34s
+
+    STAGE                  AT                        TOOK    AFTER   TIMES
+    dhcp                   1970-01-01T00:00:00.000Z  0.0s    0.0s    -
+    (wait: image_missing)  1970-01-01T00:00:02.000Z  2.0s    2.0s    -
+    script                 1970-01-01T00:00:04.200Z  4.2s    4.2s    2
+    online                 1970-01-01T00:01:34.200Z  1m 30s  1m 34s  -
+
+    stood still from 1970-01-01T00:00:09.000Z until 1970-01-01T00:01:34.200Z: kernel is missing
+      the script was given and no kernel was fetched whole: does HTTP from the node reach it at all?
+
+    BOOT SESSION               BEGAN                     RESULT   STAGE   TOOK
+    070707070707070707070707*  1970-01-01T00:00:00.000Z  online   online  1m 34s
+    060606060606060606060606   1970-01-01T00:00:00.000Z  stopped  dhcp    0.0s
+    ");
+}
+
+#[test]
+fn a_long_text_is_wrapped_and_indented() {
+    let text = "word ".repeat(40);
+    let wrapped = print::wrapped(&text, 4);
+    assert!(wrapped.lines().all(|line| line.starts_with("    word") && line.len() <= 98), "{wrapped}");
+    assert_eq!(wrapped.split_whitespace().count(), 40);
+    assert_eq!(print::wrapped("", 4), "");
+}
+
+#[test]
+fn json_of_a_node_has_the_words_of_the_contract() {
+    let (node, boot) = machine();
+    let view =
+        serde_json::to_value(NodeView::new(&node, Some(&boot), &sample(), &LinkState::default())).expect("plain data");
+    for key in ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "last_seen", "boot"] {
+        assert!(view.get(key).is_some(), "{key}");
+    }
+    assert_eq!((&view["profile"], &view["phase"]), (&"discovery".into(), &"discovered".into()));
+    assert_eq!((&view["boot"]["session"], &view["boot"]["stage"]), (&"07".repeat(12).into(), &"online".into()));
+    assert_eq!(view["boot"]["stages"][1]["stage"], "script");
+}
+
+#[test]
+fn spans_and_sizes_are_as_exact_as_a_person_wants_them() {
+    let spans =
+        [0, 940, 59_999, 60_000, 5_405_000, 90_000_000].map(|ms| print::span(std::time::Duration::from_millis(ms)));
+    assert_eq!(spans, ["0.0s", "0.9s", "59.9s", "1m 00s", "1h 30m", "1d 1h"]);
+    assert_eq!([17, 1 << 10, 28_311_552].map(print::bytes), ["17 B", "1.0 KiB", "27.0 MiB"]);
+}
+
+#[test]
+fn a_name_cannot_leave_its_place_in_a_path() {
+    for (name, carried) in
+        [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
+    {
+        assert_eq!(client::segment(name), carried);
+    }
+}
+
+/// Longest line of help, in characters.
+const HELP: usize = 60;
+
+fn commands(command: &clap::Command) -> Vec<clap::Command> {
+    let below = command.get_subcommands().flat_map(commands);
+    std::iter::once(command.clone()).chain(below).collect()
+}
+
+#[test]
+fn help_is_short_and_imperative_and_speaks_of_no_it() {
+    let mut faults = Vec::new();
+    for command in commands(&<Cli as clap::CommandFactory>::command()) {
+        let own = command.get_about().map(|about| (command.get_name().to_owned(), about.to_string()));
+        let arguments =
+            command.get_arguments().filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()));
+        let arguments = arguments.map(|argument| {
+            let name = format!("{} {}", command.get_name(), argument.get_id());
+            (name, argument.get_help().map(ToString::to_string).unwrap_or_default())
+        });
+        for (name, help) in own.into_iter().chain(arguments) {
+            let words: Vec<String> = help.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
+            let pronoun = ["it", "them", "they", "what", "who", "such"]
+                .into_iter()
+                .find(|word| words.iter().any(|found| found == word) && !(*word == "such" && help.contains("such as")));
+            // `it reads MESHD_RANK`: the program is in the same sentence.
+            let pronoun = pronoun.filter(|_| !help.contains("MESHD_RANK"));
+            if help.is_empty() || help.chars().count() > HELP || help.ends_with('.') || pronoun.is_some() {
+                faults.push(format!("{name}: {help:?}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}

@@ -1,0 +1,259 @@
+//! `meshd vm`: creates, starts, stops, moves and deletes virtual machines.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `console` | `meshd vm console` and `meshd vm logs`: the serial console of a virtual machine |
+//! | `slot` | `meshd slot`: approves and releases slots |
+//! | `volume` | `meshd volume`: adds, lists and removes volume files |
+//! | `wait` | `--wait` of `meshd vm`: waits until a VM reaches its desired state or fails |
+
+pub(crate) mod console;
+pub(crate) mod slot;
+pub(crate) mod volume;
+pub(crate) mod wait;
+
+use super::{
+    Context, Failure,
+    client::{Client, segment},
+    node::word,
+    output::print::{self, Output, ago, confirm, fields, now, table},
+    wait,
+};
+use crate::serve::admin::view::{CreateVm, DeleteVm, TemplateView, VmView};
+use clap::Subcommand;
+use meshd_config::vm::VmAsk;
+use meshd_proto::vm::{VmFetching, Volume};
+use meshd_types::SystemUuid;
+use std::path::{Path, PathBuf};
+use wait::{Until, Wait};
+
+/// A virtual machine is named by its name or its UUID.
+#[derive(Debug, Subcommand)]
+pub(super) enum Vm {
+    /// Create and place a virtual machine
+    Create {
+        /// VM file (vm.toml)
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Place on this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+        /// Start the virtual machine now
+        #[arg(long)]
+        start: bool,
+        #[command(flatten)]
+        wait: Wait,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Start a virtual machine
+    Start {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Shut a virtual machine down
+    Stop {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Restart a virtual machine
+    Restart {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// List virtual machines
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show a virtual machine
+    Show {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Open the serial console; Ctrl-] leaves
+    Console {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        /// Show output only
+        #[arg(long)]
+        no_input: bool,
+    },
+    /// Show the log of the serial console
+    Logs {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        /// Follow the output
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Delete a virtual machine and release its resources
+    Delete {
+        /// Name or UUID of a virtual machine
+        vm: String,
+        /// Delete an unrecorded virtual machine of this node
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+        /// Skip the confirmation
+        #[arg(long, short)]
+        yes: bool,
+        /// Skip wiping disks that cannot be wiped
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: Wait,
+    },
+}
+
+impl Vm {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                Vm::Create { file, node, start, wait, output } => {
+                    let vm = ask(&client, &file).await?;
+                    let mut vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
+                    if start && wait.is_asked() {
+                        wait.wait(&client, &vm, Until::Running).await?;
+                        vm = client.get(&path(&vm.uuid.to_string(), "")).await?;
+                    }
+                    output.print(&vm, show)
+                }
+                Vm::Start { vm, wait } => order(&client, &vm, "start", wait, Until::Running).await,
+                Vm::Stop { vm, wait } => order(&client, &vm, "stop", wait, Until::Off).await,
+                Vm::Restart { vm, wait } => order(&client, &vm, "restart", wait, Until::Running).await,
+                Vm::List { output } => {
+                    let all: Vec<VmView> = client.get("/v1/vms").await?;
+                    output.print(&all, |all| list(all))
+                }
+                Vm::Show { vm, output } => {
+                    let vm: VmView = client.get(&path(&vm, "")).await?;
+                    output.print(&vm, show)
+                }
+                Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
+                Vm::Logs { vm, follow } => console::logs(&client, &vm, follow).await,
+                Vm::Delete { vm, node, yes, force, wait } => {
+                    let client = client.forced(force);
+                    if !yes {
+                        confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
+                    }
+                    let gone: VmView = client.post(&path(&vm, "/delete"), &DeleteVm { node }).await?;
+                    match gone.node {
+                        Some(node) => eprintln!("{} ({}) is being released by {node}", gone.name, gone.uuid),
+                        None => eprintln!("{} ({}) is gone", gone.name, gone.uuid),
+                    }
+                    wait.wait(&client, &gone, Until::Gone).await
+                }
+            }
+        })
+    }
+}
+
+/// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
+async fn ask(client: &Client, file: &Path) -> Result<VmAsk, Failure> {
+    let (text, fresh) = (meshd_config::vm::read_file(file)?, fresh()?);
+    let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
+    let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
+    match known {
+        Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, fresh, Some(&templates))?),
+        Err(unreachable) => {
+            meshd_config::vm::parse_with(&text, file, fresh, None)?;
+            Err(unreachable)
+        }
+    }
+}
+
+/// A random UUID, version 4 (RFC 9562).
+fn fresh() -> Result<SystemUuid, Failure> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(SystemUuid(bytes))
+}
+
+/// The path of a virtual machine.
+pub(super) fn path(vm: &str, rest: &str) -> String {
+    format!("/v1/vms/{}{rest}", segment(vm))
+}
+
+async fn order(client: &Client, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
+    let vm: VmView = client.post(&path(vm, &format!("/{verb}")), &()).await?;
+    let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
+    eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
+    wait.wait(client, &vm, until).await
+}
+
+fn list(all: &[VmView]) -> String {
+    let rows = all.iter().map(|vm| {
+        let node = vm.node.map(|node| node.to_string()).unwrap_or_default();
+        let known = if vm.wish.is_some() { "" } else { " (not on record)" };
+        let since = vm.since.map(|since| ago(since, now())).unwrap_or_default();
+        let state = format!("{}{known}", vm.state.as_str());
+        let addresses: Vec<String> = vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+        let (vcpus, memory) = (vm.vcpus.to_string(), vm.memory.to_string());
+        [vm.name.to_string(), state, node, addresses.join(" "), vcpus, memory, vm.units.join(" "), since]
+    });
+    table(["name", "state", "node", "address", "vcpus", "memory", "units", "since"], rows)
+}
+
+fn numa(vm: &VmView) -> String {
+    let bound = vm.numa_node.map(|node| node.to_string());
+    let words = vm.numa_mismatch.then(|| "numa_mismatch: not all of its units are on one".to_owned());
+    bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
+}
+
+fn show(vm: &VmView) -> String {
+    let wish = vm.wish.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
+    let volume = |volume: &Volume| match volume.source.disk() {
+        Some(disk) => format!("{} (disk {disk})", volume.name),
+        None => volume.name.to_string(),
+    };
+    let volumes: Vec<String> = vm.volumes.iter().map(volume).collect();
+    let nics = vm.nics.iter().map(|nic| {
+        let at = nic.bridge.as_ref().map_or_else(|| "no bridge".to_owned(), ToString::to_string);
+        let address = nic.address.map(|address| format!(" {address}")).unwrap_or_default();
+        match (nic.slot, vm.node) {
+            (true, None) => format!("as the slot that it gets ({at})"),
+            _ => format!("{}{address} ({at})", nic.mac),
+        }
+    });
+    let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
+    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, of, trouble, writing }| {
+        let why = trouble.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
+        let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };
+        format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*of))
+    });
+    let mut out = fields([
+        ("name", vm.name.to_string()),
+        ("uuid", vm.uuid.to_string()),
+        ("state", vm.state.as_str().to_owned()),
+        ("wish", wish),
+        ("node", vm.node.map(|node| node.to_string()).unwrap_or_default()),
+        ("fetching", fetching.unwrap_or_default()),
+        ("trouble", vm.trouble.clone().unwrap_or_default()),
+        ("failure", failure.unwrap_or_default()),
+        ("restarts", vm.restarts.to_string()),
+        ("vcpus", vm.vcpus.to_string()),
+        ("memory", vm.memory.to_string()),
+        ("wants", vm.wants.join(" ")),
+        ("units", vm.units.join(" ")),
+        ("numa node", numa(vm)),
+        ("volumes", volumes.join(" ")),
+        ("nics", nics.collect::<Vec<_>>().join(", ")),
+        ("on node loss", vm.on_node_loss.as_str().to_owned()),
+        ("created", vm.created_at.map(|at| at.to_string()).unwrap_or_default()),
+    ]);
+    for line in vm.failure.iter().flat_map(|failure| &failure.log) {
+        out += &format!("  {}\n", print::clean(line));
+    }
+    out
+}

@@ -1,0 +1,154 @@
+//! `meshd slot`: approves and releases slots.
+
+use crate::cli::{
+    Context, Failure,
+    client::{Client, segment},
+    output::print::{self, Output, fields, table},
+    wait,
+};
+use crate::serve::admin::view::{ApproveSlot, SlotView};
+use clap::Subcommand;
+use meshd_model::work::Pick;
+use meshd_proto::vm::DiskIdentity;
+use meshd_types::MacAddr;
+use std::net::Ipv4Addr;
+
+/// A slot is named by its node and its unit: NODE/0000:41:00.0.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Slot {
+    /// List slots
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show a slot
+    Show {
+        /// Slot: NODE/UNIT
+        slot: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Approve a slot with its current hardware
+    Approve {
+        /// Slot: NODE/UNIT
+        slot: String,
+        /// Disk of the slot: WWID, serial number or `nearest`
+        #[arg(long, value_name = "ID")]
+        disk: Option<Pick<DiskIdentity>>,
+        /// Fabric device of the slot, or `nearest`
+        #[arg(long, value_name = "NAME")]
+        fabric: Option<Pick<String>>,
+        /// MAC address for NICs with `slot = true`
+        #[arg(long, value_name = "MAC")]
+        mac: Option<MacAddr>,
+        /// IPv4 address for NICs with `slot = true`
+        #[arg(long, value_name = "IPV4", requires = "mac")]
+        address: Option<Ipv4Addr>,
+    },
+    /// Disable a slot for new virtual machines
+    Disable {
+        /// Slot: NODE/UNIT
+        slot: String,
+    },
+    /// Enable a disabled slot
+    Enable {
+        /// Slot: NODE/UNIT
+        slot: String,
+    },
+    /// Retry the cleanup of a slot
+    Release {
+        /// Slot: NODE/UNIT
+        slot: String,
+    },
+}
+
+impl Slot {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                Slot::List { output } => {
+                    let all: Vec<SlotView> = client.get("/v1/slots").await?;
+                    output.print(&all, |all| list(all))
+                }
+                Slot::Show { slot, output } => {
+                    let slot: SlotView = client.get(&path(&slot, "")?).await?;
+                    output.print(&slot, show)
+                }
+                Slot::Approve { slot, disk, fabric, mac, address } => {
+                    let parts = ApproveSlot { disk, fabric, mac, address };
+                    say(&client.post(&path(&slot, "/approve")?, &parts).await?)
+                }
+                Slot::Disable { slot } => order(&client, &slot, "disable").await,
+                Slot::Enable { slot } => order(&client, &slot, "enable").await,
+                Slot::Release { slot } => order(&client, &slot, "release").await,
+            }
+        })
+    }
+}
+
+fn path(slot: &str, rest: &str) -> Result<String, Failure> {
+    let (node, unit) = slot.split_once('/').ok_or_else(|| {
+        Failure::new(format!("`{slot}` names no slot"), "write NODE/0000:41:00.0, as `meshd slot list` shows it")
+    })?;
+    Ok(format!("/v1/slots/{}/{}{rest}", segment(node), segment(unit)))
+}
+
+async fn order(client: &Client, slot: &str, verb: &str) -> Result<(), Failure> {
+    say(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
+}
+
+fn say(slot: &SlotView) -> Result<(), Failure> {
+    let reason = if slot.reason.is_empty() { String::new() } else { format!(": {}", slot.reason) };
+    eprintln!("slot {} is {}{reason}", slot.id, slot.state.as_str());
+    Ok(())
+}
+
+fn list(all: &[SlotView]) -> String {
+    let rows = all.iter().map(|slot| {
+        let numa = slot.numa.map(|node| node.to_string()).unwrap_or_default();
+        let functions: Vec<&str> = slot.functions.values().map(String::as_str).collect();
+        let disk = part(slot.disk.as_ref(), slot.near_disk.as_ref(), slot.approved);
+        let fabric = part(slot.fabric.as_ref(), slot.near_fabric.as_ref(), slot.approved);
+        let why = [slot.reason.as_str(), slot.mismatch.as_str()];
+        let why: Vec<&str> = why.into_iter().filter(|text| !text.is_empty()).collect();
+        [
+            slot.id.to_string(),
+            slot.state.as_str().to_owned(),
+            functions.join(" "),
+            numa,
+            disk,
+            fabric,
+            print::clean(&why.join("; ")),
+        ]
+    });
+    table(["slot", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
+}
+
+/// What belongs to a slot; of one that nobody approved, what is nearest to it, in brackets.
+fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> String {
+    match (own, near) {
+        (Some(own), _) => own.to_string(),
+        (None, Some(near)) if !approved => format!("({})", print::clean(near)),
+        _ => String::new(),
+    }
+}
+
+fn show(slot: &SlotView) -> String {
+    let functions = slot.functions.iter().map(|(address, ids)| format!("{address} {ids}")).collect::<Vec<_>>();
+    fields([
+        ("slot", slot.id.to_string()),
+        ("state", slot.state.as_str().to_owned()),
+        ("reason", slot.reason.clone()),
+        ("approved", slot.approved.to_string()),
+        ("devices", functions.join(", ")),
+        ("numa", slot.numa.map(|node| node.to_string()).unwrap_or_default()),
+        ("disk", slot.disk.as_ref().map(ToString::to_string).unwrap_or_default()),
+        ("fabric", slot.fabric.clone().unwrap_or_default()),
+        ("mac", slot.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+        ("address", slot.address.map(|address| address.to_string()).unwrap_or_default()),
+        ("nearest disk", print::clean(slot.near_disk.as_deref().unwrap_or_default())),
+        ("nearest fabric", print::clean(slot.near_fabric.as_deref().unwrap_or_default())),
+        ("mismatch", print::clean(&slot.mismatch)),
+    ])
+}

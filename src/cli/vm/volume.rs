@@ -1,0 +1,109 @@
+//! `meshd volume`: adds, lists and removes volume files. `add` copies a file and needs no running meshd.
+
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    output::print::{Output, bytes, confirm, now, table},
+    wait,
+};
+use crate::serve::admin::view::VolumeView;
+use clap::Subcommand;
+use meshd_image::builder::Volumes;
+use meshd_types::VolumeFileName;
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::PathBuf,
+};
+
+/// Between two lines of progress, in bytes.
+const STEP: u64 = 64 << 20;
+
+/// A volume is named by its name or its digest; a vm.toml names it by its digest.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Volume {
+    /// Add a qcow2 or ISO image and print its digest
+    Add {
+        /// Image file
+        file: PathBuf,
+        /// Name of the volume [default: file name]
+        #[arg(long)]
+        name: Option<VolumeFileName>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List volumes with their virtual machines
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove an unused volume
+    Remove {
+        /// Volume name or digest
+        volume: String,
+        /// Skip the confirmation
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+impl Volume {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Volume::Add { file, name, output } => add(context, &file, name, output),
+            Volume::List { output } => {
+                let client = context.client()?;
+                let all: Vec<VolumeView> = wait(client.get("/v1/volumes"))?;
+                output.print(&all, |all| list(all))
+            }
+            Volume::Remove { volume, yes } => {
+                if !yes {
+                    confirm(&format!("Remove the volume {volume}?"))?;
+                }
+                let client = context.client()?;
+                let path = format!("/v1/volumes/{}/remove", segment(&volume));
+                let gone: VolumeView = wait(client.post(&path, &()))?;
+                eprintln!("volume {} ({}) is gone", gone.name, gone.digest.short());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, output: Output) -> Result<(), Failure> {
+    let site = context.site()?;
+    let stem = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_lowercase();
+    let name = match name {
+        Some(name) => name,
+        None => stem.parse().map_err(|error| Failure::new(format!("{error}"), "give it a name with --name"))?,
+    };
+    let (shows, mut told) = (std::io::stderr().is_terminal(), 0);
+    let added = Volumes::new(&site.blobs_dir).add(file, name, now(), |copied| {
+        if shows && copied >= told + STEP {
+            told = copied;
+            eprint!("\r{} copied", bytes(copied));
+            let _ = std::io::stderr().flush();
+        }
+    });
+    if told > 0 {
+        eprintln!();
+    }
+    let view = VolumeView::new(added.map_err(|error| Failure::of(&error))?, Vec::new());
+    output.print(&view, |view| format!("{}\n", view.digest))
+}
+
+fn list(all: &[VolumeView]) -> String {
+    let rows = all.iter().map(|volume| {
+        let vms: Vec<&str> = volume.vms.iter().map(meshd_types::VmName::as_str).collect();
+        let (kind, size, seen) = (volume.kind.as_str().to_owned(), bytes(volume.size), bytes(volume.virtual_size));
+        [
+            volume.name.to_string(),
+            kind,
+            size,
+            seen,
+            volume.digest.to_string(),
+            volume.added_at.to_string(),
+            vms.join(" "),
+        ]
+    });
+    table(["name", "kind", "size", "guest sees", "digest", "added at", "vms"], rows)
+}

@@ -1,0 +1,149 @@
+//! `[enroll]` and `[identity]`: admission rules, and UUIDs to ignore.
+
+use super::segment::Segments;
+use crate::{
+    Enroll, EnrollPolicy, EnrollRule, Facts, Identity, MacPrefix,
+    fault::suggest,
+    parse::or,
+    reader::{At, Document, Table},
+};
+use meshd_types::{DenyList, NodeId, ProfileName, RuleName, SystemUuid, is_filler};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    time::Duration,
+};
+
+/// Bounds of `[enroll].token_ttl`; a boot takes minutes.
+const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
+/// Most rules of a site; each unknown machine is compared with all of them.
+const MAX_RULES: usize = 1024;
+/// What a rule may ask for.
+const KEYS: [&str; 7] = ["serials", "uuids", "nodes", "manufacturer", "product", "mac_prefixes", "segments"];
+
+/// What rules name; `profiles` is `None` where those have faults themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) segments: &'a Segments,
+    pub(crate) profiles: Option<&'a [ProfileName]>,
+}
+
+/// `[identity]`.
+pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
+    let Some(table) = root.table("identity") else { return (!root.has("identity")).then(Identity::default) };
+    let mut lines: BTreeMap<SystemUuid, usize> = BTreeMap::new();
+    for uuid in table.list::<SystemUuid>("deny_uuids") {
+        if let Some(line) = lines.insert(uuid.value, uuid.line) {
+            table.fault_at(&uuid, format!("`{}` stands on line {line} already", uuid.value), "remove one of the two");
+        }
+    }
+    Some(Identity { deny: lines.into_keys().collect::<DenyList>() })
+}
+
+/// `[enroll]`, with its rules.
+pub(crate) fn read(document: &Document, root: &Table<'_>, known: Known<'_>) -> Option<Enroll> {
+    let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60), rules: Vec::new() };
+    let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };
+    let words = [("approve", EnrollPolicy::Approve), ("auto", EnrollPolicy::Auto)];
+    let policy = or(&enroll, "policy", enroll.choice("policy", &words), default.policy);
+    let token_ttl = or(&enroll, "token_ttl", enroll.duration("token_ttl", TOKEN_TTL), default.token_ttl);
+    let rules = rules(document, &enroll, known);
+    Some(Enroll { policy: policy?, token_ttl: token_ttl?, rules: rules? })
+}
+
+fn rules(document: &Document, enroll: &Table<'_>, known: Known<'_>) -> Option<Vec<EnrollRule>> {
+    let tables = enroll.tables("rule");
+    if tables.len() > MAX_RULES {
+        enroll.fault("rule", format!("{} rules", tables.len()), format!("at most {MAX_RULES}"));
+        return None;
+    }
+    let mut names = BTreeMap::new();
+    tables.iter().map(|table| rule(document, table, known, &mut names)).collect::<Vec<_>>().into_iter().collect()
+}
+
+fn rule(
+    document: &Document,
+    table: &Table<'_>,
+    known: Known<'_>,
+    names: &mut BTreeMap<RuleName, usize>,
+) -> Option<EnrollRule> {
+    let hint = "write name = \"rack-a\": events and the audit log say by which rule a machine was let in";
+    let name = table.required("name", table.parsed::<RuleName>("name"), hint);
+    if let Some(name) = &name
+        && let Some(line) = names.insert(name.value.clone(), name.line)
+    {
+        document.fault(name, format!("the rule on line {line} is called `{}` too", name.value), "rename one of them");
+    }
+    let facts = Facts {
+        serials: words(table, "serials"),
+        uuids: set(table, "uuids"),
+        nodes: set::<NodeId>(table, "nodes"),
+        manufacturer: table.word("manufacturer").map(|text| tidy(&text)),
+        product: table.word("product").map(|text| tidy(&text)),
+        mac_prefixes: set::<MacPrefix>(table, "mac_prefixes"),
+        segments: on_segments(document, table, known.segments),
+    };
+    let profile = profile(document, table, known.profiles);
+    // A list that is empty names no machine; most often something was to be written into it.
+    for key in ["serials", "uuids", "nodes", "mac_prefixes", "segments"] {
+        if table.has(key) && table.strings(key).is_empty() {
+            table.fault(key, "is empty, so no machine fits", "list something, or remove the key");
+        }
+    }
+    if KEYS.iter().all(|fact| !table.has(fact)) {
+        let hint = format!("ask for at least one of {}; every machine is let in by policy = \"auto\"", KEYS.join(", "));
+        document.fault(&table.here(), "would let every machine in", hint);
+    }
+    Some(EnrollRule { name: name?.value, facts, profile })
+}
+
+fn profile(document: &Document, table: &Table<'_>, known: Option<&[ProfileName]>) -> Option<ProfileName> {
+    let profile = table.parsed::<ProfileName>("profile")?;
+    if let Some(known) = known.filter(|known| !known.contains(&profile.value)) {
+        let hint = suggest(profile.as_str(), known.iter().map(ProfileName::as_str));
+        document.fault(&profile, format!("there is no profile `{}`", profile.value), hint);
+    }
+    Some(profile.value)
+}
+
+fn set<T: std::str::FromStr<Err: std::fmt::Display> + Ord>(table: &Table<'_>, key: &str) -> BTreeSet<T> {
+    table.list::<T>(key).into_iter().map(|at| at.value).collect()
+}
+
+/// Texts as they are compared: trimmed, in lower case. What firmware leaves in place of a serial number is nobody's.
+fn words(table: &Table<'_>, key: &str) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    for text in table.strings(key) {
+        let word = tidy(&text);
+        if is_filler(&word) {
+            let message = format!("`{}` is what firmware says when nobody gave a serial number", text.value);
+            table.fault_at(&text, message, "many machines say so; ask for something else");
+        }
+        words.insert(word);
+    }
+    words
+}
+
+fn tidy(text: &str) -> String {
+    text.trim().to_lowercase()
+}
+
+/// Segments by the names that logs and metrics give them. meshd knows where a machine is by its address.
+fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> BTreeSet<String> {
+    let listed: Vec<At<String>> = table.strings("segments");
+    let Some(known) = segments.names() else { return BTreeSet::new() };
+    for segment in &listed {
+        match known.iter().find(|(name, _)| *name == segment.value) {
+            None => {
+                let hint = suggest(segment, known.iter().map(|(name, _)| name.as_str()));
+                document.fault(segment, format!("there is no segment `{}`", segment.value), hint);
+            }
+            Some((_, leases)) if !leases && known.len() > 1 => {
+                let message = format!("meshd leases no addresses on {}, so it cannot tell who is there", segment.value);
+                document.fault(segment, message, "ask for something else, or make it authoritative");
+            }
+            Some(_) => {}
+        }
+    }
+    listed.into_iter().map(|segment| segment.value).collect()
+}

@@ -1,0 +1,71 @@
+//! `[groups.*]`: nodes that share overlays and variables.
+
+use super::vars;
+use crate::{
+    Group, check,
+    edit::Edit,
+    reader::{At, Document, NamedTable, Table},
+};
+use meshd_types::{GroupName, NodeId, OverlayName};
+use std::collections::BTreeMap;
+
+/// Most groups of a site.
+const MAX_GROUPS: usize = 1024;
+/// Most nodes of one group.
+const MAX_MEMBERS: usize = 16_384;
+/// Most overlays of one group.
+const MAX_OVERLAYS: usize = 64;
+
+/// Reads them in the order of the file; records what is wrong with each.
+pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> {
+    let Some(table) = root.table("groups") else { return (!root.has("groups")).then(Vec::new) };
+    let entries = table.entries();
+    if entries.len() > MAX_GROUPS {
+        document.fault(&table.here(), format!("{} groups", entries.len()), format!("at most {MAX_GROUPS}"));
+    }
+    entries.into_iter().map(|entry| one(document, entry)).collect::<Vec<_>>().into_iter().collect()
+}
+
+fn one(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
+    let parsed = name.parse::<GroupName>().map_err(|error| check::fault(document, &name, &error));
+    if table.has("profile") {
+        // Asked for, so that it is not reported as unknown too.
+        drop(table.string("profile"));
+        let hint = "give its nodes a profile with `meshd node assign-profile NODE PROFILE`";
+        table.fault("profile", "a group has no profile", hint);
+    }
+    if table.has("kernel_args") {
+        drop(table.strings("kernel_args"));
+        table.fault("kernel_args", "a group has no kernel arguments", "write them into a profile of its nodes");
+    }
+    let hint = "write nodes = [\"0123abcd\"], the IDs that `meshd node list` shows";
+    let listed: Vec<At<NodeId>> = table.list("nodes");
+    table.required("nodes", table.has("nodes").then_some(()), hint);
+    if listed.len() > MAX_MEMBERS {
+        table.fault("nodes", format!("{} nodes", listed.len()), format!("at most {MAX_MEMBERS}"));
+    }
+    let mut nodes = BTreeMap::new();
+    for node in &listed {
+        if let Some(line) = nodes.insert(node.value, node.line) {
+            document.fault(node, format!("`{}` is listed on line {line} already", node.value), "remove one of the two");
+        }
+    }
+    let mut overlays: Vec<OverlayName> = Vec::new();
+    for overlay in table.list::<Edit<OverlayName>>("overlays") {
+        match &overlay.value {
+            Edit::Add(name) => {
+                overlays.retain(|earlier| earlier != name);
+                overlays.push(name.clone());
+            }
+            Edit::Remove(name) => {
+                let message = format!("takes `{name}` away, and a group inherits nothing");
+                document.fault(&overlay, message, "take it out of the profile of its nodes");
+            }
+        }
+    }
+    if overlays.len() > MAX_OVERLAYS {
+        table.fault("overlays", format!("{} overlays", overlays.len()), format!("at most {MAX_OVERLAYS}"));
+    }
+    let vars = vars::read(document, &table).into_iter().map(|(name, value)| (name, value.value)).collect();
+    Some(Group { name: parsed.ok()?, nodes: nodes.into_keys().collect(), overlays, vars })
+}

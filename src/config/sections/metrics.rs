@@ -1,0 +1,32 @@
+//! `[metrics]`: the optional listener for Prometheus.
+
+use crate::{
+    MetricsListener,
+    parse::or,
+    reader::{Document, Table},
+};
+use std::net::Ipv4Addr;
+
+/// What most sites take: 9100 to 9999 is where exporters live.
+const DEFAULT_PORT: u16 = 9109;
+
+/// Reads `[metrics]`. `Some(None)` without it; `None` when it has a fault. The ports of the boot and agent planes are open to
+/// every machine; what is told here is not for them.
+pub(crate) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)]) -> Option<Option<MetricsListener>> {
+    let Some(metrics) = root.table("metrics") else { return (!root.has("metrics")).then_some(None) };
+    let address = metrics.ipv4("address");
+    if let Some(address) = &address
+        && (address.is_multicast() || address.is_broadcast())
+    {
+        let hint = "write an address of this machine, such as 127.0.0.1";
+        document.fault(address, format!("`{}` is no machine's address", address.value), hint);
+        return None;
+    }
+    let address = or(&metrics, "address", address, Ipv4Addr::LOCALHOST);
+    let port = or(&metrics, "port", metrics.port("port"), DEFAULT_PORT);
+    if let Some((section, port)) = taken.iter().find(|(_, taken)| port == Some(*taken)) {
+        let message = format!("[metrics] and {section} both have port {port}");
+        document.fault(&metrics.place("port"), message, "give them different ports");
+    }
+    Some(Some(MetricsListener { address: address?, port: port? }))
+}

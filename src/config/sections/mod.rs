@@ -1,0 +1,27 @@
+//! One module for each section of `site.toml`.
+//!
+//! | module | sections |
+//! | --- | --- |
+//! | `segment` | `[net]` with `[dhcp]`, and `[[segment]]`: the networks on which machines boot |
+//! | `dhcp` | the keys of `[dhcp]` and of each `[[segment]]` |
+//! | `reservation` | `[[reservation]]`: fixed addresses |
+//! | `enroll` | `[enroll]` and `[identity]`: admission of machines |
+//! | `profiles` | `[profiles.*]`, with inheritance |
+//! | `groups` | `[groups.*]` |
+//! | `vars` | `vars = { name = value }` of profiles and groups |
+//! | `secrets` | `[secrets]`: where each secret lies |
+//! | `vms` | `[vms]`: addresses, rules and templates of virtual machines |
+//! | `admin` | `[admin]`, `[admin.https]` and `[process]` |
+//! | `metrics` | `[metrics]` |
+
+pub(crate) mod admin;
+pub(crate) mod dhcp;
+pub(crate) mod enroll;
+pub(crate) mod groups;
+pub(crate) mod metrics;
+pub(crate) mod profiles;
+pub(crate) mod reservation;
+pub(crate) mod secrets;
+pub(crate) mod segment;
+pub(crate) mod vars;
+pub(crate) mod vms;

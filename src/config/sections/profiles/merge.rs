@@ -1,0 +1,229 @@
+//! Resolves inheritance of profiles, and records the origin of each setting.
+//!
+//! Lists: the outermost parent's first, each profile's appended; `-x` takes an inherited `x` away. An overlay that is named again
+//! moves to its later place; so does a kernel argument, and the last one of a key counts. Single values, variables, checks and
+//! thresholds: the nearest wins.
+
+use super::{
+    place,
+    written::{THRESHOLDS, Threshold, Written},
+};
+use crate::{
+    Profile, Setting,
+    edit::{Edit, arg_key, removes_arg, replaces_arg},
+    fault::suggest,
+    reader::{At, Document},
+};
+use meshd_proto::{CheckPolicy, CheckRule, Thresholds};
+use meshd_types::{ProfileName, VarValue, Vars};
+use std::fmt::Display;
+
+/// Most overlays, bundles and PCI selectors of a profile with all that it inherits.
+const MAX_OVERLAYS: usize = 64;
+/// Most packages of a profile with all that it inherits.
+const MAX_PACKAGES: usize = 512;
+/// Longest kernel arguments of a profile, in bytes. The kernel takes 2048 on x86; meshd's own need about 600.
+const MAX_ARGS: usize = 1024;
+
+/// The merging of one profile: its parents first, and what came of it so far.
+struct Merge<'a> {
+    document: &'a Document,
+    chain: &'a [&'a Written],
+    settings: Vec<Setting>,
+}
+
+/// How one kind of list is merged.
+struct Rules<T> {
+    key: &'static str,
+    /// Whether a later element takes the place of an earlier one; else the earlier stays and the later adds nothing.
+    replaces: fn(&T, &T) -> bool,
+    /// Whether a removal means this element.
+    removes: fn(&T, &T) -> bool,
+}
+
+/// Merges a chain, the outermost parent first; `None` when it has no image.
+pub(crate) fn inherit(document: &Document, chain: &[&Written]) -> Option<Profile> {
+    let own = chain.last()?;
+    if !chain.iter().any(|profile| profile.has_image) {
+        let hint = "write image = \"..\", or extend a profile that has one";
+        document.fault(place(own), "neither this profile nor one that it extends names an image", hint);
+    }
+    let mut merge = Merge { document, chain, settings: Vec::new() };
+    let image = merge.nearest("image", |profile| profile.image.as_ref())?;
+    let overlays = Rules { key: "overlays", replaces: PartialEq::eq, removes: PartialEq::eq };
+    let args = Rules {
+        key: "kernel_args",
+        replaces: |later: &String, earlier: &String| replaces_arg(later, earlier),
+        removes: |pattern: &String, arg: &String| removes_arg(pattern, arg),
+    };
+    let mut profile = Profile {
+        extends: own.extends.as_ref().map(|parent| parent.value.clone()),
+        overlays: merge.list(&overlays, |profile| &profile.overlays),
+        kernel_args: merge.list(&args, |profile| &profile.kernel_args),
+        packages: merge.list(&Rules::once("packages"), |profile| &profile.packages),
+        bundles: merge.list(&Rules::once("bundles"), |profile| &profile.bundles),
+        vfio: merge.list(&Rules::once("vfio.devices"), |profile| &profile.vfio),
+        data_disks: merge.list(&Rules::once("storage.data"), |profile| &profile.data_disks),
+        ..Profile::new(own.name.clone(), image)
+    };
+    merge.hugepages(&mut profile);
+    profile.vars = merge.vars();
+    profile.checks = merge.checks();
+    profile.settings = merge.settings;
+    bounds(document, own, &profile);
+    Some(profile)
+}
+
+impl<T: PartialEq> Rules<T> {
+    /// What is named twice counts once, where it was named first.
+    fn once(key: &'static str) -> Self {
+        Rules { key, replaces: |_, _| false, removes: PartialEq::eq }
+    }
+}
+
+fn text(value: impl Display) -> VarValue {
+    VarValue::Text(value.to_string())
+}
+
+impl Merge<'_> {
+    fn set(&mut self, key: impl Into<String>, value: VarValue, by: &ProfileName) {
+        self.set_at(key, value, by, 0);
+    }
+
+    fn set_at(&mut self, key: impl Into<String>, value: VarValue, by: &ProfileName, line: usize) {
+        self.settings.push(Setting { key: key.into(), value, by: by.clone(), removed_by: None, line });
+    }
+
+    /// A single value: the nearest profile's.
+    fn nearest<T: Clone + Display>(&mut self, key: &str, pick: impl Fn(&Written) -> Option<&At<T>>) -> Option<T> {
+        let (value, by) =
+            self.chain.iter().rev().find_map(|profile| Some((pick(profile)?.value.clone(), &profile.name)))?;
+        self.set(key, text(&value), by);
+        Some(value)
+    }
+
+    fn list<T: Clone + PartialEq + Display>(
+        &mut self,
+        rules: &Rules<T>,
+        pick: impl Fn(&Written) -> &Vec<At<Edit<T>>>,
+    ) -> Vec<T> {
+        let mut list: Vec<(T, &ProfileName, usize)> = Vec::new();
+        let mut gone: Vec<Setting> = Vec::new();
+        for profile in self.chain {
+            for edit in pick(profile) {
+                match &edit.value {
+                    Edit::Add(value) => {
+                        let before = list.len();
+                        list.retain(|(earlier, ..)| !(rules.replaces)(value, earlier));
+                        if list.len() < before
+                            || (rules.key == "kernel_args")
+                            || list.iter().all(|(it, ..)| it != value)
+                        {
+                            list.push((value.clone(), &profile.name, edit.line));
+                        }
+                    }
+                    Edit::Remove(value) => {
+                        let (out, kept) = list.into_iter().partition(|(it, ..)| (rules.removes)(value, it));
+                        list = kept;
+                        let out: Vec<(T, &ProfileName, usize)> = out;
+                        if out.is_empty() {
+                            self.nothing_to_remove(edit, value, &list);
+                        }
+                        gone.extend(out.into_iter().map(|(it, by, line)| Setting {
+                            key: rules.key.to_owned(),
+                            value: text(it),
+                            by: by.clone(),
+                            removed_by: Some(profile.name.clone()),
+                            line,
+                        }));
+                    }
+                }
+            }
+        }
+        for (value, by, line) in &list {
+            self.set_at(rules.key, text(value), by, *line);
+        }
+        self.settings.extend(gone);
+        list.into_iter().map(|(value, ..)| value).collect()
+    }
+
+    fn nothing_to_remove<T: Display>(&self, edit: &At<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
+        let there: Vec<String> = list.iter().map(|(it, ..)| it.to_string()).collect();
+        let message = format!("takes `{value}` away, which is not inherited");
+        let hint = if there.is_empty() {
+            "remove it".to_owned()
+        } else {
+            let key = value.to_string();
+            suggest(&key, there.iter().map(|it| if key.contains('=') { it.as_str() } else { arg_key(it) }))
+        };
+        self.document.fault(edit, message, hint);
+    }
+
+    /// The nearest table; it becomes kernel arguments.
+    fn hugepages(&mut self, profile: &mut Profile) {
+        let nearest = self.chain.iter().rev().find_map(|written| Some((written, written.hugepages.as_ref()?)));
+        let Some((written, pages)) = nearest else { return };
+        self.set("hugepages", text(pages.value), &written.name);
+        if pages.value.count == 0 {
+            return;
+        }
+        if let Some(other) = profile.kernel_args.iter().find(|arg| arg_key(arg).starts_with("hugepages")) {
+            let message = format!("stands beside the kernel argument `{other}`, and both set aside pages");
+            self.document.fault(pages, message, format!("keep one: kernel_args = [\"-{}\"]", arg_key(other)));
+        }
+        profile.hugepages = Some(pages.value);
+        for arg in pages.value.kernel_args() {
+            self.set("kernel_args", text(&arg), &written.name);
+            profile.kernel_args.push(arg);
+        }
+    }
+
+    fn vars(&mut self) -> Vars {
+        let mut vars = std::collections::BTreeMap::new();
+        for profile in self.chain {
+            vars.extend(profile.vars.iter().map(|(name, value)| (name.clone(), (value, &profile.name))));
+        }
+        for (name, (value, by)) in &vars {
+            self.set_at(format!("vars.{name}"), value.value.clone(), by, value.line);
+        }
+        vars.into_iter().map(|(name, (value, _))| (name, value.value.clone())).collect()
+    }
+
+    fn checks(&mut self) -> CheckPolicy {
+        let mut rules = std::collections::BTreeMap::new();
+        for profile in self.chain {
+            rules.extend(profile.checks.iter().map(|it| (it.value.0.clone(), (it.value.1, &profile.name))));
+        }
+        for (name, (rule, by)) in &rules {
+            self.set(format!("checks.{name}"), text(rule.as_str()), by);
+        }
+        let mut thresholds = Thresholds::default();
+        for Threshold { key, place, .. } in THRESHOLDS {
+            let of = |profile: &&Written| {
+                let found = profile.thresholds.iter().find(|it| it.value.0 == key)?;
+                Some((found.value.1, profile.name.clone()))
+            };
+            let Some((value, by)) = self.chain.iter().rev().find_map(of) else { continue };
+            self.set(format!("thresholds.{key}"), VarValue::Integer(value), &by);
+            *place(&mut thresholds) = u64::try_from(value).ok();
+        }
+        let rules = rules.into_iter().map(|(name, (rule, _))| (name, rule));
+        CheckPolicy { rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(), thresholds }
+    }
+}
+
+fn bounds(document: &Document, own: &Written, profile: &Profile) {
+    let args: usize = profile.kernel_args.iter().map(|arg| arg.len() + 1).sum();
+    let bounds = [
+        (profile.overlays.len(), MAX_OVERLAYS, "overlays"),
+        (profile.bundles.len(), MAX_OVERLAYS, "bundles"),
+        (profile.packages.len(), MAX_PACKAGES, "packages"),
+        (profile.vfio.len(), MAX_OVERLAYS, "vfio.devices"),
+        (profile.data_disks.len(), MAX_OVERLAYS, "storage.data"),
+        (profile.vars.len(), crate::MAX_VARS, "vars"),
+        (args, MAX_ARGS, "bytes of kernel arguments"),
+    ];
+    for (found, most, what) in bounds.into_iter().filter(|(found, most, _)| found > most) {
+        document.fault(place(own), format!("{found} {what} with all that is inherited"), format!("at most {most}"));
+    }
+}

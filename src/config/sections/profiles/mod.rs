@@ -1,0 +1,109 @@
+//! `[profiles.*]`: profiles, with inheritance resolved.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `merge` | resolves inheritance of profiles, and records the origin of each setting |
+//! | `written` | one profile as written in the file, before inheritance |
+
+mod merge;
+mod written;
+
+use crate::{
+    Profile, check,
+    fault::suggest,
+    reader::{At, Document, Table},
+};
+use meshd_types::ProfileName;
+use std::collections::{BTreeMap, BTreeSet};
+use written::Written;
+
+/// Most profiles of a site.
+const MAX_PROFILES: usize = 1024;
+
+type All = BTreeMap<ProfileName, Written>;
+
+/// Reads `[profiles]` and `[defaults]`; records what is wrong with either.
+pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<(ProfileName, BTreeMap<ProfileName, Profile>)> {
+    let all = all(document, root);
+    let default = default_profile(root, &all);
+    let mut profiles = BTreeMap::new();
+    for profile in all.values() {
+        if let Some(chain) = chain(document, &all, profile)
+            && let Some(resolved) = merge::inherit(document, &chain)
+        {
+            profiles.insert(resolved.name.clone(), resolved);
+        }
+    }
+    Some((default?, profiles))
+}
+
+fn default_profile(root: &Table<'_>, all: &All) -> Option<ProfileName> {
+    let hint = "say which profile an unknown node boots: [defaults] profile = \"discovery\"";
+    let defaults = root.required("defaults", root.table("defaults"), hint)?;
+    let name = defaults.required("profile", defaults.parsed::<ProfileName>("profile"), hint)?;
+    if !all.contains_key(&name.value) {
+        defaults.fault_at(&name, format!("there is no profile `{}`", name.value), names(&name.value, all));
+    }
+    Some(name.value)
+}
+
+fn names(text: &ProfileName, all: &All) -> String {
+    let near = suggest(text.as_str(), all.keys().map(ProfileName::as_str));
+    if all.is_empty() { format!("write a section [profiles.{text}]") } else { near }
+}
+
+fn all(document: &Document, root: &Table<'_>) -> All {
+    let hint = "describe at least one: [profiles.discovery] image = \"..\" overlays = [..]";
+    let Some(table) = root.required("profiles", root.table("profiles"), hint) else { return All::new() };
+    let entries = table.entries();
+    if entries.is_empty() {
+        document.fault(&table.here(), "there is no profile", hint);
+    }
+    if entries.len() > MAX_PROFILES {
+        document.fault(&table.here(), format!("more than {MAX_PROFILES} profiles"), "remove some");
+    }
+    let read = entries.into_iter().filter_map(|entry| {
+        let name = entry.name.parse::<ProfileName>().map_err(|error| check::fault(document, &entry.name, &error));
+        let written = Written::read(document, &entry.table);
+        name.ok().map(|name| Written { name, ..written })
+    });
+    read.map(|profile| (profile.name.clone(), profile)).collect()
+}
+
+/// A profile and those that it extends, the outermost parent first; `None` when the chain is broken.
+fn chain<'a>(document: &Document, all: &'a All, profile: &'a Written) -> Option<Vec<&'a Written>> {
+    let mut chain = vec![profile];
+    let mut seen = BTreeSet::from([&profile.name]);
+    let mut last = profile;
+    while let Some(parent) = &last.extends {
+        let Some(next) = all.get(&parent.value) else {
+            // Each broken link is reported by the profile that has it, once.
+            if std::ptr::eq(last, profile) {
+                document.fault(parent, format!("there is no profile `{}`", parent.value), names(&parent.value, all));
+            }
+            return None;
+        };
+        if !seen.insert(&next.name) {
+            if next.name == profile.name {
+                let names: Vec<&str> = chain.iter().map(|profile| profile.name.as_str()).collect();
+                let circle = format!("{} -> {}", names.join(" -> "), profile.name);
+                let place = profile.extends.as_ref().unwrap_or(parent);
+                document.fault(place, format!("extends itself: {circle}"), "remove one `extends` of the circle");
+            }
+            return None;
+        }
+        chain.push(next);
+        last = next;
+    }
+    // A faulty `extends` was reported where it stands; what it would bring is unknown.
+    if last.has_parent {
+        return None;
+    }
+    chain.reverse();
+    Some(chain)
+}
+
+/// Where a fault of everything that a profile inherits stands: at the profile.
+fn place(profile: &Written) -> &At<()> {
+    &profile.place
+}

@@ -1,0 +1,106 @@
+//! One profile as written in the file, before inheritance.
+
+use crate::{
+    Hugepages, PageSize, VfioSelector, check,
+    edit::Edit,
+    reader::{At, Document, Table},
+    sections::vars,
+};
+use meshd_proto::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
+use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
+use std::str::FromStr;
+
+/// Most pages of `hugepages`: 64 TiB in the smaller size.
+const MAX_PAGES: i64 = 1 << 25;
+/// One of `[profiles.*.thresholds]`.
+pub(crate) struct Threshold {
+    pub(crate) key: &'static str,
+    /// The largest value that makes sense.
+    most: i64,
+    /// Where its value goes.
+    pub(crate) place: fn(&mut Thresholds) -> &mut Option<u64>,
+}
+
+pub(crate) const THRESHOLDS: [Threshold; 4] = [
+    Threshold { key: "memory_mib", most: 1 << 30, place: |all| &mut all.memory_mib },
+    Threshold { key: "clock_offset_s", most: 86_400, place: |all| &mut all.clock_offset_s },
+    Threshold { key: "store_warn_gb", most: 1 << 24, place: |all| &mut all.store_warn_gb },
+    Threshold { key: "store_fail_gb", most: 1 << 24, place: |all| &mut all.store_fail_gb },
+];
+
+pub(crate) struct Written {
+    pub(crate) name: ProfileName,
+    pub(crate) place: At<()>,
+    pub(crate) extends: Option<At<ProfileName>>,
+    /// An `extends` is written, readable or not: what it would bring is unknown then.
+    pub(crate) has_parent: bool,
+    pub(crate) image: Option<At<ImageName>>,
+    pub(crate) has_image: bool,
+    pub(crate) overlays: Vec<At<Edit<OverlayName>>>,
+    pub(crate) kernel_args: Vec<At<Edit<String>>>,
+    pub(crate) packages: Vec<At<Edit<String>>>,
+    pub(crate) bundles: Vec<At<Edit<BundleName>>>,
+    pub(crate) vfio: Vec<At<Edit<VfioSelector>>>,
+    pub(crate) data_disks: Vec<At<Edit<DiskIdentity>>>,
+    pub(crate) hugepages: Option<At<Hugepages>>,
+    pub(crate) vars: Vec<(VarName, At<VarValue>)>,
+    pub(crate) checks: Vec<At<(String, CheckRule)>>,
+    pub(crate) thresholds: Vec<At<(&'static str, i64)>>,
+}
+
+impl Written {
+    /// Everything but the name, which the caller knows.
+    pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
+        let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<At<Edit<String>>> {
+            let one = |text: At<String>| {
+                let edit = Edit::<String>::from_str(&text).ok()?;
+                let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
+                rule(plain).map_err(|error| check::fault(document, &text, &error)).ok()?;
+                Some(text.with(edit))
+            };
+            table.strings(key).into_iter().filter_map(one).collect()
+        };
+        Written {
+            name: "unnamed".parse().expect("a constant name is plain"),
+            place: table.here(),
+            extends: table.parsed("extends"),
+            has_parent: table.has("extends"),
+            image: table.parsed("image"),
+            has_image: table.has("image"),
+            overlays: table.list("overlays"),
+            kernel_args: checked("kernel_args", check::kernel_arg),
+            packages: checked("packages", check::package),
+            bundles: table.list("bundles"),
+            vfio: table.table("vfio").map(|vfio| vfio.list("devices")).unwrap_or_default(),
+            data_disks: table.table("storage").map(|storage| storage.list("data")).unwrap_or_default(),
+            hugepages: hugepages(table),
+            vars: vars::read(document, table),
+            checks: checks(table),
+            thresholds: thresholds(table),
+        }
+    }
+}
+
+fn hugepages(table: &Table<'_>) -> Option<At<Hugepages>> {
+    let at = table.place("hugepages");
+    let hint = "write hugepages = { size = \"1G\", count = 16 }; count = 0 takes inherited ones away";
+    let table = table.table("hugepages")?;
+    let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
+    let count = table.integer("count", 0..=MAX_PAGES);
+    let (size, count) = (table.required("size", size, hint), table.required("count", count, hint));
+    let count = u32::try_from(count?.value).ok()?;
+    Some(at.with(Hugepages { size: size?.value, count }))
+}
+
+fn checks(table: &Table<'_>) -> Vec<At<(String, CheckRule)>> {
+    let Some(table) = table.table("checks") else { return Vec::new() };
+    let words = [("on", CheckRule::On), ("warn", CheckRule::Warn), ("off", CheckRule::Off)];
+    let read = CHECKS.into_iter();
+    read.filter_map(|check| Some(table.choice(check, &words)?.map(|rule| (check.to_owned(), rule)))).collect()
+}
+
+fn thresholds(table: &Table<'_>) -> Vec<At<(&'static str, i64)>> {
+    let Some(table) = table.table("thresholds") else { return Vec::new() };
+    let read = |it: &Threshold| Some(table.integer(it.key, 0..=it.most)?.map(|value| (it.key, value)));
+    THRESHOLDS.iter().filter_map(read).collect()
+}

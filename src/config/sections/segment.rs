@@ -1,0 +1,234 @@
+//! `[net]` with `[dhcp]`, and `[[segment]]`: networks on which machines boot.
+
+use super::dhcp::{self, Neighbours};
+use crate::{
+    DhcpMode, InterfaceNetwork, Link, Pool, Segment, check,
+    parse::checked,
+    reader::{At, Document, Table},
+};
+use meshd_types::MacAddr;
+use std::net::Ipv4Addr;
+
+/// Most segments of a site. Each interface among them has its own sockets.
+const MAX_SEGMENTS: usize = 256;
+/// Most Ethernet addresses of one relay: two of redundant relays, two of the routers beside them, and some.
+const MAX_RELAY_MACS: usize = 16;
+
+/// All segments as they were written, with the places that rules between sections need.
+pub(crate) struct Segments(Vec<Written>);
+
+struct Written {
+    link: Option<At<Link>>,
+    mode: Option<DhcpMode>,
+    /// Written, though the mode may not need it.
+    pool: Option<At<Pool>>,
+    segment: Option<Segment>,
+}
+
+/// Reads all segments on a machine with these networks; records what is wrong with each, and between them.
+pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Segments {
+    let tables = root.tables("segment");
+    if tables.len() > MAX_SEGMENTS {
+        root.fault("segment", format!("{} segments", tables.len()), format!("at most {MAX_SEGMENTS}"));
+    }
+    let mut all = Vec::new();
+    let has_interface = tables.iter().any(|table| table.has("interface"));
+    if !has_interface || root.has("net") || root.has("dhcp") {
+        all.push(simple(document, root, networks));
+    }
+    all.extend(tables.iter().take(MAX_SEGMENTS).map(|table| section(document, table, networks)));
+    let segments = Segments(all);
+    segments.links_differ(document);
+    segments.networks_differ(document);
+    segments
+}
+
+/// `[net]` + `[dhcp]`.
+fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
+    let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
+    let address = net.as_ref().and_then(|net| machine_address(document, net, "address"));
+    let name = net.and_then(|net| {
+        let hint = "name it as `ip link` does: interface = \"br0\"";
+        net.required("interface", net.string("interface"), hint)
+    });
+    let hint = "say who leases addresses: [dhcp] mode = \"authoritative\" | \"proxy\" | \"off\"";
+    let (mode, pool) = match root.required("dhcp", root.table("dhcp"), hint) {
+        Some(table) => {
+            let interface = name.as_ref().map(|name| name.value.as_str());
+            dhcp::read(document, &table, Neighbours { server: address.as_ref(), relay: None, interface, networks })
+        }
+        None => (None, None),
+    };
+    let interface = name.and_then(|name| interface(document, name));
+    Written::new(interface, address, mode, pool)
+}
+
+/// One `[[segment]]`.
+fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
+    let name = table.string("interface");
+    let relay = machine_address(document, table, "relay");
+    match (table.has("interface"), table.has("relay")) {
+        (true, true) => {
+            let hint = "a segment is heard by one of them: remove the other";
+            table.fault("relay", "stands beside an interface", hint);
+        }
+        (false, false) => {
+            let hint = "write interface = \"eth1\", or relay = \"10.88.0.1\" (the relay's address on that network)";
+            document.fault(&table.here(), "has neither an interface nor a relay", hint);
+        }
+        _ => {}
+    }
+    let address = machine_address(document, table, "address");
+    let interface_name = name.as_ref().map(|name| name.value.as_str());
+    let neighbours =
+        Neighbours { server: address.as_ref(), relay: relay.as_ref(), interface: interface_name, networks };
+    let (mode, pool) = dhcp::read(document, table, neighbours);
+    let by_relay = relay.map(|relay| relay.map(Link::Relay));
+    let link = name.and_then(|name| interface(document, name)).or(by_relay);
+    let mut written = Written::new(link, address, mode, pool);
+    let relay_macs = relay_macs(document, table);
+    if let Some(segment) = &mut written.segment {
+        segment.relay_macs = relay_macs;
+    }
+    written
+}
+
+/// Ethernet addresses that relayed packets come from.
+fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
+    let written = table.strings("relay_mac");
+    if !table.has("relay") && table.has("relay_mac") {
+        table.fault(
+            "relay_mac",
+            "there is no relay",
+            "remove the key, or write relay = \"10.88.0.1\" in place of interface",
+        );
+    }
+    if written.len() > MAX_RELAY_MACS {
+        let message = format!("{} addresses", written.len());
+        table.fault("relay_mac", message, format!("write at most {MAX_RELAY_MACS}"));
+    }
+    let read = |text: At<String>| {
+        let mac = text.value.parse();
+        if mac.is_err() {
+            let hint = "write the relay's address as `ip neigh` shows it: relay_mac = [\"52:54:00:12:34:56\"]";
+            document.fault(&text, format!("`{}` is no MAC address", text.value), hint);
+        }
+        mac.ok()
+    };
+    written.into_iter().filter_map(read).collect()
+}
+
+fn interface(document: &Document, name: At<String>) -> Option<At<Link>> {
+    let place = name.with(());
+    checked(document, name, check::interface).map(|name| place.with(Link::Interface(name)))
+}
+
+/// An address that one machine can have.
+fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<At<Ipv4Addr>> {
+    let address = table.ipv4(key)?;
+    if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
+        let hint = match key {
+            "relay" => "write the address that the relay has on the segment",
+            _ => "write an address of this machine on that interface, or remove the key",
+        };
+        document.fault(&address, format!("`{}` is no machine's address", address.value), hint);
+        return None;
+    }
+    Some(address)
+}
+
+impl Written {
+    fn new(
+        link: Option<At<Link>>,
+        address: Option<At<Ipv4Addr>>,
+        mode: Option<DhcpMode>,
+        pool: Option<At<Pool>>,
+    ) -> Self {
+        let leased = pool.as_ref().map(|pool| pool.value.clone()).filter(|_| mode == Some(DhcpMode::Authoritative));
+        let sound = mode != Some(DhcpMode::Authoritative) || leased.is_some();
+        let address = address.map(|address| address.value);
+        let segment = link.as_ref().zip(mode).filter(|_| sound).map(|(link, mode)| Segment {
+            link: link.value.clone(),
+            address,
+            mode,
+            pool: leased,
+            relay_macs: Vec::new(),
+        });
+        Written { link, mode, pool, segment }
+    }
+
+    fn name(&self) -> String {
+        self.link.as_ref().map_or_else(|| "another segment".to_owned(), |link| link.value.to_string())
+    }
+}
+
+impl Segments {
+    /// The segments, if none of them has a fault.
+    pub(crate) fn valid(self) -> Option<Vec<Segment>> {
+        self.0.into_iter().map(|written| written.segment).collect()
+    }
+
+    /// Every pool that is written; `None` if one may be missing because its section has a fault.
+    pub(crate) fn pools(&self) -> Option<Vec<&Pool>> {
+        let whole = self.0.iter().all(|written| written.mode.is_some() && written.segment.is_some());
+        whole.then(|| self.0.iter().filter_map(|written| written.pool.as_ref()).map(|pool| &pool.value).collect())
+    }
+
+    /// The names of all segments and whether meshd leases addresses there; `None` if one may be missing.
+    pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {
+        let name = |written: &Written| {
+            let segment = written.segment.as_ref()?;
+            Some((segment.name(), segment.mode == DhcpMode::Authoritative))
+        };
+        self.0.iter().map(name).collect()
+    }
+
+    /// Every address that belongs to meshd, a relay or a router, as far as it is written.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (Ipv4Addr, &'static str)> {
+        self.0.iter().flat_map(|written| {
+            let relay = match written.link.as_ref().map(|link| &link.value) {
+                Some(Link::Relay(relay)) => Some(*relay),
+                _ => None,
+            };
+            let told = written.segment.as_ref().and_then(|segment| segment.address);
+            let router = written.pool.as_ref().and_then(|pool| pool.router);
+            let owners = [(relay, "the relay"), (told, "meshd"), (router, "the router")];
+            owners.into_iter().filter_map(|(address, owner)| Some((address?, owner)))
+        })
+    }
+
+    /// Whose of them an address is.
+    pub(crate) fn owner_of(&self, address: Ipv4Addr) -> Option<&'static str> {
+        self.owners().find(|(own, _)| *own == address).map(|(_, owner)| owner)
+    }
+
+    fn links_differ(&self, document: &Document) {
+        for (index, written) in self.0.iter().enumerate() {
+            let Some(link) = &written.link else { continue };
+            let earlier = self.0[..index].iter().filter_map(|other| other.link.as_ref());
+            if let Some(other) = earlier.into_iter().find(|other| other.value == link.value) {
+                let message = format!("line {} has this one too", other.line);
+                document.fault(link, message, "a segment has its own interface or relay; remove one of the two");
+            }
+        }
+    }
+
+    /// The address alone tells which network a machine is on, so no two segments share one.
+    fn networks_differ(&self, document: &Document) {
+        for (index, written) in self.0.iter().enumerate() {
+            let Some(pool) = &written.pool else { continue };
+            for other in &self.0[..index] {
+                let Some(before) = &other.pool else { continue };
+                let (own, theirs) = (pool.network(), before.network());
+                if !before.is_on_network(own) && !pool.is_on_network(theirs) {
+                    continue;
+                }
+                let overlap = pool.first <= before.last && before.first <= pool.last;
+                let what = if overlap { "overlaps the range" } else { "is in the network" };
+                let message = format!("{what} of {}, line {}", other.name(), before.line);
+                let hint = "each segment is a network of its own; set netmask if these are narrower";
+                document.fault(pool, message, hint);
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `vars = { name = value }`: variables of a profile or a group.
+
+use crate::{
+    check,
+    reader::{At, Document, Table},
+};
+use meshd_types::{VarName, VarValue};
+
+/// Most variables of a profile, of a group or of a node.
+pub const MAX_VARS: usize = 256;
+
+/// Reads them in their order; records what is wrong with each.
+pub(crate) fn read(document: &Document, table: &Table<'_>) -> Vec<(VarName, At<VarValue>)> {
+    let Some(vars) = table.table("vars") else { return Vec::new() };
+    let keys = vars.keys();
+    if keys.len() > MAX_VARS {
+        document.fault(&vars.here(), format!("{} variables", keys.len()), format!("at most {MAX_VARS}"));
+    }
+    let mut read = Vec::new();
+    for key in keys.into_iter().take(MAX_VARS) {
+        let name = key.parse::<VarName>().map_err(|error| check::fault(document, &key, &error));
+        let value = vars.variable(&key);
+        if let (Ok(name), Some(value)) = (name, value) {
+            read.push((name, value));
+        }
+    }
+    read
+}

@@ -1,0 +1,52 @@
+//! Services and kernel modules of an image, which overlays may require.
+
+use super::plan::{Files, PackagePlan};
+use crate::catalog::image::Contents;
+use std::{collections::BTreeSet, fs, io, path::Path};
+
+/// Where packages put services.
+const SERVICES: &str = "etc/init.d/";
+
+/// Services of planned packages, and the modules that lie in a folder as depmod leaves it (`/lib/modules/<release>`).
+pub(crate) fn contents(plans: &[PackagePlan], recipe_dir: &Path, modules_dir: &Path) -> io::Result<Contents> {
+    let mut services = BTreeSet::new();
+    for plan in plans {
+        match &plan.files {
+            Files::Tree { files, .. } => {
+                let paths = files.iter().map(|(node, _)| node.path.relative());
+                services.extend(paths.filter_map(|path| path.strip_prefix(SERVICES)).map(str::to_owned));
+            }
+            Files::Recipe(folder) => {
+                let listing = fs::read_dir(recipe_dir.join(folder.relative()).join(SERVICES)).into_iter().flatten();
+                services.extend(listing.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
+            }
+            Files::None => {}
+        }
+    }
+    let mut modules = BTreeSet::new();
+    for list in ["modules.dep", "modules.builtin"] {
+        modules.extend(names(&fs::read_to_string(modules_dir.join(list))?));
+    }
+    Ok(Contents { services, modules })
+}
+
+/// The modules of a list: `kernel/drivers/vfio/pci/vfio-pci.ko.zst: needs...` is `vfio_pci`, as modprobe takes it.
+fn names(list: &str) -> impl Iterator<Item = String> {
+    list.lines().filter_map(|line| {
+        let path = line.split(':').next()?;
+        let (name, _) = path.rsplit('/').next()?.split_once(".ko")?;
+        Some(name.replace('-', "_"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_named_as_modprobe_takes_it() {
+        let list =
+            "kernel/drivers/vfio/pci/vfio-pci.ko: kernel/drivers/vfio/vfio.ko\nkernel/net/tun.ko.zst:\n\nkernel/a.b\n";
+        assert_eq!(names(list).collect::<Vec<_>>(), ["vfio_pci", "tun"]);
+    }
+}

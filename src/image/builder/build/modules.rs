@@ -1,0 +1,75 @@
+//! Selects kernel modules and their dependencies. Pure.
+
+use meshd_types::SafePath;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A recipe lists a module that this kernel does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the recipe lists modules that this kernel does not have: {}; take them out of the recipe", .0.join(", "))]
+pub struct NoSuchModule(pub Vec<String>);
+
+/// Reads `modules.dep`, as depmod writes it: `path: path path ...`.
+pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(module, needs)| (module, needs.split_whitespace().collect())).collect()
+}
+
+/// The modules at or below `wanted` (paths under `kernel/`), and all that they need.
+///
+/// # Errors
+/// Every listed path that matches no module.
+pub fn select<'t>(
+    dependencies: &BTreeMap<&'t str, Vec<&'t str>>,
+    wanted: &[SafePath],
+) -> Result<BTreeSet<&'t str>, NoSuchModule> {
+    let mut kept = BTreeSet::new();
+    let mut absent = Vec::new();
+    for path in wanted {
+        let path = format!("kernel/{}", path.relative());
+        let folder = format!("{path}/");
+        let below = |module: &&&str| **module == path || module.starts_with(&folder);
+        let mut found = dependencies.keys().filter(below).copied().peekable();
+        if found.peek().is_none() {
+            absent.push(path.clone());
+        }
+        kept.extend(found);
+    }
+    if !absent.is_empty() {
+        return Err(NoSuchModule(absent));
+    }
+    // modules.dep lists needs of needs too, so one round is enough.
+    let needs: Vec<&str> = kept.iter().filter_map(|module| dependencies.get(module)).flatten().copied().collect();
+    kept.extend(needs);
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEP: &str = "\
+kernel/drivers/vfio/vfio.ko: kernel/virt/lib/irqbypass.ko
+kernel/drivers/vfio/pci/vfio-pci.ko: kernel/drivers/vfio/vfio.ko kernel/virt/lib/irqbypass.ko
+kernel/virt/lib/irqbypass.ko:
+kernel/drivers/vfiox/other.ko:
+";
+
+    fn paths(list: &[&str]) -> Vec<SafePath> {
+        list.iter().map(|path| path.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_folder_brings_what_lies_below_it_and_what_that_needs_and_nothing_beside_it() {
+        let dependencies = parse_dependencies(DEP);
+        let kept = select(&dependencies, &paths(&["drivers/vfio"])).unwrap();
+        assert_eq!(kept.len(), 3);
+        assert!(!kept.contains("kernel/drivers/vfiox/other.ko"));
+    }
+
+    #[test]
+    fn every_path_without_a_module_is_named() {
+        let dependencies = parse_dependencies(DEP);
+        let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"])).unwrap_err();
+        assert_eq!(absent.0, ["kernel/drivers/nope", "kernel/fs/none.ko"]);
+    }
+}

@@ -1,0 +1,361 @@
+//! Versions of images and bundles: promote, roll back, prune. These functions change files; a running meshd reloads
+//! them.
+
+use super::{
+    build::error::{BuildError, io_error},
+    store::{adopt, lock, point, sweep, write_whole},
+};
+use crate::catalog::{
+    BundleManifest, ImageError, ImageManifest,
+    bundle::load_bundle_manifest,
+    image::{blob_path, load_manifest, load_version},
+    versions::{BUNDLES, IMAGES, IN_USE, InUseError, Shelf, in_use, shelves},
+};
+use meshd_types::{BundleName, Digest, ImageName, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Versions of each image that are kept whatever happens: those built last.
+pub const KEEP: usize = 3;
+/// Shortest beginning of a digest that names a version.
+const LEAST_PREFIX: usize = 4;
+
+/// One version of an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Version {
+    /// What names it.
+    pub version: Digest,
+    /// Nodes that boot get this one.
+    pub current: bool,
+    /// `rollback` goes back to this one.
+    pub previous: bool,
+    /// A list says that somebody runs it.
+    pub in_use: bool,
+    /// What it is.
+    pub manifest: ImageManifest,
+}
+
+/// Why a version could not be promoted or thrown away.
+#[derive(Debug, thiserror::Error)]
+pub enum VersionError {
+    /// No version of the image begins like this, or several do.
+    #[error("image `{name}` has {} of that beginning with `{asked}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, there_are(.found, .all))]
+    Which {
+        /// The image.
+        name: ImageName,
+        /// What was asked for, cut.
+        asked: String,
+        /// Versions that begin so.
+        found: Vec<Digest>,
+        /// All versions.
+        all: Vec<Digest>,
+    },
+    /// The image has had one version only.
+    #[error("image `{0}` has no version before the current one; `meshd image list` shows what there is to promote")]
+    NoPrevious(ImageName),
+    /// A version is damaged.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// What is in use is not known.
+    #[error("nothing is thrown away while it is not known what is in use; correct the list, or remove it")]
+    InUse(#[from] InUseError),
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Files(#[from] BuildError),
+}
+
+fn there_are(found: &[Digest], all: &[Digest]) -> String {
+    let shown = if found.is_empty() { all } else { found };
+    let names: Vec<String> = shown.iter().map(Digest::short).collect();
+    if names.is_empty() { "it is not built".to_owned() } else { format!("write more of one of {}", names.join(", ")) }
+}
+
+/// All versions of an image, the newest first. One whose manifest is damaged is left out: [`super::list`] tells of the current one.
+///
+/// # Errors
+/// A folder or list cannot be read.
+pub fn versions(blobs_dir: &Path, name: &ImageName) -> Result<Vec<Version>, VersionError> {
+    let shelf = Shelf::image(blobs_dir, name);
+    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+    let used = in_use(blobs_dir)?;
+    let mut manifests: Vec<ImageManifest> =
+        known(&shelf)?.iter().filter_map(|version| load_version(blobs_dir, name, version).ok()).collect();
+    let mut current = pointer.current;
+    if manifests.is_empty()
+        && let Ok(plain) = load_manifest(blobs_dir, name)
+    {
+        current = Some(plain.version());
+        manifests.push(plain);
+    }
+    let view = |manifest: ImageManifest| {
+        let version = manifest.version();
+        let (is_current, is_previous) = (current == Some(version), pointer.previous == Some(version));
+        Version { version, current: is_current, previous: is_previous, in_use: used.contains(&version), manifest }
+    };
+    let mut all: Vec<Version> = manifests.into_iter().map(view).collect();
+    all.sort_by_key(|version| (std::cmp::Reverse(version.manifest.built_at), version.version));
+    Ok(all)
+}
+
+fn known(shelf: &Shelf) -> Result<BTreeSet<Digest>, BuildError> {
+    shelf.versions().map_err(io_error("read", shelf.folder()))
+}
+
+/// Makes a version current, named by the beginning of its digest, after every blob of it was compared with its digest.
+///
+/// # Errors
+/// There is no such version, it is damaged, or a file could not be written. The old version is current then.
+pub fn promote(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    switch(blobs_dir, name, &which(blobs_dir, name, asked)?)
+}
+
+/// The version that begins so, as [`promote`] takes it.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn find_version(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    Ok(load_version(blobs_dir, name, &which(blobs_dir, name, asked)?)?)
+}
+
+/// The version that [`rollback`] would make current.
+///
+/// # Errors
+/// There is none, or its manifest cannot be read.
+pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    Ok(load_version(blobs_dir, name, &previous(blobs_dir, name)?)?)
+}
+
+fn which(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<Digest, VersionError> {
+    adopt(blobs_dir, name)?;
+    let all = known(&Shelf::image(blobs_dir, name))?;
+    let begins = |version: &&Digest| asked.len() >= LEAST_PREFIX && version.to_string().starts_with(asked);
+    let found: Vec<Digest> = all.iter().filter(begins).copied().collect();
+    let [version] = found[..] else {
+        let (asked, all) = (asked.chars().take(80).collect(), all.into_iter().collect());
+        return Err(VersionError::Which { name: name.clone(), asked, found, all });
+    };
+    Ok(version)
+}
+
+/// Makes the version current that was so before. Twice is back again.
+///
+/// # Errors
+/// There was none, or it is damaged, or a file could not be written. The current version stays then.
+pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    switch(blobs_dir, name, &previous(blobs_dir, name)?)
+}
+
+fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> {
+    adopt(blobs_dir, name)?;
+    let shelf = Shelf::image(blobs_dir, name);
+    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+    pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
+}
+
+fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, VersionError> {
+    let manifest = load_version(blobs_dir, name, version)?;
+    let image = crate::catalog::Image::load(blobs_dir, manifest)?;
+    point(&Shelf::image(blobs_dir, name), version)?;
+    Ok(image.manifest)
+}
+
+/// What [`prune`] threw away, or would.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pruned {
+    /// Versions.
+    pub versions: Vec<Dropped>,
+    /// Blobs that nothing needs any more.
+    pub blobs: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A version that goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// The image or bundle.
+    pub name: String,
+    /// Which version of it.
+    pub version: Digest,
+}
+
+/// What has versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Things {
+    /// Images.
+    Images,
+    /// Bundles.
+    Bundles,
+}
+
+/// What [`prune`] shall do.
+#[derive(Clone, Debug)]
+pub struct Prune {
+    /// Versions of images or of bundles.
+    pub what: Things,
+    /// Of this one only; `None` for all.
+    pub name: Option<String>,
+    /// How many of each stay because they were built last.
+    pub keep: usize,
+    /// Versions that stay beside those of the lists under `blobs_dir`.
+    pub in_use: BTreeSet<Digest>,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// Throws away old versions of images or bundles, then the blobs that no version of either needs. What is current, was so before, is in use, or belongs to the
+/// last built ones stays. Whenever this dies, each version that is left is whole.
+///
+/// # Errors
+/// It is not known what is in use, or a file could not be read or removed.
+pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
+    let _lock = lock(blobs_dir)?;
+    let mut found = Found::default();
+    images(blobs_dir, what, &mut found)?;
+    bundles(blobs_dir, what, &mut found)?;
+    let Found { gone, live, files } = found;
+    let mut pruned = Pruned { versions: gone, ..Pruned::default() };
+    if !what.dry_run {
+        for path in files {
+            fs::remove_file(&path).map_err(io_error("remove", path))?;
+        }
+        sweep(blobs_dir);
+    }
+    drop_blobs(blobs_dir, &live, what.dry_run, &mut pruned)?;
+    Ok(pruned)
+}
+
+/// What goes, and what stays.
+#[derive(Default)]
+struct Found {
+    gone: Vec<Dropped>,
+    /// The manifests of what goes.
+    files: Vec<PathBuf>,
+    /// Blobs of what stays.
+    live: BTreeSet<Digest>,
+}
+
+impl Prune {
+    fn is_about(&self, things: Things, name: &str) -> bool {
+        self.what == things && self.name.as_ref().is_none_or(|one| one == name)
+    }
+}
+
+fn images(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+    let names = shelves(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
+    for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
+        adopt(blobs_dir, &name)?;
+        let wanted = what.is_about(Things::Images, name.as_str());
+        let all = versions(blobs_dir, &name)?;
+        found.live.extend(unreadable(blobs_dir, &name, &all)?);
+        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|one| one.version).collect();
+        for one in all {
+            let used = one.current || one.previous || one.in_use || what.in_use.contains(&one.version);
+            if used || last.contains(&one.version) || !wanted {
+                found.live.extend(one.manifest.parts.each().map(|(_, blob)| blob.digest));
+            } else {
+                found.gone.push(Dropped { name: name.to_string(), version: one.version });
+                found.files.push(Shelf::image(blobs_dir, &name).version_path(&one.version));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A version of a bundle is named by its one blob.
+fn bundles(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+    let root = blobs_dir.join(BUNDLES);
+    let names = shelves(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
+    let used = in_use(blobs_dir)?;
+    for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
+        let shelf = Shelf::bundle(blobs_dir, &name);
+        let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+        // Where a plain file stands in place of a pointer, it says what is current.
+        let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
+        found.live.extend(plain);
+        let built = |version: &Digest| {
+            let text = fs::read(shelf.version_path(version)).ok()?;
+            serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
+        };
+        let mut all: Vec<(Option<Timestamp>, Digest)> =
+            known(&shelf)?.into_iter().map(|version| (built(&version), version)).collect();
+        all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
+        for (at, (built_at, version)) in all.into_iter().enumerate() {
+            let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
+            let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
+            // One that cannot be read here, as of a later release, stays.
+            if needed || built_at.is_none() || at < what.keep || !what.is_about(Things::Bundles, name.as_str()) {
+                found.live.insert(version);
+            } else {
+                found.gone.push(Dropped { name: name.to_string(), version });
+                found.files.push(shelf.version_path(&version));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Blobs of manifests that cannot be read here, as those of a later release: they stay.
+fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Result<Vec<Digest>, BuildError> {
+    let shelf = Shelf::image(blobs_dir, name);
+    let others = known(&shelf)?.into_iter().filter(|version| readable.iter().all(|one| one.version != *version));
+    let paths = others.map(|version| shelf.version_path(&version)).chain([shelf.current_path()]);
+    let mut found = Vec::new();
+    for text in paths.filter_map(|path| fs::read_to_string(path).ok()) {
+        found.extend(text.split(|c: char| !c.is_ascii_hexdigit()).filter_map(|word| word.parse::<Digest>().ok()));
+    }
+    Ok(found)
+}
+
+fn drop_blobs(blobs_dir: &Path, live: &BTreeSet<Digest>, dry_run: bool, pruned: &mut Pruned) -> Result<(), BuildError> {
+    let folder = blobs_dir.join("sha256");
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("read", folder)(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(io_error("read", &folder))?;
+        let digest = entry.file_name().to_str().and_then(|name| name.parse::<Digest>().ok());
+        let Some(digest) = digest.filter(|digest| !live.contains(digest)) else { continue };
+        let path = blob_path(blobs_dir, &digest);
+        let size = entry.metadata().map_err(io_error("read", &path))?.len();
+        if !dry_run {
+            fs::remove_file(&path).map_err(io_error("remove", path))?;
+        }
+        pruned.blobs += 1;
+        pruned.bytes += size;
+    }
+    Ok(())
+}
+
+/// Says which versions of images and bundles `who` (a site) needs, in place of what it said before. [`prune`] keeps them.
+///
+/// # Errors
+/// The list cannot be written.
+pub fn declare_in_use(blobs_dir: &Path, who: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
+    // A name of a site may hold anything; a file name may not, and two sites are never one.
+    let mut plain: String =
+        who.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    if plain != who {
+        plain = format!("{plain}-{}", Digest::of(who.as_bytes()).short());
+    }
+    let path = blobs_dir.join(IN_USE).join(plain);
+    let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
+    let text = format!(
+        "# What nodes of {} run or are kept at. Written by meshd; `image prune` and `bundle prune` keep it.\n{lines}",
+        who.escape_debug()
+    );
+    write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Finds the external programs and files that the lab needs.
+
+use crate::{LabError, qemu::firmware::Ovmf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+/// Found and usable.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// iproute2.
+    pub ip: PathBuf,
+    /// QEMU for x86-64.
+    pub qemu: PathBuf,
+    /// UEFI firmware.
+    pub ovmf: Ovmf,
+}
+
+/// Folders that a user's PATH may lack though an administrator's has them.
+const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
+/// Network boot ROMs that QEMU gives to its NICs: the first program of a BIOS node.
+const ROMS: [&str; 2] = ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/efi-virtio.rom"];
+/// The loader that UEFI nodes fetch.
+const UEFI_LOADER: &str = "snponly.efi";
+
+/// The program of this name, as a shell would find it.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+impl Tools {
+    /// Looks for everything; what is missing is reported together, with the Debian packages that bring it.
+    pub fn locate(loaders_dir: &Path) -> Result<Self, LabError> {
+        let (ip, qemu, ovmf) = (find("ip"), find("qemu-system-x86_64"), Ovmf::locate());
+        let rom = ROMS.iter().any(|rom| Path::new(rom).exists());
+        let loader = loaders_dir.join(UEFI_LOADER);
+        let needs = [
+            (ip.is_some(), "ip".to_owned(), "iproute2"),
+            (qemu.is_some(), "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
+            (ovmf.is_some(), "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
+            (rom, ROMS[0].to_owned(), "ipxe-qemu"),
+            (loader.exists(), loader.display().to_string(), "ipxe"),
+        ];
+        match (ip, qemu, ovmf) {
+            (Some(ip), Some(qemu), Some(ovmf)) if needs.iter().all(|(found, ..)| *found) => {
+                Ok(Tools { ip, qemu, ovmf })
+            }
+            _ => Err(missing(&needs)),
+        }
+    }
+}
+
+fn missing(needs: &[(bool, String, &str)]) -> LabError {
+    let lacking = || needs.iter().filter(|(found, ..)| !found);
+    let what: Vec<&str> = lacking().map(|(_, what, _)| what.as_str()).collect();
+    let packages: Vec<&str> = lacking().map(|(.., package)| *package).collect();
+    LabError::MissingTools { what: what.join(", "), packages: packages.join(" ") }
+}
+
+/// Networks can be made: root, or a process with the same capabilities.
+pub fn check_privilege() -> Result<(), LabError> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
+    let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if held { Ok(()) } else { Err(LabError::NotRoot) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_is_missing_is_named_at_once_with_its_package() {
+        let needs = [
+            (false, "ip".to_owned(), "iproute2"),
+            (true, "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
+            (false, "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
+        ];
+        let text = missing(&needs).to_string();
+        assert!(text.contains("ip, OVMF_CODE_4M.fd") && text.contains("`apt-get install iproute2 ovmf`"), "{text}");
+        assert!(!text.contains("qemu"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(find("sh").is_some());
+        assert_eq!(find("no-such-program-at-all"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! The rack's network namespace.
+
+use crate::{LabError, host::command};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::{
+    fs::{self, File},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread,
+};
+
+/// Where iproute2 keeps the names.
+const FOLDER: &str = "/run/netns";
+/// Every namespace of a lab begins so.
+const PREFIX: &str = "meshlab-";
+
+/// A named network namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    ip: PathBuf,
+    name: String,
+}
+
+impl Namespace {
+    /// The namespace of the rack in this (absolute) folder; it need not exist.
+    pub fn of(ip: &Path, dir: &Path) -> Self {
+        let hash = meshd_types::Digest::of(dir.as_os_str().as_encoded_bytes()).to_string();
+        Namespace { ip: ip.to_owned(), name: format!("{PREFIX}{}", &hash[..8]) }
+    }
+
+    /// A namespace of this very name, for whoever keeps its own order among names.
+    pub fn named(ip: &Path, name: String) -> Self {
+        Namespace { ip: ip.to_owned(), name }
+    }
+
+    /// Another namespace beside this one, for a machine that is no node.
+    pub fn beside(&self, suffix: &str) -> Self {
+        Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
+    }
+
+    /// All that were made [beside](Self::beside) this one.
+    pub fn all_beside(&self) -> Vec<Self> {
+        let prefix = format!("{}-", self.name);
+        let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&prefix)).map(|name| Namespace { ip: self.ip.clone(), name }).collect()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True if there is one of this name.
+    pub fn exists(&self) -> bool {
+        self.path().exists()
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(&self.name)
+    }
+
+    /// Makes it, with its loopback up.
+    pub fn create(&self) -> Result<(), LabError> {
+        command::run(Command::new(&self.ip).args(["netns", "add", &self.name]))?;
+        self.ip(&["link", "set", "lo", "up"])
+    }
+
+    /// Removes its name; the kernel removes its devices once no process is left inside.
+    pub fn delete(&self) -> Result<(), LabError> {
+        if !self.exists() {
+            return Ok(());
+        }
+        command::run(Command::new(&self.ip).args(["netns", "delete", &self.name])).map(drop)
+    }
+
+    /// Runs `ip` on this namespace.
+    pub fn ip(&self, args: &[&str]) -> Result<(), LabError> {
+        command::run(Command::new(&self.ip).args(["-n", &self.name]).args(args)).map(drop)
+    }
+
+    /// Runs `work` on a thread inside; what it opens there (sockets, processes) stays inside.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let enter = || {
+            let namespace = File::open(self.path())?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(std::io::Error::from)
+        };
+        let entered = thread::scope(|scope| {
+            let worker = scope.spawn(|| enter().map(|()| work()));
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        entered.map_err(|source| LabError::Enter { name: self.name.clone(), source })
+    }
+
+    /// Starts a program inside.
+    pub fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
+        let program = command::shown(command);
+        self.inside(|| command.spawn())?.map_err(|source| LabError::Spawn { program, source })
+    }
+
+    /// Processes that are inside, whoever started them.
+    pub fn processes(&self) -> Vec<u32> {
+        let listed = command::run(Command::new(&self.ip).args(["netns", "pids", &self.name]));
+        let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_folder_has_its_own_namespace_and_always_the_same() {
+        let name = |dir: &str| Namespace::of(Path::new("ip"), Path::new(dir)).name().to_owned();
+        assert_eq!(name("/a/.lab"), name("/a/.lab"));
+        assert_ne!(name("/a/.lab"), name("/b/.lab"));
+        assert!(name("/a/.lab").starts_with("meshlab-") && name("/a/.lab").len() == 16);
+    }
+}

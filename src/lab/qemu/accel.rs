@@ -1,0 +1,147 @@
+//! Chooses KVM or emulation by a probe boot, because `/dev/kvm` may exist and hang, abort, or be slower than emulation.
+
+use crate::host::wait::{self, Wait};
+use crate::{LabError, host::wait::Interrupt};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How virtual processors run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// Hardware virtualisation.
+    Kvm,
+    /// Emulation: works everywhere, ten to thirty times slower.
+    Tcg,
+}
+
+impl Accel {
+    /// Returns `-accel` and `-cpu` with their values.
+    pub fn args(self) -> [&'static str; 4] {
+        match self {
+            Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            // TCG runs `rep movsb` and `rep stosb` byte by byte; without these two flags the kernel clears and copies pages
+            // by words. Seen with QEMU 7.2: OpenRC's forked shell in 5 s instead of 80.
+            // And it never forgets what it translated before a reset, while each write to a page with stale translations is
+            // slow: with the default cache of 1 GiB a UEFI machine hung for minutes at its second boot, with 128 MiB it does not.
+            // Without nested paging, KVM in a node shadows its guests' pages. QEMU corrupts state where it emulates it: with two guests
+            // at once, of which iPXE is one, a guest ran astray or was stopped with internal-error, or the node itself ended in a triple
+            // fault; seen on one machine with QEMU 7.2.22 in four of four runs and with 10.0.2 in one of two, seldom on others.
+            // When KVM in a node begins or ends its first guest, Linux patches a jump label in __schedule(). With a thread for each
+            // processor QEMU 7.2.22 kept an old translation of that place: one processor took the breakpoint of the patch again and
+            // again though memory held the new code, the other one waited for it with interrupts off, and the node fell silent.
+            // `thread=single` is no way out: a guest of such a node came no further in 4 minutes. A node that runs guests holds one
+            // KVM guest from its boot on, begun while it has one processor online: see tests/e2e/vms.rs.
+            Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
+        }
+    }
+}
+
+/// The emulated probe boot takes a tenth of a second; a machine on which it takes longer than this boots nothing.
+const TCG_LIMIT: Duration = Duration::from_secs(20);
+/// What KVM may take beyond twice the emulated time. A real one is faster than emulation.
+const KVM_ALLOWANCE: Duration = Duration::from_millis(500);
+/// Exit code of QEMU when a guest writes [`EXIT_VALUE`] to isa-debug-exit: (value << 1) | 1.
+const PROBE_EXIT_CODE: i32 = 33;
+const EXIT_VALUE: u8 = 0x10;
+/// SeaBIOS does not read a disk of a single sector.
+const DISK_BYTES: usize = 1 << 20;
+
+/// A disk whose boot sector tells QEMU to exit: `mov dx, 0xf4; mov al, 0x10; out dx, al; jmp $`.
+fn probe_disk() -> Vec<u8> {
+    let mut disk = vec![0; DISK_BYTES];
+    let program = [0xba, 0xf4, 0x00, 0xb0, EXIT_VALUE, 0xee, 0xeb, 0xfe];
+    disk[..program.len()].copy_from_slice(&program);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk
+}
+
+/// Boots the probe under emulation, then, where there is a `/dev/kvm`, under KVM; gives the verdict and its reason.
+pub fn probe(qemu: &Path, dir: &Path) -> Result<(Accel, String), LabError> {
+    if !Path::new("/dev/kvm").exists() {
+        return Ok((Accel::Tcg, "there is no /dev/kvm".to_owned()));
+    }
+    let disk = dir.join("probe.img");
+    fs::write(&disk, probe_disk()).map_err(LabError::file("write", &disk))?;
+    let verdict = compare(|accel, limit| boot(qemu, &disk, accel, limit));
+    // A file of a megabyte in the lab's own folder; the next probe overwrites it.
+    let _ = fs::remove_file(&disk);
+    verdict
+}
+
+fn compare(
+    mut boot: impl FnMut(Accel, Duration) -> Result<Option<Duration>, LabError>,
+) -> Result<(Accel, String), LabError> {
+    let Some(emulated) = boot(Accel::Tcg, TCG_LIMIT)? else {
+        let detail = "a probe boot did not come to its end under emulation".to_owned();
+        return Err(LabError::Failed { program: "qemu-system-x86_64".to_owned(), detail });
+    };
+    let limit = emulated * 2 + KVM_ALLOWANCE;
+    Ok(match boot(Accel::Kvm, limit)? {
+        Some(taken) => (Accel::Kvm, format!("a probe boot took {} ms", taken.as_millis())),
+        None => (
+            Accel::Tcg,
+            format!(
+                "/dev/kvm is there, but a probe boot failed or took more than {} ms, against {} ms without it",
+                limit.as_millis(),
+                emulated.as_millis()
+            ),
+        ),
+    })
+}
+
+/// How long the probe boot took; `None` if it did not come to its end.
+fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Option<Duration>, LabError> {
+    let mut command = Command::new(qemu);
+    command.args(["-machine", "q35,graphics=off", "-nodefaults", "-display", "none", "-m", "128"]).args(accel.args());
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-drive"]);
+    command.arg(format!("if=ide,format=raw,file={}", super::command_line::escaped(disk)));
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = Instant::now();
+    let mut child = quiet.spawn().map_err(|source| LabError::Spawn { program: qemu.display().to_string(), source })?;
+    let ended = wait::until_soon(&Interrupt::default(), limit, "the probe boot", || {
+        Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
+    });
+    let taken = start.elapsed();
+    discard(child);
+    Ok(ended.ok().filter(|status| status.code() == Some(PROBE_EXIT_CODE)).map(|_| taken))
+}
+
+/// A QEMU stuck inside a broken KVM may not even die at once: it is killed and not waited for without end.
+fn discard(mut child: Child) {
+    let _ = child.kill();
+    let _ = wait::until_soon(&Interrupt::default(), Duration::from_secs(5), "the end of the probe", || {
+        Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(kvm: Option<u64>) -> Accel {
+        let boots = |accel, limit: Duration| {
+            let taken = if accel == Accel::Tcg { Some(130) } else { kvm };
+            Ok(taken.map(Duration::from_millis).filter(|taken| *taken <= limit))
+        };
+        compare(boots).expect("emulation works").0
+    }
+
+    #[test]
+    fn kvm_is_used_only_where_it_boots_about_as_fast_as_emulation() {
+        assert_eq!(verdict(Some(90)), Accel::Kvm);
+        assert_eq!(verdict(Some(3_600)), Accel::Tcg, "seen on a nested host: it works, thirty times slower");
+        assert_eq!(verdict(None), Accel::Tcg, "it hung or aborted");
+    }
+
+    #[test]
+    fn the_probe_disk_is_bootable() {
+        let disk = probe_disk();
+        assert_eq!((disk.len(), &disk[510..512]), (DISK_BYTES, &[0x55, 0xaa][..]));
+    }
+}

@@ -1,0 +1,202 @@
+//! QEMU's command line for one node. Pure.
+
+use super::{extra, firmware::Ovmf};
+use crate::{
+    Accel, Extra, Identity, Shape,
+    machine::{Firmware, MANUFACTURER, PRODUCT},
+};
+use std::path::{Path, PathBuf};
+
+/// Everything that a node's command line is made of.
+pub struct Machine<'a> {
+    /// Shown in process lists: rack and node.
+    pub name: String,
+    /// Processors, memory, network card.
+    pub shape: Shape,
+    /// What it has besides.
+    pub extras: &'a [Extra],
+    /// Who it says it is.
+    pub identity: &'a Identity,
+    /// How it starts.
+    pub firmware: Firmware,
+    /// How its processors run.
+    pub accel: Accel,
+    /// Its port on the bridge.
+    pub tap: &'a str,
+    /// UEFI's flash chips.
+    pub ovmf: &'a Ovmf,
+    /// Somebody sits at its serial port.
+    pub console: bool,
+    /// Where its files lie.
+    pub files: &'a Files,
+}
+
+/// The files of one node under the lab's folder.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// Everything that the node writes to its serial port, over all its boots.
+    pub serial: PathBuf,
+    /// The serial port itself, where somebody is to sit at it.
+    pub console: PathBuf,
+    /// QEMU's control socket.
+    pub qmp: PathBuf,
+    /// UEFI variables.
+    pub vars: PathBuf,
+    /// What its disk holds, where it has one.
+    pub disk: PathBuf,
+    /// QEMU's own words.
+    pub log: PathBuf,
+}
+
+impl Files {
+    /// Of the node of this name.
+    pub fn of(dir: &Path, node: &str) -> Self {
+        let file = |end: &str| dir.join(format!("{node}.{end}"));
+        Files {
+            serial: file("serial.log"),
+            console: file("console"),
+            qmp: file("qmp"),
+            vars: file("vars.fd"),
+            disk: file("disk.raw"),
+            log: file("qemu.log"),
+        }
+    }
+}
+
+/// A path as a value in QEMU's comma-separated options.
+pub fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// The arguments. Never `-no-reboot`: a reboot is how a node gets another profile.
+pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
+    let Machine { shape, identity, files, tap, .. } = machine;
+    let mut args: Vec<String> =
+        ["-machine", extra::machine(machine.extras), "-nodefaults", "-display", "none"].map(Into::into).into();
+    let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
+    add("-name", machine.name.replace(',', ",,"));
+    for pair in machine.accel.args().chunks_exact(2) {
+        add(pair[0], pair[1].to_owned());
+    }
+    add("-smp", shape.cpus.to_string());
+    add("-m", shape.memory_mib.to_string());
+    add("-uuid", identity.uuid.to_string());
+    add("-smbios", format!("type=1,serial={},manufacturer={MANUFACTURER},product={PRODUCT}", identity.serial));
+    // Nothing but the network; a BIOS that got no answer tries again, as a server in a rack is set to do.
+    add("-boot", "strict=on,reboot-timeout=5000".to_owned());
+    let serial = escaped(&files.serial);
+    add(
+        "-chardev",
+        match machine.console {
+            false => format!("file,id=serial,append=on,path={serial}"),
+            true => {
+                let port = escaped(&files.console);
+                format!("socket,id=serial,path={port},server=on,wait=off,logfile={serial},logappend=on")
+            }
+        },
+    );
+    add("-serial", "chardev:serial".to_owned());
+    add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
+    add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
+    if machine.extras.contains(&Extra::Disk) {
+        add("-drive", format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)));
+    }
+    if machine.extras.contains(&Extra::BadDisks) {
+        for drive in extra::bad_drives() {
+            add("-drive", drive);
+        }
+    }
+    for device in extra::devices(machine.extras) {
+        add("-device", device);
+    }
+    let nic = format!("{},netdev=net0,mac={},bootindex=1", extra::nic(machine.extras, shape.nic), identity.mac);
+    match machine.firmware {
+        Firmware::Bios => add("-device", nic),
+        Firmware::Uefi | Firmware::UefiHttp => {
+            // Without a ROM on the card, the firmware's own PXE client boots.
+            add("-device", nic + ",romfile=");
+            let code = escaped(&machine.ovmf.code);
+            add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"));
+            add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars)));
+        }
+    }
+    if machine.firmware == Firmware::UefiHttp {
+        // OVMF offers HTTP boot only where there is a source of randomness. Each PXE try that nobody answers takes it a minute.
+        add("-device", "virtio-rng-pci".to_owned());
+        for version in ["IPv4", "IPv6"] {
+            add("-fw_cfg", format!("name=opt/org.tianocore/{version}PXESupport,string=no"));
+        }
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(firmware: Firmware, dir: &str) -> String {
+        line_with(firmware, dir, &[])
+    }
+
+    fn line_with(firmware: Firmware, dir: &str, extras: &[Extra]) -> String {
+        let (identity, ovmf) = (Identity::at(3), Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() });
+        let files = Files::of(Path::new(dir), "node3");
+        let machine = Machine {
+            name: "meshlab-0 node3".to_owned(),
+            shape: Shape::default(),
+            extras,
+            identity: &identity,
+            firmware,
+            accel: Accel::Tcg,
+            tap: "tap3",
+            ovmf: &ovmf,
+            console: firmware == Firmware::UefiHttp,
+            files: &files,
+        };
+        arguments(&machine).join(" ")
+    }
+
+    #[test]
+    fn a_bios_node_boots_by_the_rom_of_its_card() {
+        let line = line(Firmware::Bios, "/lab");
+        assert!(line.contains("virtio-net-pci,netdev=net0,mac=52:54:00:6d:68:03,bootindex=1"), "{line}");
+        assert!(!line.contains("romfile") && !line.contains("pflash"), "{line}");
+    }
+
+    #[test]
+    fn a_uefi_node_boots_by_its_firmwares_own_client() {
+        let line = line(Firmware::Uefi, "/lab");
+        assert!(line.contains("bootindex=1,romfile= ") && line.contains("unit=1,file=/lab/node3.vars.fd"), "{line}");
+    }
+
+    #[test]
+    fn a_uefi_node_boots_by_http_where_pxe_is_switched_off() {
+        let line = line(Firmware::UefiHttp, "/lab");
+        assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
+        assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
+    }
+
+    #[test]
+    fn a_disk_is_there_before_what_it_is_plugged_into_and_nobody_boots_from_it() {
+        let line = line_with(Firmware::Bios, "/lab", &[Extra::Disk]);
+        let drive = "-drive if=none,id=disk,format=raw,discard=unmap,file=/lab/node3.disk.raw -device virtio-blk-pci,drive=disk,";
+        assert!(line.contains(drive) && line.matches("bootindex").count() == 1, "{line}");
+    }
+
+    #[test]
+    fn a_serial_port_is_a_file_or_a_console_that_is_kept_in_that_file_too() {
+        let alone = line(Firmware::Bios, "/lab");
+        assert!(alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "), "{alone}");
+        let attended = line(Firmware::UefiHttp, "/lab");
+        let port =
+            "-chardev socket,id=serial,path=/lab/node3.console,server=on,wait=off,logfile=/lab/node3.serial.log,";
+        assert!(attended.contains(port), "{attended}");
+    }
+
+    #[test]
+    fn no_node_ends_at_a_reboot_and_commas_in_paths_do_not_split_options() {
+        let line = line(Firmware::Uefi, "/a,b");
+        assert!(!line.contains("-no-reboot"));
+        assert!(line.contains("path=/a,,b/node3.serial.log"), "{line}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Diagnoses a silent node when a test fails: emulator, kernel or agent.
+
+use super::qmp;
+use crate::{LabError, ProcessId, Rack, rack::record::NodeRecord};
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    thread::park_timeout,
+    time::{Duration, Instant},
+};
+
+/// How long an emulator is watched.
+const WATCH: Duration = Duration::from_secs(3);
+/// How long a kernel may take to refuse a connection; an emulated one takes milliseconds.
+const ANSWER: Duration = Duration::from_secs(10);
+/// A port on which a node has no service: its kernel refuses by itself.
+const CLOSED_PORT: u16 = 9;
+/// CPU ticks a second (`getconf CLK_TCK`, 100 on every Linux of today).
+const TICKS: u64 = 100;
+
+/// What is seen of an emulator from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Signs {
+    /// QEMU's answer to `query-status`, or why there is none.
+    status: Result<String, String>,
+    /// CPU time that QEMU used while it was watched, in percent of one processor.
+    cpu_percent: u64,
+    /// Whether the node's kernel answers on the network; `None` where its address is unknown.
+    kernel: Option<bool>,
+}
+
+impl Signs {
+    fn verdict(&self) -> String {
+        let cpu = format!("QEMU uses {} % of a processor", self.cpu_percent);
+        match (&self.status, self.kernel) {
+            (Err(error), _) => format!("DEAD EMULATOR: QEMU's control socket does not answer ({error}); {cpu}"),
+            (Ok(status), _) if status != "running" => format!("DEAD EMULATOR: QEMU says `{status}`; {cpu}"),
+            (Ok(_), Some(true)) => {
+                format!("the emulator and the node's kernel answer; if it is silent, its AGENT is dead; {cpu}")
+            }
+            (Ok(_), Some(false)) => {
+                let how = match self.cpu_percent {
+                    0 => "executes nothing",
+                    95.. => "spins",
+                    _ => "executes something",
+                };
+                format!(
+                    "DEAD EMULATOR OR KERNEL: QEMU says `running`, the node's kernel does not answer; it {how}: {cpu}"
+                )
+            }
+            (Ok(_), None) => format!("the emulator answers; the node has no address yet; {cpu}"),
+        }
+    }
+}
+
+impl Rack {
+    /// Tells of each powered node whether its emulator, its kernel or its agent is the one that does not answer. Takes seconds.
+    pub fn emulators(&self) -> String {
+        let on = self.record.nodes.iter().filter(|node| node.is_on());
+        on.map(|node| format!("---- {}: {}\n", node.name(), self.signs(node).verdict())).collect()
+    }
+
+    fn signs(&self, node: &NodeRecord) -> Signs {
+        let (begin, before) = (Instant::now(), node.process.and_then(cpu_ticks));
+        let socket = self.layout.dir.join(format!("{}.qmp", node.name()));
+        let status = qmp::status(&node.name(), &socket).map_err(|error: LabError| error.to_string());
+        let address = self.node(node.place).ok().flatten();
+        let address = address.and_then(|node| node["address"].as_str()?.parse::<Ipv4Addr>().ok());
+        let kernel = address.and_then(|address| self.namespace.inside(|| answers(address)).ok());
+        while begin.elapsed() < WATCH {
+            park_timeout(WATCH.saturating_sub(begin.elapsed()));
+        }
+        let used =
+            node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+        let watched = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        Signs { status, cpu_percent: used * 100 * 1000 / TICKS / watched, kernel }
+    }
+}
+
+/// A kernel refuses a connection to a port without a service, whatever its programs do.
+fn answers(address: Ipv4Addr) -> bool {
+    match TcpStream::connect_timeout(&SocketAddr::from((address, CLOSED_PORT)), ANSWER) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+    }
+}
+
+/// CPU time of a process since it started: `utime` and `stime` of `/proc/PID/stat`.
+fn cpu_ticks(process: ProcessId) -> Option<u64> {
+    parse_ticks(&fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?)
+}
+
+/// The command name may hold blanks and brackets, so fields are counted from its last closing bracket.
+fn parse_ticks(line: &str) -> Option<u64> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(status: Result<&str, &str>, cpu_percent: u64, kernel: Option<bool>) -> String {
+        let status = status.map(str::to_owned).map_err(str::to_owned);
+        Signs { status, cpu_percent, kernel }.verdict()
+    }
+
+    #[test]
+    fn emulator_without_answer_is_told_apart_from_a_dead_agent() {
+        assert!(verdict(Err("timed out"), 0, None).starts_with("DEAD EMULATOR: QEMU's control socket"));
+        assert!(verdict(Ok("internal-error"), 0, Some(false)).starts_with("DEAD EMULATOR: QEMU says `internal-error`"));
+        assert!(verdict(Ok("running"), 100, Some(false)).contains("it spins"));
+        assert!(verdict(Ok("running"), 0, Some(false)).contains("it executes nothing"));
+        assert!(verdict(Ok("running"), 7, Some(true)).contains("its AGENT is dead"));
+    }
+
+    #[test]
+    fn cpu_time_is_counted_behind_a_name_with_brackets() {
+        let line = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 70 7 13 14";
+        assert_eq!(parse_ticks(line), Some(77));
+        assert_eq!(parse_ticks("42 (x"), None);
+    }
+
+    #[test]
+    fn a_kernel_refuses_a_connection_to_a_closed_port() {
+        assert!(answers(Ipv4Addr::LOCALHOST));
+    }
+}

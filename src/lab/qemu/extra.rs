@@ -1,0 +1,140 @@
+//! Additional hardware of a node, for VFIO trials with real IOMMU groups.
+
+use crate::machine::Nic;
+use serde::{Deserialize, Serialize};
+use std::{fs, io, path::Path, str::FromStr};
+
+/// Something that is plugged into a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extra {
+    /// An Intel IOMMU that remaps interrupts too. Without it no device can be given away.
+    Iommu,
+    /// The same without interrupt remapping: devices are bound, and the kernel does not give them.
+    IommuNoRemap,
+    /// A graphics card, 1002:5046 of class 0300, in a group of its own.
+    Gpu,
+    /// Two e1000 (8086:100e) behind a PCI bridge, which are one group with it.
+    Pair,
+    /// The NIC that the node boots from behind a PCI bridge, beside an e1000 (8086:100e).
+    SharedNic,
+    /// A disk of [`DISK_BYTES`], empty at first, with the serial number LAB-DISK. What is written there stays as long as the rack.
+    Disk,
+    /// Two more disks: LAB-UNREADABLE, whose last sector cannot be read, and LAB-HANGING, which answers its first MiB of reads and then
+    /// 512 bytes a second.
+    BadDisks,
+}
+
+/// How large a node's disk is.
+pub const DISK_BYTES: u64 = 64 << 20;
+
+impl Extra {
+    /// All of them.
+    pub const ALL: [Extra; 7] =
+        [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk, Extra::BadDisks];
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Extra::Iommu => "iommu",
+            Extra::IommuNoRemap => "iommu-no-remap",
+            Extra::Gpu => "gpu",
+            Extra::Pair => "pair",
+            Extra::SharedNic => "shared-nic",
+            Extra::Disk => "disk",
+            Extra::BadDisks => "bad-disks",
+        }
+    }
+
+    /// What QEMU's `-device` says, in order. No card has a ROM: the node boots from its own NIC.
+    fn devices(self) -> &'static [&'static str] {
+        match self {
+            Extra::Iommu => &["intel-iommu,intremap=on"],
+            Extra::IommuNoRemap => &["intel-iommu,intremap=off"],
+            Extra::Gpu => &["ati-vga"],
+            Extra::Pair => &[
+                "pcie-pci-bridge,id=pair",
+                "e1000,bus=pair,addr=1,mac=52:54:00:6d:69:01,romfile=",
+                "e1000,bus=pair,addr=2,mac=52:54:00:6d:69:02,romfile=",
+            ],
+            Extra::SharedNic => {
+                &["pcie-pci-bridge,id=shared", "e1000,bus=shared,addr=2,mac=52:54:00:6d:69:03,romfile="]
+            }
+            Extra::Disk => &["virtio-blk-pci,drive=disk,serial=LAB-DISK"],
+            Extra::BadDisks => &[
+                "virtio-blk-pci,drive=unreadable,serial=LAB-UNREADABLE",
+                "virtio-blk-pci,drive=hanging,serial=LAB-HANGING",
+            ],
+        }
+    }
+}
+
+impl FromStr for Extra {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Extra::ALL.into_iter().find(|extra| extra.as_str() == text).ok_or_else(|| {
+            let known: Vec<&str> = Extra::ALL.map(Extra::as_str).into();
+            format!("`{text}` is nothing that a lab node can have besides; known: {}", known.join(", "))
+        })
+    }
+}
+
+/// The machine: with an IOMMU, QEMU's own interrupt controller must be the one that it remaps for.
+pub fn machine(extras: &[Extra]) -> &'static str {
+    if extras.contains(&Extra::Iommu) { "q35,graphics=off,kernel-irqchip=split" } else { "q35,graphics=off" }
+}
+
+/// Devices to plug in before the NIC. The IOMMU comes first: it is there for what comes after it.
+pub fn devices(extras: &[Extra]) -> Vec<String> {
+    let mut extras = extras.to_vec();
+    extras.sort();
+    extras.dedup();
+    extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
+}
+
+/// What QEMU's `-drive` says of the disks of [`Extra::BadDisks`]. They hold zeros and lie in no file.
+pub fn bad_drives() -> [String; 2] {
+    let zeros = format!("driver=null-co,size={DISK_BYTES},read-zeroes=on");
+    let last_sector = DISK_BYTES / 512 - 1;
+    let image = zeros.split(',').map(|option| format!("file.image.{option}")).collect::<Vec<_>>().join(",");
+    let error = format!("event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={last_sector}");
+    [
+        format!("if=none,id=unreadable,driver=raw,file.driver=blkdebug,file.inject-error.0.{error},{image}"),
+        // What a boot reads of a disk comes at once: a kernel that waits for a partition table would not get far.
+        format!("if=none,id=hanging,{zeros},throttling.bps-read=512,throttling.bps-read-max={}", 1 << 20),
+    ]
+}
+
+/// Makes a disk that holds nothing.
+pub fn fresh_disk(file: &Path) -> io::Result<()> {
+    fs::File::create_new(file)?.set_len(DISK_BYTES)
+}
+
+/// The NIC that the node boots from.
+pub fn nic(extras: &[Extra], nic: Nic) -> String {
+    let place = if extras.contains(&Extra::SharedNic) { ",bus=shared,addr=1" } else { "" };
+    format!("{}{place}", nic.device())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_read_as_it_is_written_and_another_is_refused() {
+        for extra in Extra::ALL {
+            assert_eq!(extra.as_str().parse(), Ok(extra));
+            assert_eq!(serde_json::to_value(extra).expect("a word"), extra.as_str());
+        }
+        assert!("gpus".parse::<Extra>().is_err_and(|told| told.contains("shared-nic")));
+    }
+
+    #[test]
+    fn the_iommu_is_plugged_in_before_everything_that_it_is_for() {
+        let devices = devices(&[Extra::Gpu, Extra::Iommu, Extra::Gpu]);
+        assert_eq!(devices, ["intel-iommu,intremap=on", "ati-vga"]);
+        assert!(machine(&[Extra::Gpu, Extra::Iommu]).ends_with("kernel-irqchip=split"));
+        assert_eq!(nic(&[Extra::SharedNic], Nic::Virtio), "virtio-net-pci,bus=shared,addr=1");
+    }
+}

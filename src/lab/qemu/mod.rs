@@ -1,0 +1,21 @@
+//! QEMU as the hardware of a node.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `command_line` | the arguments of QEMU for one node |
+//! | `accel` | the choice between KVM and emulation |
+//! | `firmware` | SeaBIOS and OVMF images |
+//! | `extra` | additional hardware for VFIO trials |
+//! | `qmp` | the control socket |
+//! | `serial` | readable text from serial ports |
+//! | `console` | an interactive serial console |
+//! | `emulator` | why a node is silent: emulator, kernel or agent |
+
+pub(crate) mod accel;
+pub(crate) mod command_line;
+pub(crate) mod console;
+pub(crate) mod emulator;
+pub(crate) mod extra;
+pub(crate) mod firmware;
+pub(crate) mod qmp;
+pub(crate) mod serial;

@@ -1,0 +1,94 @@
+//! Removes a rack: recorded processes, leftovers of a crash, networks and files.
+
+use super::record::Record;
+use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id};
+use std::{fs, io, path::Path, time::Duration};
+
+/// How long meshd may take to drain its connections, and QEMU to end.
+const GRACE: Duration = Duration::from_secs(10);
+/// Beginnings of the names of what a rack makes in its folder. Built images, whatever their builder keeps, and the site file stay.
+const MADE: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
+
+/// What becomes of the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// They stay for whoever wants to know why.
+    Keep,
+    /// A new rack begins.
+    Remove,
+}
+
+/// Ends everything that runs for the rack in this folder and removes its networks and state; it goes on past failures and
+/// gives the first.
+pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: Logs) -> Result<(), LabError> {
+    let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
+    let mut results: Vec<Result<(), LabError>> =
+        recorded.unwrap_or_default().iter().map(|(what, process)| process.end(what, GRACE)).collect();
+    let namespaces = [namespace.all_beside(), vec![namespace.clone()]].concat();
+    for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
+        results.extend(strays(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
+        results.push(namespace.delete());
+    }
+    results.push(remove_files(dir, logs));
+    results.push(Record::remove(dir));
+    results.into_iter().collect()
+}
+
+/// Processes inside the namespace that name this rack's folder: started by a `lab up` that crashed before it wrote them down.
+/// Somebody's shell inside is left alone.
+fn strays(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
+    let folder = dir.as_os_str().as_encoded_bytes().to_vec();
+    let ours = move |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(folder.len()).any(|part| part == folder)
+    };
+    namespace.processes().into_iter().filter(ours).filter_map(ProcessId::of)
+}
+
+fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(LabError::File { action: "read", path: dir.to_owned(), source }),
+    };
+    for entry in entries.filter_map(Result::ok) {
+        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        let is_log = name.ends_with(".log");
+        let of_a_node = name.strip_prefix("node").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let ours = of_a_node || MADE.iter().any(|made| name.starts_with(made));
+        if !ours || (is_log && logs == Logs::Keep) {
+            continue;
+        }
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(LabError::file("remove", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(logs: Logs) -> Vec<String> {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(dir.path().join("state/ca")).expect("made");
+        fs::create_dir_all(dir.path().join("blobs")).expect("made");
+        for file in ["node1.qmp", "node1.serial.log", "meshd.log", "notes.txt", "site.toml", "blobs/a"] {
+            fs::write(dir.path().join(file), "").expect("written");
+        }
+        remove_files(dir.path(), logs).expect("removed");
+        let mut left: Vec<String> = fs::read_dir(dir.path())
+            .expect("it is there")
+            .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort();
+        left
+    }
+
+    #[test]
+    fn images_and_what_is_not_ours_stay_and_logs_until_the_next_rack() {
+        assert_eq!(left(Logs::Keep), ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]);
+        assert_eq!(left(Logs::Remove), ["blobs", "notes.txt", "site.toml"]);
+    }
+}

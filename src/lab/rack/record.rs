@@ -1,0 +1,138 @@
+//! `rack.json`: the record of a rack's processes and networks.
+
+use crate::{Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const FILE: &str = "rack.json";
+
+/// A rack as it stands on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The start of the host that the process IDs belong to.
+    pub host_boot: String,
+    /// The program under trial.
+    pub program: PathBuf,
+    /// How processors run.
+    pub accel: Accel,
+    /// What each node has.
+    pub shape: Shape,
+    /// Somebody may sit at the nodes' serial ports.
+    #[serde(default)]
+    pub console: bool,
+    /// meshd, while it runs.
+    pub central: Option<ProcessId>,
+    /// In the order of their places.
+    pub nodes: Vec<NodeRecord>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Counted from 1.
+    pub place: u8,
+    /// How it starts.
+    pub firmware: Firmware,
+    /// What it has besides.
+    #[serde(default)]
+    pub extras: Vec<Extra>,
+    /// Who it says it is, where that is not what its place gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// Its QEMU, while it is powered.
+    pub process: Option<ProcessId>,
+}
+
+impl NodeRecord {
+    /// `node1`, `node2`...
+    pub fn name(&self) -> String {
+        format!("node{}", self.place)
+    }
+
+    /// Its port on the bridge.
+    pub fn tap(&self) -> String {
+        format!("tap{}", self.place)
+    }
+
+    /// Who it says it is.
+    pub fn identity(&self) -> Identity {
+        self.identity.clone().unwrap_or_else(|| Identity::at(self.place))
+    }
+
+    /// True while its QEMU runs.
+    pub fn is_on(&self) -> bool {
+        self.process.is_some_and(ProcessId::is_alive)
+    }
+}
+
+impl Record {
+    /// The record in this folder, if there is one.
+    pub fn load(dir: &Path) -> Result<Option<Self>, LabError> {
+        let path = dir.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(LabError::File { action: "read", path, source }),
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|source| LabError::Record { path, source })
+    }
+
+    /// Writes it whole or not at all.
+    pub fn save(&self, dir: &Path) -> Result<(), LabError> {
+        let (path, fresh) = (dir.join(FILE), dir.join("rack.json.new"));
+        let text = serde_json::to_vec_pretty(self).expect("a record has text keys only");
+        fs::write(&fresh, text).map_err(LabError::file("write", &fresh))?;
+        fs::rename(&fresh, &path).map_err(LabError::file("write", &path))
+    }
+
+    /// Removes it: nothing runs any more.
+    pub fn remove(dir: &Path) -> Result<(), LabError> {
+        let path = dir.join(FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(LabError::File { action: "remove", path, source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every process that it names, with what it is.
+    pub fn processes(&self) -> Vec<(String, ProcessId)> {
+        let nodes = self.nodes.iter().filter_map(|node| node.process.map(|process| (node.name(), process)));
+        nodes.chain(self.central.map(|process| ("meshd".to_owned(), process))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let process = Some(ProcessId { pid: 7, started: 9 });
+        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
+        let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
+        let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
+        Record { host_boot, program, accel, shape, console: false, central: process, nodes }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_names_every_process() {
+        let dir = tempfile::tempdir().expect("a folder");
+        assert_eq!(Record::load(dir.path()).expect("no fault"), None);
+        record().save(dir.path()).expect("written");
+        assert_eq!(Record::load(dir.path()).expect("readable"), Some(record()));
+        assert_eq!(record().processes().len(), 2);
+        Record::remove(dir.path()).expect("removed");
+        Record::remove(dir.path()).expect("removing nothing is no fault");
+    }
+
+    #[test]
+    fn a_damaged_record_is_a_fault_and_not_an_empty_rack() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join(FILE), "{").expect("written");
+        assert!(matches!(Record::load(dir.path()), Err(LabError::Record { .. })));
+    }
+}

@@ -1,0 +1,282 @@
+//! The generation archive: contents of generations as files, for comparison and for booting them again.
+//!
+//!     state_dir/generations/<generation>.json    a generation: all its public parts, files by digest
+//!     state_dir/generations/content/<digest>     the content of a file, or the target of a link
+//!
+//! Files are written under another name and renamed, contents first, so that a named digest exists. Reads verify digests. Files with
+//! secrets are not archived.
+
+use bytes::Bytes;
+use meshd_model::fleet::{Generation, KeptGeneration};
+use meshd_types::Digest;
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Largest generation that is read, in bytes: some thousand files.
+const MAX_GENERATION: u64 = 4 << 20;
+/// Largest content that is read, in bytes: an agent is the largest.
+const MAX_CONTENT: u64 = 64 << 20;
+
+/// The folder of generations.
+pub struct GenerationArchive {
+    dir: PathBuf,
+    /// Writers read it; a sweep takes it alone, so that it never takes what is just being written.
+    sweeping: RwLock<()>,
+    unique: AtomicU64,
+}
+
+/// Why a generation cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// It was not kept, or was thrown away.
+    #[error("generation {generation} is not kept; `meshd node history NODE` lists those that are")]
+    Missing {
+        /// Which, for people.
+        generation: String,
+    },
+    /// It is there, and not as it was written.
+    #[error("generation {generation} is damaged: {what}; assign its profile instead")]
+    Damaged {
+        /// Which, for people.
+        generation: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// It has files with secrets, which are never kept.
+    #[error(
+        "generation {generation} cannot be made again: {path} has a secret in it, which is not kept, and is another file now; assign its profile instead"
+    )]
+    Secret {
+        /// Which, for people.
+        generation: String,
+        /// The first file with a secret that is not what it was.
+        path: String,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot use {}; check the disk", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl GenerationArchive {
+    /// The generations below a state folder. Nothing is read.
+    pub fn new(state_dir: &Path) -> Self {
+        GenerationArchive { dir: state_dir.join("generations"), sweeping: RwLock::default(), unique: AtomicU64::new(0) }
+    }
+
+    fn path(&self, generation: Generation) -> PathBuf {
+        self.dir.join(format!("{generation}.json"))
+    }
+
+    fn content_path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("content").join(digest.to_string())
+    }
+
+    /// True if a generation is kept.
+    pub fn has(&self, generation: Generation) -> bool {
+        self.path(generation).exists()
+    }
+
+    /// Keeps a generation with the contents that it names. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be written; the generation is not kept then.
+    pub fn put<'c>(
+        &self,
+        generation: Generation,
+        kept: &KeptGeneration,
+        contents: impl IntoIterator<Item = (Digest, &'c [u8])>,
+    ) -> Result<(), ArchiveError> {
+        let _writing = self.sweeping.read().unwrap_or_else(PoisonError::into_inner);
+        let path = self.path(generation);
+        if path.exists() {
+            return Ok(());
+        }
+        let folder = self.dir.join("content");
+        fs::create_dir_all(&folder).map_err(|source| ArchiveError::Io { path: folder, source })?;
+        for (digest, bytes) in contents {
+            let path = self.content_path(&digest);
+            if !path.exists() {
+                self.write(&path, bytes)?;
+            }
+        }
+        self.write(&path, &serde_json::to_vec(kept).expect("a generation is plain data"))
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
+        let fresh = self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
+        let written = fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path));
+        written.map_err(|source| {
+            let _ = fs::remove_file(&fresh);
+            ArchiveError::Io { path: path.to_owned(), source }
+        })
+    }
+
+    /// A generation, without its contents. Blocks.
+    ///
+    /// # Errors
+    /// It is not kept, or damaged.
+    pub fn get(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
+        let name = || generation.0.short();
+        let bytes = read(&self.path(generation), MAX_GENERATION, name)?;
+        let damaged = |error: serde_json::Error| ArchiveError::Damaged { generation: name(), what: error.to_string() };
+        serde_json::from_slice(&bytes).map_err(damaged)
+    }
+
+    /// The content of one of its files. Blocks.
+    ///
+    /// # Errors
+    /// It is not kept, or its bytes are others.
+    pub fn content(&self, generation: Generation, digest: &Digest) -> Result<Bytes, ArchiveError> {
+        let name = || generation.0.short();
+        let bytes = read(&self.content_path(digest), MAX_CONTENT, name)?;
+        if Digest::of(&bytes) != *digest {
+            let what = format!("{} has other bytes", self.content_path(digest).display());
+            return Err(ArchiveError::Damaged { generation: name(), what });
+        }
+        Ok(bytes.into())
+    }
+
+    /// Makes sure that a generation outlives a loss of power: a node depends on it from now on. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be flushed.
+    pub fn sync(&self, generation: Generation, kept: &KeptGeneration) -> Result<(), ArchiveError> {
+        let contents = kept.contents().map(|digest| self.content_path(&digest));
+        let folders = [self.dir.clone(), self.dir.join("content")];
+        for path in contents.chain([self.path(generation)]).chain(folders) {
+            let flushed = fs::File::open(&path).and_then(|file| file.sync_all());
+            flushed.map_err(|source| ArchiveError::Io { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Throws away every generation that is not among `keep`, and every content that none of the others names; how many
+    /// generations went. `keep` is asked after the folder was read, so that whatever is kept meanwhile stays. Blocks.
+    ///
+    /// # Errors
+    /// The folder cannot be read. A file that cannot be removed stays until the next time.
+    pub fn sweep(&self, keep: impl FnOnce() -> BTreeSet<Generation>) -> Result<usize, ArchiveError> {
+        let _alone = self.sweeping.write().unwrap_or_else(PoisonError::into_inner);
+        let listed = names(&self.dir)?;
+        let keep = keep();
+        let (mut named, mut gone) = (BTreeSet::new(), 0);
+        for name in &listed {
+            let generation: Option<Generation> = name.strip_suffix(".json").and_then(|name| name.parse().ok());
+            match generation {
+                Some(generation) if keep.contains(&generation) => {
+                    named.extend(self.get(generation).iter().flat_map(KeptGeneration::contents));
+                }
+                Some(generation) => gone += usize::from(fs::remove_file(self.path(generation)).is_ok()),
+                None if name.starts_with(".new-") => drop(fs::remove_file(self.dir.join(name))),
+                None => {}
+            }
+        }
+        let content = self.dir.join("content");
+        for name in names(&content)? {
+            if name.parse().is_ok_and(|digest: Digest| !named.contains(&digest)) {
+                let _ = fs::remove_file(content.join(name));
+            }
+        }
+        Ok(gone)
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
+    match fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(ArchiveError::Io { path: dir.to_owned(), source }),
+    }
+}
+
+pub(crate) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, ArchiveError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ArchiveError::Missing { generation: name() },
+        _ => ArchiveError::Io { path: path.to_owned(), source },
+    };
+    let length = fs::metadata(path).map_err(failed)?.len();
+    if length > most {
+        let what = format!("{} has {length} bytes", path.display());
+        return Err(ArchiveError::Damaged { generation: name(), what });
+    }
+    fs::read(path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_model::fleet::{KEPT_FORMAT, KeptFile, KeptKind};
+    use meshd_types::SafePath;
+
+    fn generation(number: u8) -> Generation {
+        Generation(Digest([number; 32]))
+    }
+
+    fn kept(contents: &[&[u8]]) -> KeptGeneration {
+        let file = |(place, bytes): (usize, &&[u8])| KeptFile {
+            path: SafePath::new(&format!("/f{place}")).expect("plain"),
+            kind: KeptKind::File,
+            mode: 0o644,
+            owner: (0, 0),
+            origin: "base".into(),
+            digest: Digest::of(bytes),
+            size: bytes.len() as u64,
+        };
+        KeptGeneration {
+            format: KEPT_FORMAT,
+            profile: "p".parse().expect("a name"),
+            image: "i".parse().expect("a name"),
+            version: Digest([1; 32]),
+            args: Vec::new(),
+            packages: Vec::new(),
+            overlay: Digest([2; 32]),
+            files: contents.iter().enumerate().map(file).collect(),
+        }
+    }
+
+    fn put(store: &GenerationArchive, number: u8, contents: &[&[u8]]) {
+        let pairs = contents.iter().map(|bytes| (Digest::of(bytes), *bytes));
+        store.put(generation(number), &kept(contents), pairs).expect("kept");
+    }
+
+    #[test]
+    fn what_is_kept_is_had_again_and_what_is_damaged_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = GenerationArchive::new(dir.path());
+        assert!(matches!(store.get(generation(1)), Err(ArchiveError::Missing { .. })));
+        put(&store, 1, &[b"one", b"both"]);
+        assert_eq!(store.get(generation(1)).unwrap(), kept(&[b"one", b"both"]));
+        assert_eq!(store.content(generation(1), &Digest::of(b"one")).unwrap(), "one");
+        store.sync(generation(1), &kept(&[b"one"])).unwrap();
+        fs::write(store.content_path(&Digest::of(b"one")), b"two").unwrap();
+        assert!(matches!(store.content(generation(1), &Digest::of(b"one")), Err(ArchiveError::Damaged { .. })));
+        fs::write(store.path(generation(1)), b"{").unwrap();
+        assert!(matches!(store.get(generation(1)), Err(ArchiveError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_sweep_takes_what_nobody_needs_and_no_content_that_somebody_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = GenerationArchive::new(dir.path());
+        assert_eq!(store.sweep(BTreeSet::new).unwrap(), 0, "nothing is there yet");
+        put(&store, 1, &[b"one", b"both"]);
+        put(&store, 2, &[b"two", b"both"]);
+        assert_eq!(store.sweep(|| BTreeSet::from([generation(2)])).unwrap(), 1);
+        assert!(store.get(generation(1)).is_err() && store.content(generation(1), &Digest::of(b"one")).is_err());
+        for bytes in [b"two".as_slice(), b"both"] {
+            assert!(store.content(generation(2), &Digest::of(bytes)).is_ok());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The revision archive: contents of profile revisions as files, for rollback.
+//!
+//!     state_dir/revisions/<generation>.json          a revision: the profile, versions of its overlays and of its image
+//!     state_dir/revisions/overlays/<digest>/<name>/  the folder of an overlay at that revision
+//!
+//! Files are written under another name and renamed. Reads verify the digest of an overlay.
+
+use crate::ArchiveError;
+use meshd_model::fleet::Generation;
+use meshd_types::{Digest, OverlayName};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Largest revision that is read, in bytes.
+const MAX_REVISION: u64 = 4 << 20;
+/// Files and folders of one overlay that are copied, at most.
+const MAX_COPIED: usize = 8192;
+/// What of an overlay's folder is for people and tests.
+const GOLDEN: &str = "golden";
+
+/// The folder of revisions. One writer at a time: a reload.
+pub struct KeptRevisions {
+    dir: PathBuf,
+}
+
+impl KeptRevisions {
+    /// The revisions below a state folder. Nothing is read.
+    pub fn new(state_dir: &Path) -> Self {
+        KeptRevisions { dir: state_dir.join("revisions") }
+    }
+
+    fn path(&self, generation: Generation) -> PathBuf {
+        self.dir.join(format!("{generation}.json"))
+    }
+
+    /// The folder that holds one overlay as it was, and nothing else.
+    pub fn overlay_dir(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("overlays").join(digest.to_string())
+    }
+
+    /// Copies the folder of an overlay, unless it is kept already. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn put_overlay(&self, name: &OverlayName, digest: &Digest, folder: &Path) -> Result<(), ArchiveError> {
+        let place = self.overlay_dir(digest);
+        if place.exists() {
+            return Ok(());
+        }
+        let fresh = self.dir.join(".new");
+        let copied = remove(&fresh)
+            .and_then(|()| fs::create_dir_all(fresh.join(name.as_str())))
+            .and_then(|()| copy(folder, &fresh.join(name.as_str()), &mut 0, Some(GOLDEN)))
+            .and_then(|()| fs::create_dir_all(self.dir.join("overlays")))
+            .and_then(|()| fs::rename(&fresh, &place));
+        copied.map_err(|source| ArchiveError::Io { path: place, source })
+    }
+
+    /// Throws an overlay away that turned out to be another one: it was edited while it was copied.
+    pub fn remove_overlay(&self, digest: &Digest) {
+        let _ = remove(&self.overlay_dir(digest));
+    }
+
+    /// Keeps a revision as text. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), ArchiveError> {
+        let (path, fresh) = (self.path(generation), self.dir.join(".new.json"));
+        let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&fresh, text));
+        written.and_then(|()| fs::rename(&fresh, &path)).map_err(|source| ArchiveError::Io { path, source })
+    }
+
+    /// The text of a revision. Blocks.
+    ///
+    /// # Errors
+    /// It is not kept.
+    pub fn get(&self, generation: Generation) -> Result<Vec<u8>, ArchiveError> {
+        super::generation_archive::read(&self.path(generation), MAX_REVISION, || generation.0.short())
+    }
+
+    /// Throws away what is not among these. Blocks. What cannot be removed stays until the next time.
+    pub fn sweep(&self, revisions: &BTreeSet<Generation>, overlays: &BTreeSet<Digest>) {
+        let names = |dir: &Path| -> Vec<String> {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        for name in names(&self.dir) {
+            let generation = name.strip_suffix(".json").and_then(|name| name.parse().ok());
+            if let Some(generation) = generation.filter(|one| !revisions.contains(one)) {
+                let _ = fs::remove_file(self.path(generation));
+            }
+        }
+        for digest in names(&self.dir.join("overlays")).iter().filter_map(|name| name.parse().ok()) {
+            if !overlays.contains(&digest) {
+                self.remove_overlay(&digest);
+            }
+        }
+    }
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Files with their modes and links as links: all that reading an overlay looks at. Its goldens are not; a folder of that name
+/// elsewhere in it is.
+fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        *count += 1;
+        if *count > MAX_COPIED {
+            return Err(io::Error::other(format!("more than {MAX_COPIED} files")));
+        }
+        let (kind, path, target) = (entry.file_type()?, entry.path(), to.join(entry.file_name()));
+        if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
+        } else if kind.is_dir() {
+            if without.is_none_or(|name| entry.file_name() != name) {
+                fs::create_dir(&target)?;
+                copy(&path, &target, count, None)?;
+            }
+        } else if kind.is_file() {
+            fs::copy(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlay_is_copied_with_modes_and_links_and_goes_when_nobody_needs_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, store) = (dir.path().join("motd"), KeptRevisions::new(dir.path()));
+        fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
+        fs::create_dir_all(folder.join("golden")).unwrap();
+        fs::write(folder.join("rootfs/etc/run"), "x").unwrap();
+        fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink("run", folder.join("rootfs/etc/link")).unwrap();
+        let (digest, name) = (Digest([1; 32]), "motd".parse().unwrap());
+        store.put_overlay(&name, &digest, &folder).unwrap();
+        let copy = store.overlay_dir(&digest).join("motd");
+        assert_eq!(fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
+        assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
+        let generation = Generation(Digest([2; 32]));
+        store.put(generation, b"{}").unwrap();
+        store.sweep(&[generation].into(), &[digest].into());
+        assert!(copy.exists() && store.get(generation).is_ok());
+        store.sweep(&BTreeSet::new(), &BTreeSet::new());
+        assert!(!copy.exists() && store.get(generation).is_err());
+    }
+}

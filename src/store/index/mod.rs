@@ -1,0 +1,19 @@
+//! Indexes in memory, derived from the records and updated with them.
+//!
+//! | module | what it finds |
+//! | --- | --- |
+//! | `sessions` | boot sessions, and which ones to drop |
+//! | `jobs` | tasks by state and by node |
+//! | `vm_index` | VMs, slots, and what each node has allocated |
+//! | `nic_index` | VM NICs by MAC address and by IP address |
+//! | `range_set` | the next free IP address |
+//! | `unavailable_units` | units of a node that cannot be allocated |
+//! | `idempotency` | orders with an idempotency key |
+
+pub(crate) mod idempotency;
+pub(crate) mod jobs;
+pub(crate) mod nic_index;
+pub(crate) mod range_set;
+pub(crate) mod sessions;
+pub(crate) mod unavailable_units;
+pub(crate) mod vm_index;

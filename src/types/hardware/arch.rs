@@ -1,0 +1,72 @@
+//! Processor architectures, and the client architecture of DHCP option 93.
+
+use std::{fmt, str::FromStr};
+
+/// What a kernel is built for, in Alpine's and Linux's spelling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arch {
+    /// 64-bit x86.
+    X86_64,
+    /// 64-bit ARM.
+    Aarch64,
+    /// 64-bit RISC-V.
+    Riscv64,
+}
+
+impl Arch {
+    /// Reads iPXE's `${buildarch}`. An iPXE built for `i386` runs on 64-bit machines too (`undionly.kpxe` always is).
+    pub fn from_ipxe(buildarch: &str) -> Option<Self> {
+        match buildarch {
+            "i386" | "x86_64" => Some(Arch::X86_64),
+            "arm64" => Some(Arch::Aarch64),
+            "riscv64" => Some(Arch::Riscv64),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Aarch64 => "aarch64",
+            Arch::Riscv64 => "riscv64",
+        })
+    }
+}
+
+impl FromStr for Arch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "x86_64" => Ok(Arch::X86_64),
+            "aarch64" => Ok(Arch::Aarch64),
+            "riscv64" => Ok(Arch::Riscv64),
+            _ => Err(format!("`{text}` is not an architecture; known: x86_64, aarch64, riscv64")),
+        }
+    }
+}
+
+crate::serde_as_text!(Arch);
+
+/// DHCP option 93 as it came: a value of the IANA registry "Processor Architecture Types" (RFC 5970).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ClientArch(pub u16);
+
+impl ClientArch {
+    /// Legacy BIOS, also what a client without option 93 is taken for.
+    pub const BIOS: ClientArch = ClientArch(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() {
+        for arch in [Arch::X86_64, Arch::Aarch64, Arch::Riscv64] {
+            assert_eq!(arch.to_string().parse(), Ok(arch));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! PCI addresses and selectors: `class:0300`, `vendor:10de`, `device:8086:100e`, `address:0000:01:00.0`.
+
+use crate::unhex;
+use std::{fmt, str::FromStr};
+
+/// What is repeated of a text that is no selector, in characters.
+const MAX_SHOWN: usize = 80;
+
+/// Which PCI functions a profile gives to vfio-pci.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VfioSelector {
+    /// `class:0300`: base class and sub-class.
+    Class(u16),
+    /// `vendor:10de`.
+    Vendor(u16),
+    /// `device:8086:100e`.
+    Device(u16, u16),
+    /// `address:0000:01:00.0`, lower-case.
+    Address(String),
+}
+
+/// The text selects no PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0")]
+pub struct ParseVfioError(String);
+
+/// Where a PCI function is: `0000:01:00.0`, lower-case, as sysfs names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress(String);
+
+/// The text names no PCI function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no PCI address; write domain, bus, device and function: 0000:01:00.0")]
+pub struct ParsePciAddressError(String);
+
+impl PciAddress {
+    /// As sysfs names it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = ParsePciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        address(text).map(PciAddress).ok_or_else(|| ParsePciAddressError(text.chars().take(MAX_SHOWN).collect()))
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+crate::serde_as_text!(PciAddress);
+
+/// Four hexadecimal digits, as sysfs and lspci write IDs.
+fn id(text: &str) -> Option<u16> {
+    unhex::<2>(text).map(u16::from_be_bytes)
+}
+
+/// Domain, bus, device (0 to 1f) and function (0 to 7), as sysfs names them.
+fn address(text: &str) -> Option<String> {
+    let (rest, function) = text.split_once('.')?;
+    let parts: Vec<&str> = rest.split(':').collect();
+    let [domain, bus, device] = parts.as_slice() else { return None };
+    let [device] = unhex::<1>(device)?;
+    id(domain)?;
+    unhex::<1>(bus)?;
+    let sound = device <= 0x1f && matches!(function.as_bytes(), [b'0'..=b'7']);
+    sound.then(|| text.to_ascii_lowercase())
+}
+
+/// What sysfs says of one PCI function: its address, and its IDs as four lower-case hexadecimal digits each.
+#[derive(Clone, Copy, Debug)]
+pub struct PciName<'a> {
+    /// `0000:01:00.0`.
+    pub address: &'a str,
+    /// Vendor ID.
+    pub vendor: &'a str,
+    /// Device ID.
+    pub device: &'a str,
+    /// Base class and sub-class.
+    pub class: &'a str,
+}
+
+impl VfioSelector {
+    /// True if this names that function.
+    pub fn matches(&self, function: PciName<'_>) -> bool {
+        let is = |text: &str, id: u16| unhex::<2>(text).map(u16::from_be_bytes) == Some(id);
+        match self {
+            VfioSelector::Class(class) => is(function.class, *class),
+            VfioSelector::Vendor(vendor) => is(function.vendor, *vendor),
+            VfioSelector::Device(vendor, device) => is(function.vendor, *vendor) && is(function.device, *device),
+            VfioSelector::Address(address) => function.address.eq_ignore_ascii_case(address),
+        }
+    }
+}
+
+impl FromStr for VfioSelector {
+    type Err = ParseVfioError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = match text.split_once(':') {
+            Some(("class", class)) => id(class).map(VfioSelector::Class),
+            Some(("vendor", vendor)) => id(vendor).map(VfioSelector::Vendor),
+            Some(("device", pair)) => pair
+                .split_once(':')
+                .and_then(|(vendor, device)| id(vendor).zip(id(device)))
+                .map(|(vendor, device)| VfioSelector::Device(vendor, device)),
+            Some(("address", place)) => address(place).map(VfioSelector::Address),
+            _ => None,
+        };
+        read.ok_or_else(|| ParseVfioError(text.chars().take(MAX_SHOWN).collect()))
+    }
+}
+
+impl fmt::Display for VfioSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VfioSelector::Class(class) => write!(f, "class:{class:04x}"),
+            VfioSelector::Vendor(vendor) => write!(f, "vendor:{vendor:04x}"),
+            VfioSelector::Device(vendor, device) => write!(f, "device:{vendor:04x}:{device:04x}"),
+            VfioSelector::Address(address) => write!(f, "address:{address}"),
+        }
+    }
+}
+
+crate::serde_as_text!(VfioSelector);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_selector_of_another_shape_is_refused() {
+        for text in ["", "10de", "class:3", "vendor:10dg", "device:8086", "address:01:00.0", "address:0000:01:20.0"] {
+            assert!(text.parse::<VfioSelector>().is_err(), "{text}");
+        }
+        for text in ["class:0300", "vendor:10de", "device:8086:100e", "address:0000:01:1f.7"] {
+            assert_eq!(text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn an_address_is_whole_and_lower_case() {
+        assert_eq!("0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(), Ok("0000:0a:00.0"));
+        for text in ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"] {
+            assert!(text.parse::<PciAddress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_selector_names_what_sysfs_shows_and_nothing_else() {
+        let gpu = PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
+        for text in ["class:0302", "vendor:10DE", "device:10de:2335", "address:0000:0A:00.0"] {
+            assert!(text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
+        }
+        for text in ["class:0300", "vendor:1002", "device:10de:2330", "device:1002:2335", "address:0000:0a:00.1"] {
+            assert!(!text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
+        }
+        let torn = PciName { address: "", vendor: "", device: "", class: "" };
+        assert!(!VfioSelector::Vendor(0).matches(torn));
+    }
+
+    proptest! {
+        #[test]
+        fn junk_never_panics(text in "(class|vendor|device|address):\\PC{0,14}") {
+            let _ = text.parse::<VfioSelector>();
+        }
+    }
+}

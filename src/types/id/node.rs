@@ -1,0 +1,200 @@
+//! The node ID: eight characters derived from a machine's hardware.
+//!
+//! The contract stands in the design document: the first 40 bits of `SHA-256("mesh-node-id/1\n" + basis)` in lower-case
+//! Crockford base32, where the basis is the first line that is trustworthy of UUID, serial triple and MAC address.
+
+use crate::{Digest, MacAddr, SystemUuid};
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const DOMAIN: &str = "mesh-node-id/1\n";
+
+/// A machine's name for life: eight characters of Crockford base32, 40 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId([u8; 5]);
+
+/// The text is not a node ID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a node ID; it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)")]
+pub struct ParseNodeIdError(pub String);
+
+/// What a node ID was derived from: one line.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Basis {
+    /// The SMBIOS system UUID.
+    Uuid(SystemUuid),
+    /// `manufacturer|product|serial`, trimmed and lower-case.
+    Serial(String),
+    /// The boot NIC's MAC address, or the lowest of several.
+    Mac(MacAddr),
+}
+
+/// What is known of a machine where an ID has to be derived: a DHCP packet, an iPXE query, or sysfs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    /// SMBIOS system UUID.
+    pub uuid: Option<SystemUuid>,
+    /// SMBIOS system manufacturer.
+    pub manufacturer: String,
+    /// SMBIOS product name.
+    pub product: String,
+    /// SMBIOS system serial number.
+    pub serial: String,
+    /// In the chain the boot NIC's; elsewhere all permanent addresses.
+    pub macs: Vec<MacAddr>,
+}
+
+/// UUIDs that a site declares untrustworthy, beside the placeholders known to everyone.
+pub type DenyList = BTreeSet<SystemUuid>;
+
+/// Serial numbers that mean "nobody filled this in", as board makers write them.
+const PLACEHOLDER_TEXTS: [&str; 24] = [
+    "to be filled by o.e.m.",
+    "to be filled by o.e.m",
+    "default string",
+    "system serial number",
+    "system manufacturer",
+    "system product name",
+    "system version",
+    "not specified",
+    "not applicable",
+    "not available",
+    "unspecified",
+    "unknown",
+    "undefined",
+    "none",
+    "null",
+    "n/a",
+    "na",
+    "oem",
+    "o.e.m.",
+    "invalid",
+    "empty",
+    "0123456789",
+    "123456789",
+    "1234567890",
+];
+
+/// Fillers that firmware repeats to the length of the field; four or more of any one character count as well.
+const FILLERS: &str = "0xf.-*#_ ";
+
+/// True for what firmware leaves in place of a serial number or a name; `text` is trimmed and in lower case. It tells no two machines
+/// apart, and proves no two to be the same.
+pub fn is_filler(text: &str) -> bool {
+    let first = text.chars().next().unwrap_or('0');
+    let repeated = text.chars().all(|c| c == first);
+    (repeated && (FILLERS.contains(first) || text.len() >= 4)) || PLACEHOLDER_TEXTS.contains(&text)
+}
+
+/// Trimmed and lower-case, without the control characters that would end the line.
+fn tidy(text: &str) -> String {
+    text.trim().to_lowercase().chars().filter(|c| !c.is_control()).collect()
+}
+
+impl Hardware {
+    /// Every basis that this machine can have, whatever a site distrusts: UUID, serial, MAC.
+    pub fn bases(&self) -> impl Iterator<Item = Basis> {
+        let uuid = self.trusted_uuid(&DenyList::new()).map(Basis::Uuid);
+        let mac = self.macs.iter().map(|mac| Basis::Mac(*mac));
+        uuid.into_iter().chain(self.serial_triple().map(Basis::Serial)).chain(mac)
+    }
+
+    /// The basis of the node ID, or `None` when nothing at all is known of the machine.
+    pub fn basis(&self, deny: &DenyList) -> Option<Basis> {
+        self.trusted_uuid(deny)
+            .map(Basis::Uuid)
+            .or_else(|| self.serial_triple().map(Basis::Serial))
+            .or_else(|| self.macs.iter().min().copied().map(Basis::Mac))
+    }
+
+    fn trusted_uuid(&self, deny: &DenyList) -> Option<SystemUuid> {
+        self.uuid.filter(|uuid| !uuid.is_placeholder() && !deny.contains(uuid))
+    }
+
+    fn serial_triple(&self) -> Option<String> {
+        let parts = [&self.manufacturer, &self.product, &self.serial].map(|part| tidy(part));
+        let usable = parts.iter().all(|part| !part.is_empty() && !is_filler(part));
+        usable.then(|| parts.join("|"))
+    }
+}
+
+impl Basis {
+    /// The node ID of this basis.
+    pub fn node_id(&self) -> NodeId {
+        let Digest(hash) = Digest::of(format!("{DOMAIN}{self}").as_bytes());
+        let [a, b, c, d, e, ..] = hash;
+        NodeId([a, b, c, d, e])
+    }
+
+    /// True when only a MAC address was left: such an ID moves with the NIC.
+    pub fn is_weak(&self) -> bool {
+        matches!(self, Basis::Mac(_))
+    }
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Basis::Uuid(uuid) => write!(f, "uuid:{uuid}"),
+            Basis::Serial(triple) => write!(f, "serial:{triple}"),
+            Basis::Mac(mac) => write!(f, "mac:{mac}"),
+        }
+    }
+}
+
+impl FromStr for Basis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = match text.split_once(':') {
+            Some(("uuid", rest)) => rest.parse().ok().map(Basis::Uuid),
+            Some(("serial", rest)) => Some(Basis::Serial(rest.to_owned())),
+            Some(("mac", rest)) => rest.parse().ok().map(Basis::Mac),
+            _ => None,
+        };
+        parsed.ok_or_else(|| format!("`{text}` is not the basis of a node ID"))
+    }
+}
+
+crate::serde_as_text!(Basis);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0.iter().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+        let mut text = String::with_capacity(8);
+        for place in (0..8).rev() {
+            text.push(char::from(ALPHABET[(bits >> (place * 5) & 31) as usize]));
+        }
+        f.pad(&text)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = ParseNodeIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseNodeIdError(text.chars().take(40).collect());
+        if text.len() != 8 {
+            return Err(error());
+        }
+        let mut bits = 0u64;
+        for byte in text.bytes() {
+            let digit = ALPHABET.iter().position(|c| *c == byte).ok_or_else(error)?;
+            bits = bits << 5 | digit as u64;
+        }
+        let [.., a, b, c, d, e] = bits.to_be_bytes();
+        Ok(NodeId([a, b, c, d, e]))
+    }
+}
+
+crate::serde_as_text!(NodeId);
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;
