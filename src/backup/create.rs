@@ -20,8 +20,7 @@ use std::{
 };
 
 /// What is backed up.
-pub struct Source<'a> {
-    /// Where everything lies.
+pub struct BackupSource<'a> {
     pub site: &'a Site,
     /// [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
@@ -99,10 +98,10 @@ const PRIVATE: u32 = 0o600;
 ///
 /// # Errors
 /// A file cannot be read, or `out` cannot be written; what was written is no backup then.
-pub fn create(source: Source<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
-    let Source { site, store, authority, made_at, blobs, salt } = source;
+pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
+    let BackupSource { site, store, authority, made_at, blobs, salt } = source;
     let head = Head::new(&site.name, made_at, salt);
-    let mut archive = Archive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
+    let mut archive = BackupArchive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
     for (name, file, length) in store {
         archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
@@ -139,12 +138,12 @@ fn absolute(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-struct Archive<W: Write> {
+struct BackupArchive<W: Write> {
     packer: Packer<Sealer<W>>,
     members: BTreeMap<String, Member>,
 }
 
-impl<W: Write> Archive<W> {
+impl<W: Write> BackupArchive<W> {
     fn put(
         &mut self,
         name: &str,

@@ -31,7 +31,7 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
-pub use create::{AUTHORITY, FileGroup, Source, create};
+pub use create::{AUTHORITY, BackupSource, FileGroup, create};
 pub use restore::{Restored, restore};
 pub use seal::{Head, MIN_KEY};
 
@@ -58,55 +58,31 @@ const MAX_MANIFEST: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// A file cannot be read or written.
-    #[error("cannot {operation} {}; check the disk and who may use it", path.display())]
+    #[error("cannot {operation} {}; check the disk and the permissions", path.display())]
     File {
         /// `read`, `write`...
         operation: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// It is another kind of file.
-    #[error("{} is no backup of meshd", path.display())]
-    NoBackup {
-        /// Which.
-        path: PathBuf,
-    },
+    #[error("cannot read {}: it is not a backup of meshd", path.display())]
+    NoBackup { path: PathBuf },
     /// A newer, or much older, meshd made it.
-    #[error("{} is a backup of format {found}, this meshd reads format {FORMAT}; use the meshd that made it", path.display())]
-    Format {
-        /// Which.
-        path: PathBuf,
-        /// What it says.
-        found: String,
-    },
+    #[error("cannot read the backup {}: it has format {found}, this meshd reads format {FORMAT}; use the meshd that made it", path.display())]
+    Format { path: PathBuf, found: String },
     /// It is not what was written.
-    #[error("the backup {} is damaged: {what}; use another one", path.display())]
-    Damaged {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    #[error("cannot read the backup {}: it is damaged: {what}; use another backup", path.display())]
+    Damaged { path: PathBuf, what: String },
     /// Whole, and sealed with something else.
-    #[error("the key does not open the backup {}; name the file that it was made with by --key-file", path.display())]
-    Key {
-        /// Which.
-        path: PathBuf,
-    },
+    #[error("cannot open the backup {}: wrong key; name the key file of the backup with --key-file", path.display())]
+    Key { path: PathBuf },
     /// A key that somebody could guess.
     #[error("the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32")]
-    ShortKey {
-        /// How many.
-        length: usize,
-    },
+    ShortKey { length: usize },
     /// Something is there already.
-    #[error("{} is not empty; a backup is restored into a new folder, and never over another site", path.display())]
-    NotEmpty {
-        /// Which.
-        path: PathBuf,
-    },
+    #[error("cannot restore into {}: the folder is not empty; name a new folder", path.display())]
+    NotEmpty { path: PathBuf },
     /// The restored site file cannot be made.
     #[error("the site file in the backup cannot be read: {0}")]
     Site(String),

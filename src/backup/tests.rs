@@ -83,14 +83,15 @@ async fn made(blobs: bool) -> Made {
     let store = store(dir.path()).await;
     let made_at = Timestamp::from_millis(9);
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
-    let source = Source { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs, salt: [7; 32] };
+    let source =
+        BackupSource { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs, salt: [7; 32] };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
     Made { dir, manifest }
 }
 
 #[tokio::test]
-async fn what_was_backed_up_comes_back_with_its_modes_and_a_site_file_that_finds_it() {
+async fn restored_backup_has_its_modes_and_a_working_site_file() {
     let made = made(false).await;
     assert_eq!(verify(&made.file(), Some(&key("right"))).unwrap().manifest.as_ref(), Some(&made.manifest));
     let into = made.place("new/rack");
@@ -136,7 +137,7 @@ async fn blobs_come_with_it_when_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn nothing_of_it_can_be_read_without_the_key() {
+async fn backup_reveals_nothing_without_the_key() {
     let made = made(true).await;
     let bytes = fs::read(made.file()).unwrap();
     // What is sealed is packed, so that words in it prove nothing: no piece of the packed bytes may be there either.
@@ -151,7 +152,7 @@ async fn nothing_of_it_can_be_read_without_the_key() {
     }
     assert_eq!(verify(&made.file(), None).unwrap().head.site, "rack-a");
     assert!(matches!(verify(&made.file(), Some(&key("wrong"))), Err(BackupError::Key { .. })));
-    let source = Source {
+    let source = BackupSource {
         site: &meshd_config::load(&made.dir.path().join("site.toml")).unwrap(),
         store: Vec::new(),
         authority: FileGroup::default(),
@@ -164,7 +165,7 @@ async fn nothing_of_it_can_be_read_without_the_key() {
 }
 
 #[tokio::test]
-async fn a_folder_that_holds_something_is_left_as_it_is() {
+async fn folder_that_holds_something_is_left_as_it_is() {
     let made = made(false).await;
     let into = made.place("other");
     write(&into.join("state/ca/ca.key"), "of another site", 0o600);
@@ -175,7 +176,7 @@ async fn a_folder_that_holds_something_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_damaged_cut_short_newer_or_something_else_is_refused_and_nothing_is_written() {
+async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
     let made = made(false).await;
     let bytes = fs::read(made.file()).unwrap();
     let into = made.place("new");
@@ -206,7 +207,7 @@ async fn what_is_damaged_cut_short_newer_or_something_else_is_refused_and_nothin
 }
 
 #[tokio::test]
-async fn an_altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
+async fn altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
     let made = made(false).await;
     let mut bytes = fs::read(made.file()).unwrap();
     let end = bytes.len() - 32;

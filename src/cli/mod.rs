@@ -85,7 +85,7 @@ enum Verb {
     /// Run the central node
     Serve(site::serve::Serve),
     /// Reload site, overlays and images, all or nothing
-    Reload(site::reload::Reload),
+    Reload(site::reload::ReloadCommand),
     /// Validate site, overlays and images, offline
     Check(site::check::Check),
     /// Manage nodes
@@ -96,7 +96,7 @@ enum Verb {
     Profile(profile::Profile),
     /// Write, render and compare overlays
     #[command(subcommand)]
-    Overlay(overlay::Overlay),
+    Overlay(overlay::OverlayCommand),
     /// Build, import and promote images
     #[command(subcommand)]
     Image(image::Image),
@@ -108,7 +108,7 @@ enum Verb {
     Vm(vm::Vm),
     /// Approve and release slots for virtual machines
     #[command(subcommand)]
-    Slot(vm::slot::Slot),
+    Slot(vm::slot::SlotCommand),
     /// Manage volume files of virtual machines
     #[command(subcommand)]
     Volume(vm::volume::Volume),
@@ -127,7 +127,7 @@ enum Verb {
     #[command(subcommand)]
     Backup(site::backup::Backup),
     /// Show whether the site is ready, and its problems
-    Status(site::status::Status),
+    Status(site::status::StatusCommand),
     /// Show the audit log
     Audit(site::audit::Audit),
     /// Manage API tokens
@@ -175,19 +175,19 @@ impl Context {
 
     /// A client of the server or socket that was named, else of the central node of this site. A running one is reached while its file
     /// is being edited, too: a faulty file matters at the next reload.
-    fn client(&self) -> Result<client::Client, Failure> {
+    fn client(&self) -> Result<client::AdminClient, Failure> {
         if let Some(server) = self.remote.server()? {
-            return Ok(client::Client::of_server(server, self.reason.clone()));
+            return Ok(client::AdminClient::of_server(server, self.reason.clone()));
         }
         if let Some(socket) = &self.socket {
-            return Ok(client::Client::of_socket(socket.clone(), None, self.reason.clone()));
+            return Ok(client::AdminClient::of_socket(socket.clone(), None, self.reason.clone()));
         }
         let socket = meshd_config::default_admin_socket();
         let file = match self.site_file() {
             Ok(file) => file,
             // From any folder, as long as the site names no other socket.
             Err(_) if self.site.is_none() && socket.exists() => {
-                return Ok(client::Client::of_socket(socket, None, self.reason.clone()));
+                return Ok(client::AdminClient::of_socket(socket, None, self.reason.clone()));
             }
             Err(failure) => return Err(failure),
         };
@@ -199,7 +199,7 @@ impl Context {
                 Failure::new(message, "correct it, or name the socket of the running meshd with --socket FILE")
             })?,
         };
-        Ok(client::Client::of_socket(socket, Some(file), self.reason.clone()))
+        Ok(client::AdminClient::of_socket(socket, Some(file), self.reason.clone()))
     }
 
     /// What is wrong with the site file that the running meshd reads at its next reload and start; `None` if nothing is, or if the file

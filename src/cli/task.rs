@@ -2,7 +2,7 @@
 
 use super::{
     Context, Failure,
-    client::Client,
+    client::AdminClient,
     output::print::{self, Output, ago, clean, fields, now, table},
     wait,
 };
@@ -28,7 +28,7 @@ const DETACHED: u8 = 130;
 #[derive(Debug, Subcommand)]
 pub(super) enum Task {
     /// Run a program on a group and return its exit code
-    Run(Run),
+    Run(RunCommand),
     /// List tasks, the newest last
     List {
         #[command(flatten)]
@@ -58,7 +58,7 @@ pub(super) enum Task {
 
 /// What is run, and where.
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(super) struct RunCommand {
     /// Group of nodes
     #[arg(long, value_name = "GROUP")]
     group: String,
@@ -133,8 +133,8 @@ impl Task {
     }
 }
 
-impl Run {
-    fn run(self, client: &Client) -> Result<(), Failure> {
+impl RunCommand {
+    fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let launcher = self.launcher.map(|how| match how {
             How::Mpich => Launcher::Mpich,
             How::None => Launcher::None,
@@ -166,7 +166,7 @@ impl Run {
     }
 }
 
-async fn interrupted(client: &Client, task: JobId, cancel: bool) -> Result<(), Failure> {
+async fn interrupted(client: &AdminClient, task: JobId, cancel: bool) -> Result<(), Failure> {
     if cancel {
         let _: Option<TaskView> = client.post(&format!("/v1/tasks/{task}/cancel"), &()).await?;
         return ended(&follow(client, task).await?);
@@ -176,7 +176,7 @@ async fn interrupted(client: &Client, task: JobId, cancel: bool) -> Result<(), F
 }
 
 /// Shows what a task writes until it is over, across restarts of the central node.
-async fn follow(client: &Client, task: JobId) -> Result<TaskView, Failure> {
+async fn follow(client: &AdminClient, task: JobId) -> Result<TaskView, Failure> {
     let (mut from, mut heard) = (0, Instant::now());
     loop {
         let before = from;
@@ -197,7 +197,7 @@ async fn follow(client: &Client, task: JobId) -> Result<TaskView, Failure> {
 }
 
 /// Writes what a task wrote from a place on; the place goes on with it.
-async fn pour(client: &Client, task: JobId, follow: bool, from: &mut u64) -> Result<(), Failure> {
+async fn pour(client: &AdminClient, task: JobId, follow: bool, from: &mut u64) -> Result<(), Failure> {
     let path = format!("/v1/tasks/{task}/output?follow={follow}&from={from}");
     let lines = client.lines(&path, |text| {
         match serde_json::from_slice(text).map_err(|error| Failure::of(&error))? {

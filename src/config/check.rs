@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_argument_that_would_break_the_chain_or_the_script_is_refused() {
+    fn argument_that_would_break_the_chain_or_the_script_is_refused() {
         for text in ["", "a b", "init=/bin/sh", "apkovl=x", "x=\"y\"", "a\tb", "${net0/mac}", "#x", "a\\", "a'b", "--"]
         {
             assert!(kernel_arg(text).is_err(), "{text}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_refused_without_being_shown() {
+    fn private_key_is_refused_without_being_shown() {
         let error = ssh_key("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0").expect_err("private");
         assert!(!error.contains("c2Vj"), "{error}");
         assert_eq!(ssh_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB me@desk"), Ok(()));

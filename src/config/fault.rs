@@ -12,7 +12,6 @@ pub struct Fault {
     pub line: usize,
     /// Dotted path of the key, such as `dhcp.range`; empty when there is none.
     pub key: String,
-    /// What is wrong.
     pub message: String,
     /// What to do next; empty when the message says it.
     pub hint: String,
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typing_mistake_finds_its_word_and_another_word_does_not() {
+    fn typing_mistake_finds_its_word_and_another_word_does_not() {
         let known = ["interface", "address", "range", "lease"];
         for (typed, meant) in [("interfce", "interface"), ("adress", "address"), ("rnage", "range"), ("Lease", "lease")]
         {
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_only_what_it_has() {
+    fn fault_names_only_what_it_has() {
         let mut fault = Fault::of_file("site.toml", "no such file", "name it with --site FILE");
         assert_eq!(fault.to_string(), "site.toml: no such file\n  hint: name it with --site FILE");
         (fault.line, fault.key, fault.hint) = (3, "net.interface".into(), String::new());

@@ -6,9 +6,7 @@ use std::net::Ipv4Addr;
 /// One IPv4 address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceNetwork {
-    /// The interface.
     pub interface: String,
-    /// Its address.
     pub address: Ipv4Addr,
     /// Length of the network prefix, 0 to 32.
     pub prefix_len: u8,

@@ -9,7 +9,6 @@ use std::fmt;
 /// What a node shall be, with everything inherited already in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Its name.
     pub name: ProfileName,
     /// The profile that it extends.
     pub extends: Option<ProfileName>,
@@ -78,7 +77,6 @@ impl Profile {
 pub struct Setting {
     /// Its key as `site.toml` has it: `image`, `vars.slots`. Each element of a list is a setting.
     pub key: String,
-    /// Its value.
     pub value: VarValue,
     /// The profile that set it.
     pub by: ProfileName,
@@ -95,7 +93,6 @@ pub struct Setting {
 pub struct Hugepages {
     /// Size of one page.
     pub size: PageSize,
-    /// How many.
     pub count: u32,
 }
 
@@ -144,7 +141,6 @@ impl fmt::Display for Hugepages {
 /// Nodes that share overlays and variables, and know of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
     pub name: GroupName,
     /// Its members, in the order of their IDs.
     pub nodes: Vec<NodeId>,

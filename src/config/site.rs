@@ -23,7 +23,6 @@ pub struct Site {
     pub blobs_dir: PathBuf,
     /// Image recipes.
     pub images_dir: PathBuf,
-    /// Overlays.
     pub overlays_dir: PathBuf,
     /// Public keys that may log in to nodes as root; none by default.
     pub ssh_keys: Vec<String>,
@@ -190,7 +189,6 @@ impl Pool {
 /// One `[[reservation]]`: this machine gets this address and nobody else does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Who.
     pub whom: Whom,
     /// An address of the network of a segment with a range, inside of the range or outside of it.
     pub address: Ipv4Addr,

@@ -37,14 +37,14 @@ pub enum DaemonError {
     Service(#[source] std::io::Error),
     #[error(transparent)]
     TftpService(#[from] tftp::TftpError),
-    #[error("the task `{task}` panicked; the log above says where. This is a fault of meshd")]
+    #[error("the task `{task}` panicked; report this bug with the log above")]
     Panicked { task: &'static str },
-    #[error("the task `{task}` ended by itself. This is a fault of meshd")]
+    #[error("the task `{task}` ended unexpectedly; report this bug with the log above")]
     EndedEarly { task: &'static str },
 }
 
 /// Everything that listens.
-pub(super) struct Bound {
+pub(super) struct BoundSockets {
     pub(super) dhcp: dhcp::Bound,
     pub(super) segments: Vec<BoundSegment>,
     pub(super) admin: admin::Listening,
@@ -61,7 +61,7 @@ pub(super) struct BoundSegment {
 }
 
 /// Opens every socket. Needs a tokio runtime.
-pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
+pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     let site = central.site();
     let dhcp = dhcp::bind(&site)?;
     let connections = Connections::now(dhcp.interfaces().count());
@@ -79,7 +79,7 @@ pub(super) fn bind(central: &Central) -> Result<Bound, DaemonError> {
     let metrics = site.metrics.map(metrics::bind).transpose()?;
     let https = admin::bind_https(&site, central.now())?;
     let admin = admin::Listening { socket: admin::bind(&site.admin.socket)?, https, connections: connections.admin };
-    Ok(Bound { dhcp, segments, admin, metrics })
+    Ok(BoundSockets { dhcp, segments, admin, metrics })
 }
 
 impl BoundSegment {

@@ -39,10 +39,10 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Resul
     SystemEntropy.fill(&mut random);
     let catalog = load_catalog(&site, random).map_err(DaemonError::Overlays)?;
     for (image, reason) in catalog.unusable() {
-        tracing::warn!(%image, reason, "machines that want this image are told to wait");
+        tracing::warn!(%image, reason, "machines with this image wait and retry");
     }
     for (bundle, reason) in catalog.unusable_bundles() {
-        tracing::warn!(%bundle, reason, "machines that want this bundle are told to wait");
+        tracing::warn!(%bundle, reason, "machines with this bundle wait and retry");
     }
     let store = Store::open(&site.state_dir)?;
     let authority = CertificateAuthority::load_or_create(&site.state_dir.join(AUTHORITY), &site.name, clock.now())?;

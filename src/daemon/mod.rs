@@ -27,7 +27,7 @@ use crate::serve::{
     central::{Shared, WATCH_INTERVAL},
     metrics::{self, Metrics},
 };
-use bind::Bound;
+use bind::BoundSockets;
 use meshd_config::{DhcpMode, Site};
 use tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
@@ -54,7 +54,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 }
 
 /// Every task, in the order in which a node meets them.
-fn spawn(central: &Shared, bound: Bound, stop: &CancellationToken) -> Tasks {
+fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Tasks {
     let mut tasks = Tasks::default();
     let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
     let (shared, token) = (central.clone(), stop.clone());

@@ -40,29 +40,17 @@ pub enum PrivilegeError {
     /// Something that belongs to another user.
     #[error("{} belongs to user ID {uid}, and meshd runs as {user}; run: chown -R {user}: {}", path.display(), path.display())]
     Owner {
-        /// What.
         path: PathBuf,
-        /// Whose it is.
         uid: u32,
         /// As configured.
         user: String,
     },
     /// A folder cannot be made.
     #[error("cannot make {}", path.display())]
-    Folder {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Folder { path: PathBuf, source: io::Error },
     /// The kernel refused.
-    #[error("cannot {what}; meshd does not run with more than it needs")]
-    Kernel {
-        /// What.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("cannot {what}: meshd refuses to run with more privileges than it needs")]
+    Kernel { what: &'static str, source: io::Error },
 }
 
 fn refused<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_in_one_task_stops_the_others_and_is_named() {
+    async fn panic_in_one_task_stops_the_others_and_is_named() {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::default();
         spawn_patient(&mut tasks, &stop);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_ends_everything_in_peace() {
+    async fn signal_stops_all_tasks_gracefully() {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::default();
         spawn_patient(&mut tasks, &stop);

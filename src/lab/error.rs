@@ -11,7 +11,7 @@ pub enum LabError {
     )]
     NotRoot,
     /// Programs or firmware files are not installed.
-    #[error("the lab needs what is not installed: {what}; install it with `apt-get install {packages}`")]
+    #[error("cannot run the lab: {what} is not installed; run `apt-get install {packages}`")]
     MissingTools {
         /// All of it.
         what: String,
@@ -23,22 +23,13 @@ pub enum LabError {
     Agent(#[from] meshd_image::catalog::AgentError),
     /// A rack runs in this folder.
     #[error("a rack is up in {}: `meshd lab status` shows it, `meshd lab down` ends it", dir.display())]
-    AlreadyUp {
-        /// The folder.
-        dir: PathBuf,
-    },
+    AlreadyUp { dir: PathBuf },
     /// No rack runs in this folder.
-    #[error("no rack is up in {}: start one with `meshd lab up --nodes 2`", dir.display())]
-    NotUp {
-        /// The folder.
-        dir: PathBuf,
-    },
+    #[error("no rack runs in {}; start one with `meshd lab up --nodes 2`", dir.display())]
+    NotUp { dir: PathBuf },
     /// Another `meshd lab` works on this folder at this moment.
-    #[error("another `meshd lab` is at work in {}: wait for it to end", dir.display())]
-    Locked {
-        /// The folder.
-        dir: PathBuf,
-    },
+    #[error("cannot use {}: another `meshd lab` uses it; wait until it ends", dir.display())]
+    Locked { dir: PathBuf },
     /// The options make no rack.
     #[error("{0}")]
     Options(String),
@@ -47,33 +38,22 @@ pub enum LabError {
     NoSuchNode {
         /// What was asked for.
         asked: String,
-        /// What there is.
         known: String,
     },
     /// A path is too long for a Unix socket.
     #[error("{} is too long for a Unix socket ({LIMIT} bytes): use a shorter --dir", path.display(), LIMIT = super::site::SOCKET_PATH_LIMIT)]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
-    },
+    PathTooLong { path: PathBuf },
     /// A file or folder.
     #[error("cannot {action} {}", path.display())]
     File {
         /// Such as `read`.
         action: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// A file is not what it should be.
-    #[error("{} is damaged: end the rack with `meshd lab down`, or remove the folder", path.display())]
-    Record {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    #[error("cannot read {}: the record is damaged; end the rack with `meshd lab down`, or remove the folder", path.display())]
+    Record { path: PathBuf, source: serde_json::Error },
     /// The user's site file, or what the lab made of it.
     #[error("{0}")]
     Site(String),
@@ -82,7 +62,6 @@ pub enum LabError {
     Spawn {
         /// With its arguments.
         program: String,
-        /// Why.
         source: io::Error,
     },
     /// An external program failed.
@@ -90,37 +69,20 @@ pub enum LabError {
     Failed {
         /// With its arguments.
         program: String,
-        /// Its last words.
         detail: String,
     },
     /// A thread could not enter the rack's network namespace.
     #[error("cannot enter the network namespace {name}")]
-    Enter {
-        /// Its name.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
+    Enter { name: String, source: io::Error },
     /// A process does not end.
     #[error("process {pid} ({what}) does not end, not even by SIGKILL")]
-    Immortal {
-        /// Its ID.
-        pid: i32,
-        /// What it is.
-        what: String,
-    },
+    Immortal { pid: i32, what: String },
     /// QEMU's control socket.
     #[error("{node}: QEMU does not answer on its control socket: {detail}")]
-    Qmp {
-        /// Which node.
-        node: String,
-        /// Why.
-        detail: String,
-    },
+    Qmp { node: String, detail: String },
     /// meshd ended by itself.
     #[error("meshd ended by itself ({status}); its last words:\n{log}")]
     CentralDied {
-        /// How.
         status: String,
         /// The end of its log.
         log: String,
@@ -130,7 +92,6 @@ pub enum LabError {
     Deadline {
         /// For what.
         what: String,
-        /// How long.
         after: Duration,
         /// What was there instead.
         seen: String,

@@ -11,6 +11,7 @@
 //! | `qemu` | QEMU as the hardware of a node |
 //! | `rack` | A rack: created whole or not at all, and removed when dropped |
 //! | `site` | the rack's site file: the user's, with paths, interface and policy replaced |
+//! | `tools` | finds the external programs and files that the lab needs |
 //! | `demo` | `make demo`: boots a BIOS and a UEFI machine, then moves one to another profile |
 //!
 //! ```text
@@ -32,6 +33,7 @@ mod network;
 mod qemu;
 mod rack;
 mod site;
+mod tools;
 
 pub mod demo;
 
@@ -41,10 +43,10 @@ pub use host::wait::{Interrupt, Wait};
 pub use login::with_login;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};
 pub use network::namespace::Namespace;
-pub use network::neighbour::Neighbour;
 pub use qemu::accel::Accel;
 pub use qemu::console::{Console, Left, Raw};
 pub use qemu::extra::Extra;
 pub use qemu::serial::{last_lines, plain};
+pub use rack::neighbour::Neighbour;
 pub use rack::power::{NodeStatus, Power, Status};
 pub use rack::{Options, Rack, end};

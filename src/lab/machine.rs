@@ -192,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mixed_rack_begins_with_bios() {
+    fn mixed_rack_begins_with_bios() {
         let mix: Mix = "mixed".parse().expect("known");
         assert_eq!([1, 2, 3].map(|place| mix.at(place)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
     }
 
     #[test]
-    fn firmwares_come_by_turns_and_each_is_read_as_it_is_shown() {
+    fn firmware_kinds_alternate_and_round_trip() {
         for firmware in [Firmware::Bios, Firmware::Uefi, Firmware::UefiHttp] {
             assert_eq!(firmware.to_string().parse(), Ok(Mix::of([firmware])));
             assert_eq!(serde_json::to_value(firmware).expect("a word"), firmware.to_string().as_str());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_that_cannot_boot_is_refused_with_a_sentence() {
+    fn rack_that_cannot_boot_is_refused_with_an_error() {
         let small = Shape { memory_mib: 256, ..Shape::default() };
         assert!(small.check(1).is_err_and(|error| error.to_string().contains("768 MiB")));
         assert!(Shape::default().check(0).is_err());

@@ -31,7 +31,6 @@ pub struct Layout {
     pub blobs: PathBuf,
     /// Admin plane.
     pub socket: PathBuf,
-    /// What meshd says.
     pub log: PathBuf,
 }
 

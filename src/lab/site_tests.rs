@@ -23,13 +23,13 @@ fn changed(settings: &[(&str, &str)]) -> Result<String, LabError> {
 }
 
 #[test]
-fn a_changed_key_leaves_comments_and_all_others_as_they_were() {
+fn changed_key_leaves_comments_and_all_others_as_they_were() {
     let text = changed(&[("net.interface", "br0")]).expect("a key");
     assert_eq!(text, USER.replace("eno1", "br0"));
 }
 
 #[test]
-fn a_key_in_a_table_that_is_not_there_makes_the_table() {
+fn key_in_a_table_that_is_not_there_makes_the_table() {
     let text = changed(&[("boot.kernel_transport", "tftp"), ("agent.heartbeat", "\"5s\"")]).expect("keys");
     assert!(text.contains("[boot]\nkernel_transport = \"tftp\"\n"), "{text}");
     assert!(text.contains("[agent]\nheartbeat = \"5s\"\n"), "{text}");
@@ -42,13 +42,13 @@ fn values_may_be_any_toml_and_a_bare_word_is_a_string() {
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn invalid_key_is_refused() {
     assert!(changed(&[("net.", "x")]).is_err());
     assert!(changed(&[("site.name.first", "x")]).is_err());
 }
 
 #[test]
-fn a_folder_too_deep_for_sockets_is_refused_with_a_sentence() {
+fn folder_too_deep_for_sockets_is_refused_with_an_error() {
     let deep = PathBuf::from(format!("/{}", "d".repeat(100)));
     let error = Layout::of(&deep, None).check().expect_err("too long");
     assert!(error.to_string().contains("107 bytes") && error.to_string().contains("--dir"), "{error}");
@@ -56,7 +56,7 @@ fn a_folder_too_deep_for_sockets_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn the_racks_site_names_the_users_folders_from_the_root() {
+fn racks_site_names_the_users_folders_from_the_root() {
     let dir = tempfile::tempdir().expect("a folder");
     let user = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("site.toml");
     let relative = Path::new("../../site.toml");
@@ -68,7 +68,7 @@ fn the_racks_site_names_the_users_folders_from_the_root() {
 }
 
 #[test]
-fn the_racks_site_finds_the_secrets_that_the_users_names_beside_it() {
+fn racks_site_finds_the_secrets_that_the_users_names_beside_it() {
     let dir = tempfile::tempdir().expect("a folder");
     let sample =
         include_str!("../../site.toml").replace("#[secrets]", "[secrets]\nkey = { file = \"keys/own\" } # ours");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_the_largest_machine_has_is_read_and_one_more_of_anything_is_not() {
+    fn message_of_the_largest_machine_is_read_and_a_larger_one_refused() {
         let device = PciFacts { sriov: Some(SriovFacts { total: 8, enabled: 8 }), ..PciFacts::default() };
         let members = vec![device.clone(); MAX_LIST / MAX_UNITS];
         let facts = Facts {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_something_else_is_refused_and_not_repeated() {
+    fn invalid_text_is_refused_and_not_echoed() {
         for text in ["", "{", "[1] 2", "{\"kind\":\"secret\"}", "\"secret\""] {
             let refused = read::<FromAgent>(text.as_bytes()).expect_err(text);
             assert!(refused == Unread::Other && !refused.to_string().contains("secret"), "{text}");
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_small_is_read_as_it_is_and_nothing_panics(value in any_json(), bytes: Vec<u8>) {
+        fn small_message_round_trips_and_nothing_panics(value in any_json(), bytes: Vec<u8>) {
             prop_assert_eq!(said(&value), Ok(value));
             let _ = read::<Value>(&bytes);
         }

@@ -18,9 +18,7 @@ const MARK: &str = "MESH_CHECK";
 pub struct Check {
     /// Stable name: `services`, `identity`, `clock`...
     pub name: String,
-    /// Verdict.
     pub status: CheckStatus,
-    /// What was seen.
     pub detail: String,
     /// What to do, empty when it passed.
     #[serde(default)]
@@ -282,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_its_fields_in_order_and_no_value_holds_white_space() {
+    fn line_has_its_fields_in_order_and_no_value_holds_white_space() {
         let line = check(CheckStatus::Fail, false).line();
         assert_eq!(line, r"MESH_CHECK status=FAIL check=kvm detail=a\sb\\c\nd remediation=");
         assert_eq!(line.parse(), Ok(check(CheckStatus::Fail, false)));
@@ -290,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_refused_by_name_and_a_field_of_a_later_release_is_not() {
+    fn malformed_line_is_refused_and_an_unknown_field_is_accepted() {
         let read = |line: &str| line.parse::<Check>();
         assert_eq!(read("WARN kvm"), Err(LineError::Other));
         assert_eq!(read("MESH_CHECK status=PASS check=x detail="), Err(LineError::Missing("remediation")));
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_failures_warnings_and_units() {
+    fn last_line_counts_failures_warnings_and_units() {
         let units = [UnitFacts { state: UnitState::Ready, ..UnitFacts::default() }, UnitFacts::default()];
         let checks = vec![check(CheckStatus::Fail, false), check(CheckStatus::Warn, true)];
         let report = DoctorReport::new(Timestamp::EPOCH, None, checks, &units);
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_or_is_unproven_blocks_an_approval_and_a_plain_warning_does_not() {
+    fn failed_or_unproven_check_blocks_approval_and_a_warning_does_not() {
         let blocked = |checks: &[Check]| blocks_approval(checks).is_some();
         assert!(blocked(&[check(CheckStatus::Pass, false), check(CheckStatus::Warn, true)]));
         assert!(blocked(&[check(CheckStatus::Fail, false)]));

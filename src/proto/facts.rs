@@ -14,9 +14,7 @@ pub const MAX_DEVICES: usize = 1024;
 pub struct Facts {
     /// SMBIOS identity.
     pub system: SystemFacts,
-    /// Processors.
     pub cpu: CpuFacts,
-    /// Memory.
     pub memory: MemoryFacts,
     /// PCI functions, sorted by address.
     pub pci: Vec<PciFacts>,
@@ -85,7 +83,6 @@ pub struct SystemFacts {
     pub kernel_boot_id: String,
 }
 
-/// Processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuFacts {
@@ -93,7 +90,6 @@ pub struct CpuFacts {
     pub model: String,
     /// `vendor_id`.
     pub vendor: String,
-    /// Sockets.
     pub sockets: u32,
     /// Cores over all sockets.
     pub cores: u32,
@@ -156,7 +152,6 @@ pub struct DiskFacts {
     pub wwid: Option<String>,
     /// Serial number where the device has one.
     pub serial: Option<String>,
-    /// Model.
     pub model: Option<String>,
     /// Size in bytes.
     pub bytes: u64,
@@ -223,7 +218,6 @@ pub struct NicFacts {
     pub speed_mbps: Option<u32>,
     /// Driver of the underlying device.
     pub driver: Option<String>,
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
 }
 

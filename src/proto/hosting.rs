@@ -31,9 +31,7 @@ pub struct Hosting {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NumaFacts {
-    /// Its number.
     pub id: u32,
-    /// Its hardware threads.
     pub threads: u32,
     /// Its memory in KiB, that of huge pages too.
     pub memory_kib: u64,

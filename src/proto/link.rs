@@ -46,12 +46,7 @@ pub enum FromAgent {
     /// Result of the readiness checks, all of them.
     Checks(Box<CheckReport>),
     /// A task ended.
-    TaskDone {
-        /// Which one.
-        task: TaskId,
-        /// How.
-        outcome: TaskOutcome,
-    },
+    TaskDone { task: TaskId, outcome: TaskOutcome },
     /// The certificate that was asked for by `Renew` is kept: the one before it is not needed any more.
     Renewed,
     /// How its virtual machines are.
@@ -74,10 +69,7 @@ pub enum FromCentral {
     /// Do this.
     Task(Task),
     /// The outcome of a task is stored; the agent may forget it.
-    Acknowledged {
-        /// Which one.
-        task: TaskId,
-    },
+    Acknowledged { task: TaskId },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
     /// How a virtual machine shall be.
@@ -201,15 +193,9 @@ pub enum TaskOutcome {
     /// As asked.
     Done,
     /// Not done, without side effect: unknown, expired, for another node.
-    Refused {
-        /// Why.
-        reason: String,
-    },
+    Refused { reason: String },
     /// Tried and failed.
-    Failed {
-        /// Why.
-        reason: String,
-    },
+    Failed { reason: String },
 }
 
 #[cfg(test)]

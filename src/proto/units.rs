@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_word_of_a_state_is_the_one_of_the_wire() {
+    fn word_of_a_state_is_the_one_of_the_wire() {
         use UnitState::*;
         for state in [Unbound, Ready, InUse, Wedged, Missing, Conflict, SharedWithHost, Busy] {
             assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_node_is_every_unit_and_every_switch_or_nothing() {
+    fn whole_node_is_every_unit_and_every_switch_or_nothing() {
         let unit = |group, kind, state| UnitFacts { group: Some(group), kind, state, ..UnitFacts::default() };
         let mut units = vec![
             unit(40, UnitKind::Device, UnitState::Ready),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_a_node_may_tell_of_its_units_fits_into_a_message_beside_its_devices() {
+    fn largest_report_of_units_fits_into_a_message() {
         let function = PciFacts {
             address: "0000:00:00.0".into(),
             vendor: "10de".into(),

@@ -74,20 +74,10 @@ pub enum BindError {
         "{service}: {} port {} is taken by another program; `ss -lnp sport = :{}` shows it: {}",
         service.protocol(), at.port(), at.port(), service.when_taken()
     )]
-    Taken {
-        /// Whose.
-        service: Service,
-        /// Which.
-        at: SocketAddrV4,
-    },
+    Taken { service: Service, at: SocketAddrV4 },
     /// Low ports and interfaces want a capability.
     #[error("{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW")]
-    Denied {
-        /// Whose.
-        service: Service,
-        /// Which.
-        at: SocketAddrV4,
-    },
+    Denied { service: Service, at: SocketAddrV4 },
     /// The site names an interface that is not there.
     #[error("there is no network interface `{interface}`; this machine has {known}; correct it in site.toml")]
     NoSuchInterface {
@@ -98,14 +88,10 @@ pub enum BindError {
     },
     /// The interface has no IPv4 address, and the site names none.
     #[error("interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml")]
-    NoAddress {
-        /// Which.
-        interface: String,
-    },
+    NoAddress { interface: String },
     /// The address belongs to another machine, or another interface.
     #[error("{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml")]
     NotHere {
-        /// Whose.
         service: Service,
         /// As configured.
         address: Ipv4Addr,
@@ -113,7 +99,6 @@ pub enum BindError {
     /// The addresses of this machine are not known.
     #[error("{service}: cannot list the addresses of this machine")]
     Interfaces {
-        /// Whose.
         service: Service,
         /// What the kernel says.
         source: io::Error,
@@ -121,9 +106,7 @@ pub enum BindError {
     /// Anything else.
     #[error("{service}: cannot open {at}")]
     Io {
-        /// Whose.
         service: Service,
-        /// Which.
         at: SocketAddrV4,
         /// What the kernel says.
         source: io::Error,

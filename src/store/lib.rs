@@ -116,38 +116,26 @@ const SUBSCRIBER_BACKLOG: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another meshd has it open.
-    #[error("another meshd runs on the store {}; stop it first, or give this one a state_dir of its own", path.display())]
-    Held {
-        /// Which.
-        path: PathBuf,
-    },
+    #[error("cannot open the store {}: another meshd uses it; stop that one, or set another state_dir", path.display())]
+    Held { path: PathBuf },
     /// It cannot be read or written.
-    #[error("cannot use the store {}; it must be a folder that meshd may write, on a disk with room", path.display())]
+    #[error("cannot open the store {}; check that meshd may write to the folder, and that the disk has room", path.display())]
     Open {
         /// Which file or folder.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// Its bytes are not those that were written.
     #[error(
         "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with `meshd backup restore`", path.display()
     )]
-    Broken {
-        /// Which file.
-        path: PathBuf,
-        /// Where.
-        at: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
+    Broken { path: PathBuf, at: usize, what: &'static str },
     /// The commit marker of a journal is missing or altered.
     #[error(
         "cannot open the store: its commit marker {} is missing or altered, so acknowledged changes may be missing. Nothing was changed; \
          restore the last backup with `meshd backup restore`, or create the empty file {} to accept the journal as it is", path.display(), accept.display()
     )]
     Marker {
-        /// The marker.
         path: PathBuf,
         /// The file by which an operator accepts the journal.
         accept: PathBuf,
@@ -167,25 +155,16 @@ pub enum StoreError {
         confirm: PathBuf,
     },
     /// Written by another version of meshd.
-    #[error("the store has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it")]
-    Version {
-        /// What was found.
-        found: String,
-    },
+    #[error(
+        "cannot open the store: it has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it"
+    )]
+    Version { found: String },
     /// A value cannot be read back.
-    #[error("the store's record `{key}` is damaged; restore the last backup")]
-    Damaged {
-        /// Which.
-        key: String,
-        /// Why.
-        source: serde_json::Error,
-    },
+    #[error("cannot read the record `{key}` of the store: it is damaged; restore the last backup")]
+    Damaged { key: String, source: serde_json::Error },
     /// A key that no version writes.
-    #[error("the store holds `{key}`, which this meshd does not know; it was written by another version")]
-    UnknownKey {
-        /// Which.
-        key: String,
-    },
+    #[error("cannot open the store: unknown record `{key}`; use the meshd that wrote it")]
+    UnknownKey { key: String },
     /// A write or flush failed: the disk is full, read-only or broken.
     #[error("cannot write the store; check the disk (full? read-only?)")]
     Write(#[source] io::Error),

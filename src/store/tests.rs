@@ -34,7 +34,7 @@ async fn put_node(store: &Store, node: Node) {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_reopening() {
+async fn committed_change_exists_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     put_node(&store, node(1)).await;
@@ -60,7 +60,7 @@ async fn what_was_committed_is_there_after_reopening() {
 }
 
 #[tokio::test]
-async fn a_refused_change_changes_nothing() {
+async fn refused_change_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let refused = store.commit(|tx| {
@@ -74,7 +74,7 @@ async fn a_refused_change_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_network_card_moves_in_one_change_whichever_id_is_first_and_a_removed_node_has_none() {
+async fn nic_moves_between_nodes_in_one_change_in_either_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let (mut one, mut two) = (node(1), node(2));
@@ -105,7 +105,7 @@ async fn a_network_card_moves_in_one_change_whichever_id_is_first_and_a_removed_
 }
 
 #[tokio::test]
-async fn a_mac_keeps_its_newest_sessions_and_no_more() {
+async fn mac_keeps_its_newest_sessions_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     for n in 0..20u8 {
@@ -126,7 +126,7 @@ async fn a_mac_keeps_its_newest_sessions_and_no_more() {
 }
 
 #[tokio::test]
-async fn the_newest_session_is_the_last_one_also_after_the_clock_was_set_back() {
+async fn newest_session_is_the_last_one_also_after_the_clock_was_set_back() {
     let dir = tempfile::tempdir().unwrap();
     for (n, at) in [(0u8, 9_000_000), (1, 5), (2, 4), (3, 9_000_001), (4, 3)] {
         let store = Store::open(dir.path()).unwrap();
@@ -141,7 +141,7 @@ async fn the_newest_session_is_the_last_one_also_after_the_clock_was_set_back() 
 }
 
 #[tokio::test]
-async fn a_flood_of_invented_machines_drives_out_itself_and_nobody_who_was_let_in() {
+async fn flood_of_invented_machines_evicts_no_admitted_node() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let mut known = node(u16::MAX);
@@ -246,7 +246,7 @@ async fn many_writers_at_once_all_find_their_record_and_are_heard_in_order() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_or_is_of_no_kind_is_refused_by_its_key() {
+async fn record_that_cannot_be_read_or_is_of_no_kind_is_refused_by_its_key() {
     for (key, value) in [("node/00000000", "{"), ("moon/1", "{}")] {
         let dir = tempfile::tempdir().unwrap();
         let (raw, _) = journal::Journal::open(&dir.path().join(FOLDER)).unwrap();
@@ -288,7 +288,7 @@ async fn two_daemons_cannot_share_one_store() {
 }
 
 #[tokio::test]
-async fn an_order_is_one_line_of_the_audit_log_in_the_transaction_of_what_it_did() {
+async fn order_writes_one_audit_line_in_its_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let by = AuditContext::new(Principal::Operator(5), Verb::Approve, CorrelationId([3; 8]));
     let store = Store::open(dir.path()).unwrap();

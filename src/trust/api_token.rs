@@ -24,7 +24,6 @@ impl Role {
     /// Every role there is.
     pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
 
-    /// Its word.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
@@ -42,7 +41,7 @@ impl fmt::Display for Role {
 
 /// The text is no role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no role; there are viewer, operator and admin")]
+#[error("invalid role `{0}`; use viewer, operator or admin")]
 pub struct ParseRoleError(String);
 
 impl FromStr for Role {
@@ -61,7 +60,6 @@ pub struct ApiToken {
     pub name: ApiTokenName,
     /// Hash of its text.
     pub hash: Digest,
-    /// What it may.
     pub role: Role,
     /// When it was made.
     pub created_at: Timestamp,
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_known_by_its_text_alone_until_its_time_is_over_and_the_text_is_not_kept() {
+    fn api_token_is_found_by_its_text_until_expiry_and_only_hashed() {
         let at = Timestamp::from_millis;
         let name: ApiTokenName = "ci".parse().expect("a name");
         let (text, token) = ApiToken::mint([7; 32], name, Role::Operator, at(1), Some(at(10)));

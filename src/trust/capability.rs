@@ -29,7 +29,6 @@ const TEXT_LEN: usize = 32;
 /// What a capability was given out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The power-on.
     pub session: BootSessionId,
     /// The node whose overlay it opens.
     pub node: NodeId,

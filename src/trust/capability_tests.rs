@@ -20,7 +20,7 @@ fn granted(book: &mut Book, seconds: i64, random: u8, node: u8) -> String {
 }
 
 #[test]
-fn a_capability_opens_one_whole_transfer_to_its_address() {
+fn capability_opens_one_whole_transfer_to_its_address() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     assert_eq!(text.len(), TEXT_LEN);
@@ -35,7 +35,7 @@ fn a_capability_opens_one_whole_transfer_to_its_address() {
 }
 
 #[test]
-fn a_transfer_that_was_cut_off_may_be_tried_again() {
+fn transfer_that_was_cut_off_may_be_tried_again() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     let first = book.open(at(1), &text, HOME).expect("ready");
@@ -47,7 +47,7 @@ fn a_transfer_that_was_cut_off_may_be_tried_again() {
 }
 
 #[test]
-fn a_later_capability_of_the_node_voids_the_earlier_and_its_transfer() {
+fn later_capability_of_the_node_voids_the_earlier_and_its_transfer() {
     let mut book = Book::new();
     let old = granted(&mut book, 0, 1, 1);
     let transfer = book.open(at(1), &old, HOME).expect("ready");
@@ -62,7 +62,7 @@ fn a_later_capability_of_the_node_voids_the_earlier_and_its_transfer() {
 }
 
 #[test]
-fn a_capability_dies_after_ten_minutes_and_is_forgotten_after_an_hour() {
+fn capability_expires_after_ten_minutes_and_is_forgotten_after_an_hour() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     assert_eq!(book.probe(at(600), &text, HOME), Ok(grant(1)));
@@ -73,7 +73,7 @@ fn a_capability_dies_after_ten_minutes_and_is_forgotten_after_an_hour() {
 }
 
 #[test]
-fn a_transfer_that_began_in_time_may_end_late() {
+fn transfer_that_began_in_time_may_end_late() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     let transfer = book.open(at(599), &text, HOME).expect("ready");
@@ -82,7 +82,7 @@ fn a_transfer_that_began_in_time_may_end_late() {
 }
 
 #[test]
-fn the_book_is_bounded_and_forgets_the_oldest_first() {
+fn capability_table_is_bounded_and_drops_the_oldest() {
     let mut book = Book::new();
     let nodes = |n: usize| Grant { session: BootSessionId([1; 12]), ..grant((n % 10) as u8) };
     let mut first = None;
@@ -117,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn of_any_interleaving_at_most_one_transfer_of_a_capability_finishes(steps in prop::collection::vec(step(), 0..80)) {
+    fn at_most_one_transfer_of_a_capability_finishes_in_any_interleaving(steps in prop::collection::vec(step(), 0..80)) {
         let (mut book, mut now) = (Book::new(), 0);
         let mut texts: Vec<(String, u8, i64)> = Vec::new();
         let mut transfers: Vec<(TransferId, usize)> = Vec::new();
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn a_guess_opens_nothing(guess in "\\PC{0,40}|[0-9a-f]{32}") {
+    fn guess_opens_nothing(guess in "\\PC{0,40}|[0-9a-f]{32}") {
         let mut book = Book::new();
         let text = granted(&mut book, 0, 1, 1);
         if guess != text {

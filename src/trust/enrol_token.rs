@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_works_once_and_only_for_its_node_and_session() {
+    fn token_works_once_and_only_for_its_node_and_session() {
         let (_, mut record) = record();
         let (ours, session) = (node("00000001"), BootSessionId([1; 12]));
         assert_eq!(record.redeem(node("00000002"), session, KEY, at(1)), Err(TokenRefused::Foreign));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_dies_with_its_time_and_its_text_is_not_stored() {
+    fn token_expires_and_its_text_is_not_stored() {
         let (text, mut record) = record();
         assert_eq!(record.redeem(node("00000001"), BootSessionId([1; 12]), KEY, at(1001)), Err(TokenRefused::Expired));
         assert_eq!(record.used, None);

@@ -46,48 +46,33 @@ pub enum TrustError {
     File {
         /// `read`, `write`...
         operation: &'static str,
-        /// Which file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// The private key may be read by others.
     #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
-    Exposed {
-        /// Which file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    Exposed { path: PathBuf, mode: u32 },
     /// The key of marks is damaged.
-    #[error("{} is no key; restore it from a backup, or remove it: every node with a secret is then to be rebooted",
+    #[error("cannot read {}: it is not a key; restore it from a backup, or remove it and reboot all nodes with secrets",
             path.display())]
-    Key {
-        /// Which file.
-        path: PathBuf,
-    },
+    Key { path: PathBuf },
     /// Files of the authority do not belong together, or one is damaged.
     #[error("{}: {detail}; restore this folder from a backup, or move the folder away: \
              a new authority is made and every node enrols again at its next boot", path.display())]
     Damaged {
-        /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         detail: String,
     },
     /// A root that stays trusted has to sign the issuer of its successor.
-    #[error("{} is not there, and without it nodes that know this root alone could not follow to the next one; \
-             put it back for the rotation, or rotate with --grace 0: every node then has to boot again", path.display())]
-    NoRootKey {
-        /// Which file.
-        path: PathBuf,
-    },
+    #[error("cannot rotate the root: {} is missing, so nodes that trust only this root cannot verify the next one; \
+             put it back for the rotation, or rotate with --grace 0 and reboot all nodes", path.display())]
+    NoRootKey { path: PathBuf },
     /// What the admin plane shall show by HTTPS is not usable.
     #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
     Web {
         /// The certificate's file.
         path: PathBuf,
-        /// What is wrong.
         detail: String,
     },
     /// A certificate request that nothing can be issued for.
@@ -109,7 +94,6 @@ pub enum TrustError {
     Crypto {
         /// What was to be made.
         what: &'static str,
-        /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

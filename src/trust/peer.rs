@@ -10,7 +10,6 @@ pub(super) const NODE_URI: &str = "meshd:node:";
 /// A node on the agent plane, as its certificate names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The node.
     pub node: NodeId,
     /// Serial number of its certificate, lower-case hexadecimal.
     pub serial: String,

@@ -112,7 +112,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn what_was_made_once_is_found_again_and_its_key_is_private() {
+    fn generated_certificate_is_reused_and_its_key_is_private() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("admin");
         let make = || WebIdentity::load_or_create(&dir, Ipv4Addr::LOCALHOST, Timestamp::from_millis(1_700_000_000_000));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_certificate_is_refused() {
+    fn key_of_another_certificate_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let make = |name: &str| {
             let dir = folder.path().join(name);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_the_well_known_one_and_round_trips() {
+    fn digest_is_the_well_known_one_and_round_trips() {
         let digest = Digest::of(b"");
         assert_eq!(digest.to_string(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(digest.to_string().parse(), Ok(digest));

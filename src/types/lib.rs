@@ -33,10 +33,10 @@ pub use hardware::arch::{Arch, ClientArch};
 pub use hardware::mac::{MacAddr, ParseMacError};
 pub use hardware::uuid::{ParseUuidError, SystemUuid};
 pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
-pub use id::correlation::{CorrelationId, ParseCorrelationIdError};
-pub use id::job::{JobId, ParseJobIdError};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
-pub use id::session::{BootSessionId, ParseBootSessionIdError};
+pub use id::random::{
+    BootSessionId, CorrelationId, JobId, ParseBootSessionIdError, ParseCorrelationIdError, ParseJobIdError,
+};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,
     VmName, VolumeFileName,

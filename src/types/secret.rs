@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_not_seen_in_either_print() {
+    fn secret_is_not_seen_in_either_print() {
         let secret = Secret::new("hunter2");
         assert_eq!(format!("{secret} {secret:?}"), "[secret] [secret]");
     }

@@ -16,7 +16,6 @@ pub struct ParseTimestampError(pub String);
 const MAX_MILLIS: i64 = 253_402_300_799_999;
 
 impl Timestamp {
-    /// 1970-01-01T00:00:00Z.
     pub const EPOCH: Timestamp = Timestamp(0);
 
     /// From milliseconds since the epoch, held within the years 1970 to 9999.
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_gives_no_negative_span() {
+    fn clock_that_goes_back_gives_no_negative_span() {
         let (early, late) = (Timestamp::from_millis(5), Timestamp::from_millis(9));
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(late.since(early), Duration::from_millis(4));

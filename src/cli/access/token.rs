@@ -74,7 +74,7 @@ impl Token {
             Token::Revoke { token } => {
                 let path = format!("/v1/tokens/{}/revoke", segment(&token));
                 let gone: TokenView = wait(client.post(&path, &()))?;
-                eprintln!("token {} of {} lets nobody in any more", gone.hash.short(), gone.node);
+                eprintln!("revoked token {} of {}", gone.hash.short(), gone.node);
                 Ok(())
             }
         }

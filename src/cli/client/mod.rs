@@ -36,7 +36,7 @@ const MAX_ANSWER: usize = 256 << 20;
 
 /// Talks to one central node.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct AdminClient {
     way: Transport,
     /// Why whatever is ordered is ordered.
     reason: Option<String>,
@@ -58,13 +58,13 @@ enum Transport {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-impl Client {
+impl AdminClient {
     pub(super) fn of_socket(socket: PathBuf, site: Option<PathBuf>, reason: Option<String>) -> Self {
-        Client { way: Transport::Socket { socket, site }, reason, force: false }
+        AdminClient { way: Transport::Socket { socket, site }, reason, force: false }
     }
 
     pub(super) fn of_server(server: Server, reason: Option<String>) -> Self {
-        Client { way: Transport::Server(server), reason, force: false }
+        AdminClient { way: Transport::Server(server), reason, force: false }
     }
 
     /// Orders are given although virtual machines may be lost by them.
@@ -267,11 +267,11 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
     let socket = shown(socket);
     match (error.kind(), site.map(shown)) {
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, Some(site)) => Failure::new(
-            format!("nobody answers at {socket}, the [admin].socket of {site}"),
+            format!("cannot connect to {socket}, the [admin].socket of {site}"),
             format!("is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"),
         ),
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, None) => Failure::new(
-            format!("nobody answers at {socket}"),
+            format!("cannot connect to {socket}"),
             "is meshd running? name its site with --site FILE, or its socket with --socket FILE",
         ),
         (ErrorKind::PermissionDenied, _) => Failure::new(

@@ -58,7 +58,7 @@ impl Remote {
         }
         let host = url.host().ok_or_else(|| told(format!("`{url}` names no host")))?.to_owned();
         let name = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name).map_err(|_| told(format!("`{host}` is no host")))?;
+        let name = ServerName::try_from(name).map_err(|_| told(format!("invalid host `{host}`")))?;
         let file = self.token_file.as_deref().ok_or_else(|| {
             Failure::new(
                 "--server needs a token",

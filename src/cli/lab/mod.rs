@@ -26,11 +26,11 @@ use std::{
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: LabVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum LabVerb {
     /// Create a rack and power its nodes on
     Up {
         #[command(flatten)]
@@ -154,7 +154,7 @@ impl LabArgs {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let interrupt = interruptible()?;
         match self.verb {
-            Verb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
+            LabVerb::Up { rack, nodes, firmware, policy, profile, powered_off } => {
                 let mut options = rack.options(context, interrupt)?.set("enroll.policy", &policy);
                 if let Some(profile) = profile {
                     options = options.set("defaults.profile", &profile);
@@ -162,21 +162,21 @@ impl LabArgs {
                 (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
                 up(&options)
             }
-            Verb::Image { rack } => {
+            LabVerb::Image { rack } => {
                 Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |word| eprintln!("{word}"))?)
             }
-            Verb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
-            Verb::Down { at } => down(&at.dir),
-            Verb::Power { at, node, button } => {
+            LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
+            LabVerb::Down { at } => down(&at.dir),
+            LabVerb::Power { at, node, button } => {
                 let mut rack = Rack::attach(&at.dir)?;
                 let place = rack.place(&node)?;
                 Ok(rack.power(place, button)?)
             }
-            Verb::Console { at, node, lines, follow } => {
+            LabVerb::Console { at, node, lines, follow } => {
                 Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
             }
-            Verb::Try(attempt) => attempt.run(context, &interrupt),
-            Verb::Demo { rack, profile, keep } => {
+            LabVerb::Try(attempt) => attempt.run(context, &interrupt),
+            LabVerb::Demo { rack, profile, keep } => {
                 let mut options = rack.options(context, interrupt)?.set("enroll.policy", "auto");
                 options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
                 let terminal = io::stdout().is_terminal();

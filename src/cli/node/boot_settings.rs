@@ -1,7 +1,7 @@
 //! `meshd node set|unset|boot-once`: boot settings of a node besides its profile.
 
 use super::{path, restart};
-use crate::cli::{Failure, client::Client, profile::vars};
+use crate::cli::{Failure, client::AdminClient, profile::vars};
 use crate::serve::admin::view::{BootOnce, ChangeVars, NodeDetail};
 use clap::Args;
 use meshd_types::{VarName, VarValue, Vars};
@@ -62,27 +62,27 @@ pub(crate) struct BootOnceArgs {
 }
 
 impl Set {
-    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let set = self.vars.into_iter().map(|var| (var.name, var.value)).collect();
         change(client, &self.node, ChangeVars { set, unset: Vec::new() }).await
     }
 }
 
 impl Unset {
-    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         change(client, &self.node, ChangeVars { set: Vars::new(), unset: self.names }).await
     }
 }
 
-async fn change(client: &Client, node: &str, change: ChangeVars) -> Result<(), Failure> {
+async fn change(client: &AdminClient, node: &str, change: ChangeVars) -> Result<(), Failure> {
     let detail: NodeDetail = client.post(&path(node, "/vars"), &change).await?;
     let own = if detail.vars.is_empty() { "none".to_owned() } else { vars(&detail.vars) };
-    eprintln!("{} ({}) has of its own from its next boot on: {own}", detail.node.id, detail.node.name);
+    eprintln!("{} ({}): variables from the next boot on: {own}", detail.node.id, detail.node.name);
     Ok(())
 }
 
 impl BootOnceArgs {
-    pub(crate) async fn run(self, client: Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         let order = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
         let detail: NodeDetail = client.post(&path(&self.node, "/boot-once"), &order).await?;

@@ -3,7 +3,7 @@
 use super::path;
 use crate::cli::{
     Failure,
-    client::Client,
+    client::AdminClient,
     output::print::{ago, now, write},
 };
 use crate::serve::admin::view::{DoctorView, NodeDetail};
@@ -11,19 +11,19 @@ use clap::{Args, ValueEnum};
 use meshd_proto::DoctorReport;
 
 #[derive(Debug, Args)]
-pub(crate) struct Doctor {
+pub(crate) struct NodeDoctor {
     /// Node ID or name
     node: String,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: DoctorFormat,
     /// Print JSON, as -o json does
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Format {
+enum DoctorFormat {
     /// For people; may change in any release
     #[default]
     Table,
@@ -35,9 +35,9 @@ enum Format {
     Lines,
 }
 
-impl Doctor {
+impl NodeDoctor {
     /// Exit code 1 where a check fails, and where the node did not answer.
-    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let answer = client.post::<DoctorView>(&path(&self.node, "/doctor"), &()).await;
         let view = match answer {
             Ok(view) => view,
@@ -48,11 +48,11 @@ impl Doctor {
         };
         let report = &view.report;
         let odd = |error: &dyn std::error::Error| Failure::of(error);
-        write(&match if self.json { Format::Json } else { self.output } {
-            Format::Table => report.text(),
-            Format::Lines => report.lines(),
-            Format::Json => serde_json::to_string_pretty(&view).map_err(|error| odd(&error))? + "\n",
-            Format::Yaml => serde_norway::to_string(&view).map_err(|error| odd(&error))?,
+        write(&match if self.json { DoctorFormat::Json } else { self.output } {
+            DoctorFormat::Table => report.text(),
+            DoctorFormat::Lines => report.lines(),
+            DoctorFormat::Json => serde_json::to_string_pretty(&view).map_err(|error| odd(&error))? + "\n",
+            DoctorFormat::Yaml => serde_norway::to_string(&view).map_err(|error| odd(&error))?,
         })?;
         match report.failures {
             0 => Ok(()),
@@ -64,7 +64,7 @@ impl Doctor {
     }
 
     /// To standard error: it is no answer to what was asked.
-    async fn last_known(&self, client: &Client) {
+    async fn last_known(&self, client: &AdminClient) {
         let Ok(detail) = client.get::<NodeDetail>(&path(&self.node, "")).await else { return };
         let Some(evidence) = detail.evidence else { return };
         let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };

@@ -3,7 +3,7 @@
 use super::path;
 use crate::cli::{
     Failure,
-    client::{Client, segment},
+    client::{AdminClient, segment},
     output::print::{Output, ago, fields, now, table},
 };
 use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
@@ -24,7 +24,7 @@ pub(crate) struct PinArgs {
 }
 
 impl PinArgs {
-    pub(crate) async fn run(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let order = Pin { generation: self.generation, off: self.off };
         let detail: NodeDetail = client.post(&path(&self.node, "/pin"), &order).await?;
         let (id, name) = (detail.node.id, &detail.node.name);
@@ -36,7 +36,7 @@ impl PinArgs {
     }
 }
 
-pub(crate) async fn history(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
     let all: Vec<GenerationView> = client.get(&path(node, "/history")).await?;
     if all.is_empty() {
         eprintln!("it was never given anything to boot");
@@ -64,7 +64,7 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
     table(head, rows)
 }
 
-pub(crate) async fn diff(client: &Client, node: &str, output: Output) -> Result<(), Failure> {
+pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
     let view: DiffView = client.get(&path(node, "/diff")).await?;
     output.print(&view, |view| {
         let held = held(view.pinned, view.rolled_back).unwrap_or_default();
@@ -120,7 +120,7 @@ pub(crate) struct RollbackArgs {
 }
 
 impl RollbackArgs {
-    pub(crate) async fn run(self, client: Client) -> Result<(), Failure> {
+    pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
         let client = client.forced(self.force);
         let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
@@ -136,7 +136,7 @@ impl RollbackArgs {
     }
 }
 
-pub(crate) async fn revisions(client: &Client, profile: &str, output: Output) -> Result<(), Failure> {
+pub(crate) async fn revisions(client: &AdminClient, profile: &str, output: Output) -> Result<(), Failure> {
     let all: Vec<RevisionView> = client.get(&format!("/v1/profiles/{}/history", segment(profile))).await?;
     output.print(&all, |all| {
         let rows = all.iter().map(|view| {

@@ -3,7 +3,7 @@
 use super::path;
 use crate::cli::{
     Failure,
-    client::Client,
+    client::AdminClient,
     output::print::{confirm, typed},
 };
 use crate::serve::{
@@ -55,7 +55,7 @@ pub(crate) struct Fencing {
 }
 
 impl Fencing {
-    pub(crate) async fn fence(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn fence(self, client: &AdminClient) -> Result<(), Failure> {
         let confirm = match self.confirm {
             Some(name) => name,
             None => {
@@ -72,7 +72,7 @@ impl Fencing {
 
 /// A node, and what becomes of what runs on it.
 #[derive(Debug, Args)]
-pub(crate) struct Drain {
+pub(crate) struct DrainNode {
     #[command(flatten)]
     order: Order,
     /// Policy for virtual machines: wait or stop
@@ -98,7 +98,7 @@ enum Policy {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Replace {
+pub(crate) struct ReplaceNode {
     /// Node whose hardware failed
     #[arg(long, value_name = "NODE")]
     old: String,
@@ -113,8 +113,8 @@ pub(crate) struct Replace {
     force: bool,
 }
 
-impl Drain {
-    pub(crate) async fn drain(self, client: &Client) -> Result<(), Failure> {
+impl DrainNode {
+    pub(crate) async fn drain(self, client: &AdminClient) -> Result<(), Failure> {
         let workloads = match self.workloads {
             Policy::Wait if self.grace.is_some() => {
                 return Err(Failure::new("--grace says how long a stop may take", "add --workloads stop"));
@@ -133,11 +133,11 @@ impl Drain {
 }
 
 impl Order {
-    async fn give(&self, client: &Client, verb: &str) -> Result<NodeView, Failure> {
+    async fn give(&self, client: &AdminClient, verb: &str) -> Result<NodeView, Failure> {
         client.post(&path(&self.node, &format!("/{verb}")), &()).await
     }
 
-    pub(crate) async fn resume(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn resume(self, client: &AdminClient) -> Result<(), Failure> {
         let node = self.give(client, "resume").await?;
         eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
         Ok(())
@@ -145,7 +145,7 @@ impl Order {
 }
 
 impl Maintenance {
-    pub(crate) async fn maintenance(self, client: Client) -> Result<(), Failure> {
+    pub(crate) async fn maintenance(self, client: AdminClient) -> Result<(), Failure> {
         let node = self.order.give(&client.forced(self.force), "maintenance").await?;
         eprintln!("{} ({}) is in {}; to take it back: meshd node resume {}", node.id, node.name, node.phase, node.id);
         Ok(())
@@ -153,14 +153,14 @@ impl Maintenance {
 }
 
 impl Ending {
-    pub(crate) async fn reject(self, client: &Client) -> Result<(), Failure> {
+    pub(crate) async fn reject(self, client: &AdminClient) -> Result<(), Failure> {
         self.ask(client, "is refused at its boots until it is approved. Reject it?").await?;
         let node = self.order.give(client, "reject").await?;
         eprintln!("{} ({}) is {}; to let it in: meshd node approve {}", node.id, node.name, node.phase, node.id);
         Ok(())
     }
 
-    pub(crate) async fn quarantine(self, client: Client) -> Result<(), Failure> {
+    pub(crate) async fn quarantine(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         self.ask(client, "is cut off at once and held until it is released. Quarantine it?").await?;
         let node = self.order.give(client, "quarantine").await?;
@@ -169,7 +169,7 @@ impl Ending {
         Ok(())
     }
 
-    pub(crate) async fn remove(self, client: Client) -> Result<(), Failure> {
+    pub(crate) async fn remove(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         self.ask(client, "is cut off at once and forgotten with all that was said of it. Remove it?").await?;
         let node = self.order.give(client, "remove").await?;
@@ -177,7 +177,7 @@ impl Ending {
         Ok(())
     }
 
-    async fn ask(&self, client: &Client, what: &str) -> Result<(), Failure> {
+    async fn ask(&self, client: &AdminClient, what: &str) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
         }
@@ -186,8 +186,8 @@ impl Ending {
     }
 }
 
-impl Replace {
-    pub(crate) async fn run(self, client: Client) -> Result<(), Failure> {
+impl ReplaceNode {
+    pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         if !self.yes {
             let (old, new) = (named(client, &self.old).await?, named(client, &self.new).await?);
@@ -205,7 +205,7 @@ impl Replace {
     }
 }
 
-async fn named(client: &Client, node: &str) -> Result<NodeView, Failure> {
+async fn named(client: &AdminClient, node: &str) -> Result<NodeView, Failure> {
     client.get::<NodeDetail>(&path(node, "")).await.map(|detail| detail.node)
 }
 

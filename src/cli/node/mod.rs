@@ -18,14 +18,14 @@ pub(crate) mod units;
 
 use super::{
     Context, Failure,
-    client::{Client, segment},
+    client::{AdminClient, segment},
     output::print::{Output, ago, bytes, fields, now, table, wrapped},
     profile::vars,
     wait,
 };
 use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use clap::Subcommand;
-use doctor::Doctor;
+use doctor::NodeDoctor;
 use meshd_model::fleet::NextBootOverride;
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
@@ -62,7 +62,7 @@ pub(super) enum Node {
     /// Cut a node off until `node release`
     Quarantine(lifecycle::Ending),
     /// Stop new work on a node, then enter maintenance
-    Drain(lifecycle::Drain),
+    Drain(lifecycle::DrainNode),
     /// Declare a silent node dead and restart its work elsewhere
     Fence(lifecycle::Fencing),
     /// Put a node into maintenance now
@@ -72,7 +72,7 @@ pub(super) enum Node {
     /// Cut a node off and delete the record
     Remove(lifecycle::Ending),
     /// Move a node's identity to replacement hardware
-    Replace(lifecycle::Replace),
+    Replace(lifecycle::ReplaceNode),
     /// Accept a new NIC of a node
     AcceptNic {
         /// Node ID or name
@@ -116,7 +116,7 @@ pub(super) enum Node {
     /// Pin a node to one generation
     Pin(generations::PinArgs),
     /// Run a node's readiness checks now
-    Doctor(Doctor),
+    Doctor(NodeDoctor),
     /// Reboot a node
     Reboot {
         /// Node ID or name
@@ -206,7 +206,7 @@ pub(super) fn path(node: &str, rest: &str) -> String {
     format!("/v1/nodes/{}{rest}", segment(node))
 }
 
-async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
+async fn assign(client: &AdminClient, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
     let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
     let (id, name, profile) = (node.id, &node.name, &node.profile);
     match (node.pinned, node.rolled_back) {
@@ -226,7 +226,7 @@ async fn assign(client: &Client, name: &str, profile: String, reboot: bool) -> R
     if reboot { restart(client, name).await } else { Ok(()) }
 }
 
-pub(super) async fn restart(client: &Client, name: &str) -> Result<(), Failure> {
+pub(super) async fn restart(client: &AdminClient, name: &str) -> Result<(), Failure> {
     let node: NodeView = client.post(&path(name, "/reboot"), &()).await?;
     eprintln!("{} ({}) reboots", node.id, node.name);
     Ok(())

@@ -116,7 +116,7 @@ mod tests {
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn a_failure_says_what_why_and_what_to_do() {
+    fn failure_says_what_why_and_what_to_do() {
         let failure = Failure::of(&Outer(io::Error::other("disk on fire")));
         assert_eq!(failure.to_string(), "error: cannot open x: disk on fire\n  hint: look at its mode");
     }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Check {
+pub(in crate::cli) struct CheckOverlays {
     #[command(flatten)]
     output: Output,
 }
@@ -32,7 +32,7 @@ struct Sound {
     images: BTreeMap<ImageName, Vec<String>>,
 }
 
-impl Check {
+impl CheckOverlays {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let site = context.site()?;
         let found = faults(&site);

@@ -41,7 +41,7 @@ use render::{Renderer, overlays, write_whole};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Overlay {
+pub(super) enum OverlayCommand {
     /// Create a new overlay from a working template
     New(new::New),
     /// List overlays
@@ -58,7 +58,7 @@ pub(super) enum Overlay {
     /// Compare two renderings
     Diff(diff::Diff),
     /// Check overlays and render every profile, offline
-    Check(check::Check),
+    Check(check::CheckOverlays),
     /// Compare overlays with their golden files
     Golden(golden::Golden),
 }
@@ -80,17 +80,17 @@ pub(super) struct Render {
     out: PathBuf,
 }
 
-impl Overlay {
+impl OverlayCommand {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
-            Overlay::New(new) => new.run(context),
-            Overlay::List { output } => output.print(&listed(context)?, |views| list(views)),
-            Overlay::Show(show) => show.run(context),
-            Overlay::Render(render) => render.run(context),
-            Overlay::Cat(cat) => cat.run(context),
-            Overlay::Diff(diff) => diff.run(context),
-            Overlay::Check(check) => check.run(context),
-            Overlay::Golden(golden) => golden.run(context),
+            OverlayCommand::New(new) => new.run(context),
+            OverlayCommand::List { output } => output.print(&listed(context)?, |views| list(views)),
+            OverlayCommand::Show(show) => show.run(context),
+            OverlayCommand::Render(render) => render.run(context),
+            OverlayCommand::Cat(cat) => cat.run(context),
+            OverlayCommand::Diff(diff) => diff.run(context),
+            OverlayCommand::Check(check) => check.run(context),
+            OverlayCommand::Golden(golden) => golden.run(context),
         }
     }
 }

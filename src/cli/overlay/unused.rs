@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The overlay that gives devices away.
 const VFIO: &str = "vfio";
-/// What it starts.
 const VFIO_SERVICE: &str = "mesh-vfio";
 
 /// All of it. Nothing is said while an overlay has faults: what it would declare is not known.

@@ -27,7 +27,6 @@ pub(crate) struct Check {
     output: Output,
 }
 
-/// What was found.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     faults: Vec<Fault>,

@@ -6,9 +6,9 @@ use clap::Args;
 use meshd_config::Faults;
 
 #[derive(Debug, Args)]
-pub(crate) struct Reload {}
+pub(crate) struct ReloadCommand {}
 
-impl Reload {
+impl ReloadCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let client = context.client()?;
         let view: ReloadView = wait(client.post("/v1/reload", &()))?;

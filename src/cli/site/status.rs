@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 /// Exit code 1 when machines cannot boot; warnings are no failure.
 #[derive(Debug, Args)]
-pub(crate) struct Status {
+pub(crate) struct StatusCommand {
     #[command(flatten)]
     output: Output,
 }
 
-impl Status {
+impl StatusCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let mut status: StatusView = wait(context.client()?.get("/v1/status"))?;
         status.warnings.extend(context.next_reload());

@@ -40,7 +40,7 @@ fn machine() -> (Node, BootSession) {
 }
 
 #[test]
-fn the_grammar_is_sound() {
+fn grammar_is_sound() {
     Cli::command().debug_assert();
 }
 
@@ -105,7 +105,7 @@ fn every_verb_of_the_contract_is_understood() {
 }
 
 #[test]
-fn the_site_is_named_before_or_after_the_verb() {
+fn site_is_named_before_or_after_the_verb() {
     for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
         let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
         assert_eq!(cli.global.site.as_deref(), Some(Path::new("a.toml")), "{line}");
@@ -128,7 +128,7 @@ fn wrong_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_table_shows_nodes_and_obeys_no_control_character() {
+fn table_shows_nodes_and_obeys_no_control_character() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
@@ -160,7 +160,7 @@ fn a_table_shows_nodes_and_obeys_no_control_character() {
 }
 
 #[test]
-fn a_timeline_shows_what_each_stage_took_and_what_held_it_up() {
+fn timeline_shows_what_each_stage_took_and_what_held_it_up() {
     let (node, mut boot) = machine();
     let at = Timestamp::from_millis;
     boot.told_to_wait("image_missing", at(2_000));
@@ -200,7 +200,7 @@ fn a_timeline_shows_what_each_stage_took_and_what_held_it_up() {
 }
 
 #[test]
-fn a_long_text_is_wrapped_and_indented() {
+fn long_text_is_wrapped_and_indented() {
     let text = "word ".repeat(40);
     let wrapped = print::wrapped(&text, 4);
     assert!(wrapped.lines().all(|line| line.starts_with("    word") && line.len() <= 98), "{wrapped}");
@@ -230,7 +230,7 @@ fn spans_and_sizes_are_as_exact_as_a_person_wants_them() {
 }
 
 #[test]
-fn a_name_cannot_leave_its_place_in_a_path() {
+fn name_cannot_leave_its_place_in_a_path() {
     for (name, carried) in
         [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
     {
@@ -247,7 +247,7 @@ fn commands(command: &clap::Command) -> Vec<clap::Command> {
 }
 
 #[test]
-fn help_is_short_and_imperative_and_speaks_of_no_it() {
+fn help_is_short_imperative_and_without_pronouns() {
     let mut faults = Vec::new();
     for command in commands(&<Cli as clap::CommandFactory>::command()) {
         let own = command.get_about().map(|about| (command.get_name().to_owned(), about.to_string()));

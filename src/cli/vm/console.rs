@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Failure,
-    client::{Client, segment},
+    client::{AdminClient, segment},
 };
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meshd_lab::Raw;
@@ -27,7 +27,6 @@ const LEAVING: Duration = Duration::from_secs(2);
 /// The same where input is piped in: a script wants all of it to arrive.
 const LEAVING_PIPED: Duration = Duration::from_secs(60);
 
-/// What somebody typed.
 enum Typed {
     Bytes(Vec<u8>),
     Leave,
@@ -41,7 +40,7 @@ struct Keys {
 }
 
 /// Sits at a console until it is left or over.
-pub(crate) async fn console(client: &Client, vm: &str, input: bool) -> Result<(), Failure> {
+pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Result<(), Failure> {
     let socket = client.socket(&format!("/v1/vms/{}/console", segment(vm))).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| Raw::of(&keyboard));
@@ -121,7 +120,7 @@ fn broken(error: &Error) -> Failure {
 }
 
 /// What it wrote, and with `follow` what it writes.
-pub(crate) async fn logs(client: &Client, vm: &str, follow: bool) -> Result<(), Failure> {
+pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool) -> Result<(), Failure> {
     client.stream(&format!("/v1/vms/{}/logs?follow={follow}", segment(vm)), show).await
 }
 

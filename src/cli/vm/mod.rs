@@ -14,7 +14,7 @@ pub(crate) mod wait;
 
 use super::{
     Context, Failure,
-    client::{Client, segment},
+    client::{AdminClient, segment},
     node::word,
     output::print::{self, Output, ago, confirm, fields, now, table},
     wait,
@@ -158,7 +158,7 @@ impl Vm {
 }
 
 /// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
-async fn ask(client: &Client, file: &Path) -> Result<VmAsk, Failure> {
+async fn ask(client: &AdminClient, file: &Path) -> Result<VmAsk, Failure> {
     let (text, fresh) = (meshd_config::vm::read_file(file)?, fresh()?);
     let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
     let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
@@ -185,7 +185,7 @@ pub(super) fn path(vm: &str, rest: &str) -> String {
     format!("/v1/vms/{}{rest}", segment(vm))
 }
 
-async fn order(client: &Client, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
+async fn order(client: &AdminClient, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
     let vm: VmView = client.post(&path(vm, &format!("/{verb}")), &()).await?;
     let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
     eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
-    client::{Client, segment},
+    client::{AdminClient, segment},
     output::print::{self, Output, fields, table},
     wait,
 };
@@ -15,7 +15,7 @@ use std::net::Ipv4Addr;
 
 /// A slot is named by its node and its unit: NODE/0000:41:00.0.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Slot {
+pub(crate) enum SlotCommand {
     /// List slots
     List {
         #[command(flatten)]
@@ -62,26 +62,26 @@ pub(crate) enum Slot {
     },
 }
 
-impl Slot {
+impl SlotCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let client = context.client()?;
         wait(async {
             match self {
-                Slot::List { output } => {
+                SlotCommand::List { output } => {
                     let all: Vec<SlotView> = client.get("/v1/slots").await?;
                     output.print(&all, |all| list(all))
                 }
-                Slot::Show { slot, output } => {
+                SlotCommand::Show { slot, output } => {
                     let slot: SlotView = client.get(&path(&slot, "")?).await?;
                     output.print(&slot, show)
                 }
-                Slot::Approve { slot, disk, fabric, mac, address } => {
+                SlotCommand::Approve { slot, disk, fabric, mac, address } => {
                     let parts = ApproveSlot { disk, fabric, mac, address };
                     say(&client.post(&path(&slot, "/approve")?, &parts).await?)
                 }
-                Slot::Disable { slot } => order(&client, &slot, "disable").await,
-                Slot::Enable { slot } => order(&client, &slot, "enable").await,
-                Slot::Release { slot } => order(&client, &slot, "release").await,
+                SlotCommand::Disable { slot } => order(&client, &slot, "disable").await,
+                SlotCommand::Enable { slot } => order(&client, &slot, "enable").await,
+                SlotCommand::Release { slot } => order(&client, &slot, "release").await,
             }
         })
     }
@@ -94,7 +94,7 @@ fn path(slot: &str, rest: &str) -> Result<String, Failure> {
     Ok(format!("/v1/slots/{}/{}{rest}", segment(node), segment(unit)))
 }
 
-async fn order(client: &Client, slot: &str, verb: &str) -> Result<(), Failure> {
+async fn order(client: &AdminClient, slot: &str, verb: &str) -> Result<(), Failure> {
     say(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Failure,
-    client::Client,
+    client::AdminClient,
     node::word,
     output::print::{bytes, span},
 };
@@ -34,7 +34,6 @@ fn limit(text: &str) -> Result<Duration, String> {
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Its guest runs.
     Running,
     /// It is off.
     Off,
@@ -59,7 +58,7 @@ impl Wait {
     }
 
     /// Waits if that was asked for.
-    pub(crate) async fn wait(self, client: &Client, vm: &VmView, until: Until) -> Result<(), Failure> {
+    pub(crate) async fn wait(self, client: &AdminClient, vm: &VmView, until: Until) -> Result<(), Failure> {
         let Some(limit) = self.wait else { return Ok(()) };
         let (uuid, name, begun) = (vm.uuid, &vm.name, Instant::now());
         let (mut heard, mut said) = (begun, String::new());
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_told_of_the_newest_order_ends_the_waiting() {
+    fn only_a_report_on_the_newest_order_ends_the_wait() {
         assert_eq!(at("running", true, Until::Running), Look::Done);
         assert_eq!(at("running", false, Until::Running), Look::NotYet("running".to_owned()));
         assert_eq!(at("failed", false, Until::Running), Look::NotYet("failed".to_owned()));
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_off_is_off_however_it_ended_and_one_that_is_gone_is_gone() {
+    fn wait_ends_for_a_stopped_and_for_a_deleted_vm() {
         assert_eq!(at("failed", true, Until::Off), Look::Done);
         assert_eq!(at("stopping", false, Until::Off), Look::NotYet("stopping".to_owned()));
         let gone = vm("releasing", false);

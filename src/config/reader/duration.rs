@@ -29,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_number_without_unit_or_with_another_one_is_no_duration() {
+    fn number_without_unit_or_with_another_one_is_no_duration() {
         for text in ["", "30", "s", "1w", "-1s", "1.5h", "1 h", "99999999999d", "1ü"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }

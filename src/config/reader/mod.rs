@@ -38,7 +38,6 @@ pub const MAX_FILE: u64 = 4 * 1024 * 1024;
 /// A value and where it stands.
 #[derive(Clone, PartialEq, Eq)]
 pub struct At<T> {
-    /// What was written.
     pub value: T,
     /// On which line, from 1.
     pub line: usize,

@@ -93,7 +93,6 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// Text.
     pub fn string(&self, key: &str) -> Option<At<String>> {
         self.typed(key, "a text in quotes", |item| item.as_str().map(str::to_owned))
     }

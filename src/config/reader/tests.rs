@@ -67,7 +67,7 @@ x.toml:15: part[1].z: unknown key
 }
 
 #[test]
-fn a_syntax_error_names_its_line() {
+fn syntax_error_names_its_line() {
     let faults = parse("[net]\nname = \"a\"\nmore = = 2\n", Path::new("x.toml")).expect_err("no TOML");
     assert_eq!(faults.0[0].line, 3, "{faults}");
     let twice = parse("a = 1\nb = 2\na = 3\n", Path::new("x.toml")).expect_err("a key twice");
@@ -83,7 +83,7 @@ fn paths_are_relative_to_the_folder_of_the_file() {
 }
 
 #[test]
-fn a_missing_file_says_what_to_do() {
+fn missing_file_says_what_to_do() {
     let faults = read_text(Path::new("/nonexistent/site.toml"), "name it with --site FILE").expect_err("not there");
     assert_eq!(faults.to_string(), "/nonexistent/site.toml: there is no such file\n  hint: name it with --site FILE");
 }

@@ -15,9 +15,9 @@ const MAX_SEGMENTS: usize = 256;
 const MAX_RELAY_MACS: usize = 16;
 
 /// All segments as they were written, with the places that rules between sections need.
-pub(crate) struct Segments(Vec<Written>);
+pub(crate) struct Segments(Vec<WrittenSegment>);
 
-struct Written {
+struct WrittenSegment {
     link: Option<At<Link>>,
     mode: Option<DhcpMode>,
     /// Written, though the mode may not need it.
@@ -44,7 +44,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceN
 }
 
 /// `[net]` + `[dhcp]`.
-fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
+fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
     let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
     let address = net.as_ref().and_then(|net| machine_address(document, net, "address"));
     let name = net.and_then(|net| {
@@ -60,11 +60,11 @@ fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) 
         None => (None, None),
     };
     let interface = name.and_then(|name| interface(document, name));
-    Written::new(interface, address, mode, pool)
+    WrittenSegment::new(interface, address, mode, pool)
 }
 
 /// One `[[segment]]`.
-fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> Written {
+fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
     let name = table.string("interface");
     let relay = machine_address(document, table, "relay");
     match (table.has("interface"), table.has("relay")) {
@@ -85,7 +85,7 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
     let (mode, pool) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
-    let mut written = Written::new(link, address, mode, pool);
+    let mut written = WrittenSegment::new(link, address, mode, pool);
     let relay_macs = relay_macs(document, table);
     if let Some(segment) = &mut written.segment {
         segment.relay_macs = relay_macs;
@@ -137,7 +137,7 @@ fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<
     Some(address)
 }
 
-impl Written {
+impl WrittenSegment {
     fn new(
         link: Option<At<Link>>,
         address: Option<At<Ipv4Addr>>,
@@ -154,7 +154,7 @@ impl Written {
             pool: leased,
             relay_macs: Vec::new(),
         });
-        Written { link, mode, pool, segment }
+        WrittenSegment { link, mode, pool, segment }
     }
 
     fn name(&self) -> String {
@@ -176,7 +176,7 @@ impl Segments {
 
     /// The names of all segments and whether meshd leases addresses there; `None` if one may be missing.
     pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {
-        let name = |written: &Written| {
+        let name = |written: &WrittenSegment| {
             let segment = written.segment.as_ref()?;
             Some((segment.name(), segment.mode == DhcpMode::Authoritative))
         };
@@ -226,7 +226,7 @@ impl Segments {
                 let overlap = pool.first <= before.last && before.first <= pool.last;
                 let what = if overlap { "overlaps the range" } else { "is in the network" };
                 let message = format!("{what} of {}, line {}", other.name(), before.line);
-                let hint = "each segment is a network of its own; set netmask if these are narrower";
+                let hint = "segments must not overlap; set netmask if these are narrower";
                 document.fault(pool, message, hint);
             }
         }

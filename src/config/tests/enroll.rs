@@ -55,7 +55,7 @@ fn all_faults_of_rules_come_at_once_each_with_its_line() {
 }
 
 #[test]
-fn a_rule_holds_what_it_asks_for_as_it_is_compared() {
+fn rule_holds_what_it_asks_for_as_it_is_compared() {
     let rule = "[[enroll.rule]]\nname = \"rack-a\"\nserials = [\" SN-1 \"]\nmanufacturer = \"ACME\"\nsegments = [\"br0\"]\nprofile = \"d\"\n";
     let deny = "[identity]\ndeny_uuids = [\"03000200-0400-0500-0006-00070008000a\"]";
     let site = read(&format!("{LEAST}{rule}{deny}")).unwrap_or_else(|faults| panic!("{faults}"));
@@ -67,7 +67,7 @@ fn a_rule_holds_what_it_asks_for_as_it_is_compared() {
 }
 
 #[test]
-fn a_rule_names_only_a_segment_on_which_meshd_knows_who_is_there() {
+fn rule_names_only_a_segment_on_which_meshd_knows_who_is_there() {
     let proxy = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let rule = "[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]\n";
     assert!(read(&format!("{proxy}{rule}")).is_ok(), "every machine of the site is there");

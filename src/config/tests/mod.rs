@@ -82,7 +82,7 @@ fn faults(change: &str, with: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_sample_is_valid_as_it_stands() {
+fn sample_is_valid_as_it_stands() {
     let site = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
     let compute = &site.profiles[&"compute".parse().expect("a name")];
     let overlays: Vec<&str> = compute.overlays.iter().map(|overlay| overlay.as_str()).collect();
@@ -93,7 +93,7 @@ fn the_sample_is_valid_as_it_stands() {
 }
 
 #[test]
-fn the_sample_is_valid_with_every_optional_key_taken_into_use_and_its_examples_are_the_defaults() {
+fn sample_with_every_optional_key_is_valid_and_shows_the_defaults() {
     let uncomment = |line: &str| match line.strip_prefix('#') {
         Some(key) if !key.is_empty() && !key.starts_with(' ') => key.to_owned(),
         _ => line.to_owned(),
@@ -107,7 +107,7 @@ fn the_sample_is_valid_with_every_optional_key_taken_into_use_and_its_examples_a
 }
 
 #[test]
-fn the_shortest_site_is_valid_and_relative_to_its_file() {
+fn shortest_site_is_valid_and_relative_to_its_file() {
     let site = parse(LEAST, Path::new("/etc/meshd/site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(site.overlays_dir, Path::new("/etc/meshd/overlays"));
     assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
@@ -165,7 +165,7 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
 }
 
 #[test]
-fn what_holds_only_between_keys_is_checked() {
+fn rules_between_keys_are_checked() {
     let range = "\"10.0.0.100-10.0.0.200\"";
     for (change, with, fault) in [
         (range, "\"10.0.0.100-10.0.1.20\"", "7 dhcp.range: 10.0.1.20 is not in 10.0.0.0/24, where 10.0.0.100 is"),
@@ -196,7 +196,7 @@ fn what_holds_only_between_keys_is_checked() {
 }
 
 #[test]
-fn a_circle_of_profiles_is_reported_by_each_of_its_members_and_nobody_else() {
+fn cycle_of_profiles_is_reported_for_each_member_only() {
     let circle = "extends = \"a\"\n[profiles.a]\nextends = \"b\"\n[profiles.b]\nextends = \"a\"";
     let found = faults("image = \"i\"", circle);
     assert_eq!(found.len(), 2, "{found:#?}");
@@ -204,14 +204,14 @@ fn a_circle_of_profiles_is_reported_by_each_of_its_members_and_nobody_else() {
 }
 
 #[test]
-fn a_proxy_needs_no_range_and_leases_nothing() {
+fn proxy_needs_no_range_and_leases_nothing() {
     let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((site.segments[0].mode, &site.segments[0].pool), (DhcpMode::Proxy, &None));
 }
 
 #[test]
-fn an_overlay_that_is_named_again_moves_to_its_later_place() {
+fn overlay_that_is_named_again_moves_to_its_later_place() {
     let text = "image = \"i\"\noverlays = [\"a\", \"b\"]\n[profiles.e]\nextends = \"d\"\noverlays = [\"a\"]";
     let site = read(&LEAST.replace("image = \"i\"", text)).unwrap_or_else(|faults| panic!("{faults}"));
     let overlays: Vec<&str> =
@@ -220,14 +220,14 @@ fn an_overlay_that_is_named_again_moves_to_its_later_place() {
 }
 
 #[test]
-fn a_later_release_s_section_is_refused_and_says_so() {
+fn later_release_s_section_is_refused_and_says_so() {
     let found = faults("[defaults]", "[store]\n[defaults]");
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
 }
 
 #[test]
-fn the_admin_plane_is_reached_by_https_only_where_the_site_says_so() {
+fn admin_https_exists_only_if_configured() {
     let listener = |section: &str| {
         let text = SAMPLE.replacen("[enroll]", &format!("[admin.https]\n{section}\n[enroll]"), 1);
         parse(&text, Path::new("site.toml")).map(|site| site.admin.https)
@@ -255,7 +255,7 @@ fn the_admin_plane_is_reached_by_https_only_where_the_site_says_so() {
 }
 
 #[test]
-fn prometheus_has_a_listener_of_its_own_only_where_the_site_says_so() {
+fn prometheus_listener_exists_only_if_configured() {
     let listener = |section: &str| {
         let text = SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1);
         parse(&text, Path::new("site.toml")).map(|site| site.metrics)
@@ -272,7 +272,7 @@ fn prometheus_has_a_listener_of_its_own_only_where_the_site_says_so() {
 }
 
 #[test]
-fn a_secret_is_known_by_name_and_file_and_never_written_in_the_site() {
+fn secret_is_known_by_name_and_file_and_never_written_in_the_site() {
     let site = |section: &str| {
         parse(
             &SAMPLE.replacen("[defaults]", &format!("[secrets]\n{section}\n[defaults]"), 1),
@@ -289,7 +289,7 @@ fn a_secret_is_known_by_name_and_file_and_never_written_in_the_site() {
 }
 
 #[test]
-fn a_site_that_is_nowhere_says_how_to_name_one() {
+fn missing_site_file_names_the_option() {
     let faults = load(Path::new("/nonexistent/site.toml")).expect_err("not there");
     assert!(faults.to_string().contains("--site FILE"), "{faults}");
     assert_eq!(find(Some(Path::new("x.toml"))), Ok("x.toml".into()));

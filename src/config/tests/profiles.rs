@@ -110,7 +110,7 @@ fn every_value_remembers_who_set_it_and_who_took_it_away() {
 }
 
 #[test]
-fn groups_stand_in_the_order_of_the_file_and_their_nodes_in_that_of_their_ids() {
+fn groups_keep_file_order_and_their_nodes_id_order() {
     let groups = family().groups;
     let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["zeta", "alpha"]);
@@ -119,7 +119,7 @@ fn groups_stand_in_the_order_of_the_file_and_their_nodes_in_that_of_their_ids() 
 }
 
 #[test]
-fn each_mistake_is_a_sentence_with_its_place_and_what_to_do() {
+fn each_mistake_is_reported_with_position_and_hint() {
     for (change, with, fault) in [
         (
             "\"-quiet\"",

@@ -17,7 +17,7 @@ fn faults(vms: &str) -> Vec<String> {
 }
 
 #[test]
-fn slots_are_approved_as_machines_are_let_in_unless_the_site_says_otherwise() {
+fn slot_policy_defaults_to_the_enrolment_policy() {
     let policy = |enroll: &str, vms: &str| {
         let read = site(&format!("[enroll]\npolicy = \"{enroll}\"\n{vms}"));
         read.unwrap_or_else(|faults| panic!("{faults}")).slot_policy()
@@ -29,7 +29,7 @@ fn slots_are_approved_as_machines_are_let_in_unless_the_site_says_otherwise() {
 }
 
 #[test]
-fn a_section_with_faults_names_each() {
+fn section_with_faults_names_each() {
     assert_eq!(
         faults("[vms]\nslots = \"some\"\ncpu_overcommit = 0\nslot = 1"),
         ["vms.slots", "vms.cpu_overcommit", "vms.slot"]
@@ -47,7 +47,7 @@ fn a_section_with_faults_names_each() {
 }
 
 #[test]
-fn what_a_vm_toml_does_not_say_its_template_says() {
+fn template_fills_missing_keys_of_a_vm_file() {
     let text = "[vms.templates.default]\nvcpus = 24\nmemory = \"64G\"\n\
                 [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
                 [vms.templates.uefi.restart]\nwhen = \"always\"";
@@ -73,7 +73,7 @@ fn what_a_vm_toml_does_not_say_its_template_says() {
 }
 
 #[test]
-fn where_templates_are_not_known_only_what_they_cannot_heal_is_a_fault() {
+fn without_templates_only_unfixable_faults_are_reported() {
     let read = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, None);
     assert!(read("name = \"a\"\ntemplate = \"any\"").is_ok());
     assert!(read("template = \"any\"").is_err_and(|faults| faults.to_string().contains("name: is required")));

@@ -54,7 +54,7 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
 }
 
 #[test]
-fn the_simple_segment_may_be_absent_when_another_has_an_interface_and_only_then() {
+fn simple_segment_is_optional_if_another_has_an_interface() {
     let bare = LEAST.replace("[net]\ninterface = \"br0\"\n[dhcp]\nrange = \"10.0.0.100-10.0.0.200\"\n", "");
     let segment = |link: &str| format!("{bare}[[segment]]\n{link}\nrange = \"10.0.0.100-10.0.0.200\"\n");
     let site = read(&segment("interface = \"eth1\"")).unwrap_or_else(|faults| panic!("{faults}"));
@@ -66,7 +66,7 @@ fn the_simple_segment_may_be_absent_when_another_has_an_interface_and_only_then(
 }
 
 #[test]
-fn what_contradicts_another_segment_or_reservation_is_refused_with_both_places() {
+fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
     for (change, with, fault) in [
         ("\"eth1\"", "\"br0\"", "14 segment[0].interface: line 5 has this one too"),
         ("10.99.0.1", "10.88.0.1", "25 segment[2].relay: line 19 has this one too"),
@@ -112,7 +112,7 @@ fn what_contradicts_another_segment_or_reservation_is_refused_with_both_places()
 }
 
 #[test]
-fn a_reservation_is_not_blamed_for_a_segment_that_cannot_be_read() {
+fn reservation_is_not_blamed_for_a_segment_that_cannot_be_read() {
     let faults = with_more("10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
     assert_eq!(faults.len(), 1, "{faults:#?}");
 }

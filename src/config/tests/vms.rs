@@ -42,7 +42,7 @@ fn pools_are_those_of_their_bridge_in_the_order_of_the_file() {
 }
 
 #[test]
-fn a_pool_that_somebody_else_leases_from_or_that_is_nowhere_is_refused_with_its_place() {
+fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
     for (change, with, fault) in [
         (
             "10.0.0.210-10.0.0.250",
@@ -95,7 +95,7 @@ fn a_pool_that_somebody_else_leases_from_or_that_is_nowhere_is_refused_with_its_
 }
 
 #[test]
-fn all_that_is_wrong_with_pools_is_said_at_once_and_a_segment_that_cannot_be_read_blames_none() {
+fn all_faults_of_pools_are_reported_and_an_invalid_segment_blames_none() {
     let all = MORE
         .replace("02:4d:45", "x")
         .replace("10.0.0.210", "10.0.0.150")

@@ -90,7 +90,7 @@ pub fn read_file(file: &Path) -> Result<String, Faults> {
 }
 
 /// The tables of the file, kept until all faults have their lines.
-struct Written<'d> {
+struct WrittenVm<'d> {
     root: Table<'d>,
     /// The template that says what the file does not.
     template: Option<&'d TemplateName>,
@@ -130,7 +130,7 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
         spec.nics.push(nic(&table, spec.uuid, spec.nics.len()));
         nics.push(table);
     }
-    let written = Written { root, template, restart, cloud_init, volumes, nics };
+    let written = WrittenVm { root, template, restart, cloud_init, volumes, nics };
     let ask = VmAsk { spec, units, on_node_loss, grace_s, numa_anywhere };
     for fault in ask.faults() {
         written.report(fault);
@@ -159,7 +159,7 @@ fn units(root: &Table<'_>) -> UnitsAsk {
     }
 }
 
-impl Written<'_> {
+impl WrittenVm<'_> {
     /// Records a fault of the specification where its key stands in the file.
     fn report(&self, SpecFault { key, message, hint }: SpecFault) {
         let indexed = |list: &str, tables: &[Table<'_>]| {

@@ -39,7 +39,7 @@ format = "qcow"
 }
 
 #[test]
-fn the_annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
+fn annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
     let sample = include_str!("../../../docs/vm.toml");
     let spec = read(sample).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((spec.volumes.len(), spec.nics.len()), (1, 1));
@@ -56,7 +56,7 @@ fn the_annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
 }
 
 #[test]
-fn what_only_the_wire_knows_has_its_line_too() {
+fn fault_found_by_the_specification_has_its_line() {
     let text = format!(
         r#"name = "a"
 vcpus = 2
@@ -92,7 +92,7 @@ max_delay = "5s"
 }
 
 #[test]
-fn an_unknown_key_a_missing_one_and_one_beside_the_wrong_format_are_faults() {
+fn unknown_missing_and_misplaced_keys_are_faults() {
     let text = format!(
         r#"nmae = "a"
 vcpus = 2
@@ -110,7 +110,7 @@ disk = "eui.1"
 }
 
 #[test]
-fn a_file_that_says_everything_is_read_as_it_stands() {
+fn complete_file_is_read_unchanged() {
     let text = format!(
         r##"name = "train-7"
 uuid = "01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -168,7 +168,7 @@ network_config = "version: 2\n"
 }
 
 #[test]
-fn the_least_gets_the_fresh_uuid_and_the_same_cards_each_time() {
+fn minimal_file_gets_a_new_uuid_and_stable_macs() {
     let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\nbridge = \"br0\"\n[[nic]]\nbridge = \"br0\"\n";
     let (one, two) = (read(text).expect("sound"), read(text).expect("sound"));
     assert_eq!(one, two);
@@ -193,7 +193,7 @@ fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
 }
 
 #[test]
-fn what_becomes_of_it_without_its_node_is_said_in_the_file() {
+fn policy_for_a_lost_node_is_read_from_the_file() {
     let text = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n";
     let asked = ask(text).expect("sound");
     assert_eq!((asked.on_node_loss, asked.grace_s, asked.is_bound()), (OnNodeLoss::Restart, 5, false));

@@ -63,22 +63,10 @@ pub const BUNDLE_TOOLS: [Tool; 4] = [
 pub enum CommandError {
     /// It could not be started.
     #[error("cannot run `{program}`")]
-    Start {
-        /// The program.
-        program: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Start { program: String, source: std::io::Error },
     /// It failed.
     #[error("`{line}` failed ({status}){}{said}", if .said.is_empty() { "" } else { ":\n" })]
-    Failed {
-        /// The command.
-        line: String,
-        /// How it ended.
-        status: std::process::ExitStatus,
-        /// Its last words.
-        said: String,
-    },
+    Failed { line: String, status: std::process::ExitStatus, said: String },
 }
 
 /// The tools that a build needs and that are not installed.
@@ -140,7 +128,6 @@ impl Run {
         self
     }
 
-    /// Where it runs.
     pub fn at(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -152,7 +139,6 @@ impl Run {
         self
     }
 
-    /// What it reads.
     pub fn input(mut self, file: File) -> Self {
         self.command.stdin(file);
         self

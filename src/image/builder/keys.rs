@@ -1,8 +1,8 @@
 //! The site's signing key for package repositories.
 
 use super::{
-    build::error::{BuildError, failed, io_error},
     command::Run,
+    error::{BuildError, failed, io_error},
     store::write_whole,
 };
 use std::{

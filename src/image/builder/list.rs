@@ -1,7 +1,8 @@
 //! Lists recipes and built images.
 
 use super::{
-    build::{recipe::RECIPE_FILE, recipe_digest},
+    build::recipe_digest,
+    parts::recipe::RECIPE_FILE,
     versions::{Version, versions},
 };
 use crate::catalog::{
@@ -31,13 +32,10 @@ pub enum ImageState {
 /// One image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Listed {
-    /// Its name.
     pub name: ImageName,
-    /// How it stands.
     pub state: ImageState,
     /// The version that nodes get, if it is built.
     pub version: Option<Digest>,
-    /// Its manifest.
     pub manifest: Option<ImageManifest>,
     /// All versions, the newest first.
     pub versions: Vec<Version>,

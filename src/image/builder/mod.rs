@@ -6,10 +6,11 @@
 //! | `build` | builds an image from a recipe: kernel, initramfs, modloop and package repository |
 //! | `bundle` | bundles: programs of Debian packages with their libraries and loader, as a squashfs layer for nodes with another C library |
 //! | `command` | runs external programs without a shell and keeps the end of their output for errors |
+//! | `error` | errors of an image build |
 //! | `import` | imports Alpine's netboot files and packages as a version of an image |
-//! | `initrd` | packs files as a reproducible compressed cpio |
 //! | `keys` | the site's signing key for package repositories |
 //! | `list` | lists recipes and built images |
+//! | `parts` | parts of an image: its recipe, kernel, initramfs and package repository |
 //! | `progress` | progress messages of a build |
 //! | `store` | writes blobs and manifests atomically |
 //! | `versions` | versions of images and bundles: promote, roll back, prune |
@@ -28,20 +29,21 @@ pub mod apk;
 mod build;
 pub mod bundle;
 mod command;
+mod error;
 pub mod import;
-mod initrd;
 mod keys;
 mod list;
+mod parts;
 mod progress;
 mod store;
 mod versions;
 mod volumes;
 mod work;
 
-pub use build::error::BuildError;
 pub use build::{BuildRequest, build, recipe_digest};
 pub use bundle::{BundleFault, BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
 pub use command::{CommandError, Tool, missing_tools};
+pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{BuildStep, Progress, Quiet};

@@ -1,6 +1,6 @@
 //! Writes blobs and manifests atomically.
 
-use super::build::error::{BuildError, io_error};
+use super::error::{BuildError, io_error};
 use crate::catalog::{
     Image,
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blob_is_padded_named_by_its_bytes_and_alone_in_its_folder() {
+    fn blob_is_padded_named_by_its_bytes_and_alone_in_its_folder() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("in");
         fs::write(&file, b"seven b").unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_blob_is_replaced() {
+    fn damaged_blob_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("in");
         fs::write(&file, b"12345678").unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_leaves_the_old_content_and_nothing_else() {
+    fn write_that_fails_leaves_the_old_content_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("held");
         fs::create_dir(&path).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_build_left_is_swept_and_nothing_else() {
+    fn sweep_removes_only_leftovers_of_a_killed_build() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("sha256");
         fs::create_dir(&folder).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_is_private_from_the_beginning() {
+    fn private_file_is_private_from_the_beginning() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write_whole(&path, b"secret", 0o600).unwrap();

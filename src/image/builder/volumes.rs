@@ -52,7 +52,6 @@ pub struct VolumeInfo {
     pub name: VolumeFileName,
     /// What everything else calls it.
     pub digest: Digest,
-    /// What it is.
     pub kind: VolumeKind,
     /// Bytes of the file.
     pub size: u64,
@@ -67,28 +66,17 @@ pub struct VolumeInfo {
 pub enum VolumeError {
     /// The file, or a file of ours.
     #[error("cannot use {}; check the file and the disk", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// It is of no use to a machine.
     #[error("{} cannot be a volume: {why}", path.display())]
     Unfit {
-        /// Which.
         path: PathBuf,
         /// Why, and what to do.
         why: String,
     },
     /// Another one has the name.
     #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
-    Taken {
-        /// The name.
-        name: VolumeFileName,
-        /// Whose it is.
-        digest: Digest,
-    },
+    Taken { name: VolumeFileName, digest: Digest },
     /// There is none.
     #[error("there is no volume `{0}`; `meshd volume list` shows those that there are")]
     None(String),
@@ -141,8 +129,8 @@ impl Volumes {
         let kind = kind(&head).map_err(|why| VolumeError::Unfit { path: file.to_owned(), why })?;
         let fresh = self.dir.join(format!("{FRESH}{}", std::process::id()));
         let added = self.copy(head, from, &fresh, each).map_err(failed(&fresh)).and_then(|(digest, size)| {
-            let virtual_size = if let Kind::Qcow2(virtual_size) = kind { virtual_size } else { size };
-            let kind = if let Kind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
+            let virtual_size = if let HeaderKind::Qcow2(virtual_size) = kind { virtual_size } else { size };
+            let kind = if let HeaderKind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
             let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
             self.keep(&fresh, &info).map(|()| info)
         });
@@ -269,18 +257,18 @@ impl Volumes {
     }
 }
 
-enum Kind {
+enum HeaderKind {
     Qcow2(u64),
     Iso,
 }
 
 /// What a file is, by its beginning.
-fn kind(head: &[u8]) -> Result<Kind, String> {
+fn kind(head: &[u8]) -> Result<HeaderKind, String> {
     if head.starts_with(&qcow2::MAGIC) {
-        return qcow2::virtual_size(head).map(Kind::Qcow2).map_err(str::to_owned);
+        return qcow2::virtual_size(head).map(HeaderKind::Qcow2).map_err(str::to_owned);
     }
     if head.get(ISO_MARK.0..) == Some(ISO_MARK.1) {
-        return Ok(Kind::Iso);
+        return Ok(HeaderKind::Iso);
     }
     Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned())
 }
@@ -301,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_there_whole_and_what_is_no_image_leaves_nothing() {
+    fn added_volume_is_whole_and_a_refused_one_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let volumes = Volumes::new(&dir.path().join("blobs"));
         assert_eq!(volumes.list().expect("none yet"), []);

@@ -1,6 +1,6 @@
 //! The work folder of one build, and the lock against a second build.
 
-use super::build::error::{BuildError, io_error};
+use super::error::{BuildError, io_error};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_build_left_is_removed_by_the_next() {
+    fn leftovers_of_a_killed_build_are_removed_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let left = dir.path().join("lab.build/stage/x");
         fs::create_dir_all(&left).unwrap();

@@ -48,9 +48,7 @@ pub struct BundleManifest {
 /// A built bundle in memory. Its layer has been compared with its digest.
 #[derive(Clone)]
 pub struct Bundle {
-    /// What it is.
     pub manifest: BundleManifest,
-    /// The squashfs.
     pub layer: Bytes,
 }
 
@@ -66,7 +64,6 @@ pub enum BundleError {
     /// There is no manifest.
     #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
     NotBuilt {
-        /// The bundle.
         name: BundleName,
         /// Where the manifest would be.
         path: PathBuf,
@@ -74,9 +71,7 @@ pub enum BundleError {
     /// The manifest is there and cannot be used.
     #[error("manifest {} of bundle `{name}` is unusable; run `meshd bundle build {name}` to make it again", .path.display())]
     Manifest {
-        /// The bundle.
         name: BundleName,
-        /// The manifest.
         path: PathBuf,
         /// What is wrong with it.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -84,9 +79,7 @@ pub enum BundleError {
     /// The layer is missing or damaged.
     #[error("the layer of bundle `{name}`, blob {}, {why}; run `meshd bundle build {name}` to make it again", .path.display())]
     Layer {
-        /// The bundle.
         name: BundleName,
-        /// The blob.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -164,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intact_bundle_is_served_by_its_digest_and_the_others_are_told_apart() {
+    fn intact_bundle_is_served_by_its_digest_and_the_others_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
@@ -182,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_was_changed_or_a_manifest_of_another_bundle_is_never_served() {
+    fn changed_layer_or_foreign_manifest_is_never_served() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         fs::write(blob_path(dir.path(), &manifest.layer.digest), b"hsqs..X").unwrap();

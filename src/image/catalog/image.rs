@@ -80,7 +80,6 @@ impl ImageManifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
-    /// Linux.
     pub kernel: Blob,
     /// Alpine's initramfs.
     pub initramfs: Blob,
@@ -110,9 +109,7 @@ pub struct Blob {
 /// A built image in memory. Its blobs have been compared with their digests.
 #[derive(Clone)]
 pub struct Image {
-    /// What it is.
     pub manifest: ImageManifest,
-    /// Linux.
     pub kernel: Bytes,
     /// Alpine's initramfs.
     pub initramfs: Bytes,
@@ -134,7 +131,6 @@ pub enum ImageError {
     /// There is no manifest.
     #[error("image `{name}` is not built ({} does not exist); run `meshd image build {name}`", .path.display())]
     NotBuilt {
-        /// The image.
         name: ImageName,
         /// Where the manifest would be.
         path: PathBuf,
@@ -142,36 +138,22 @@ pub enum ImageError {
     /// The manifest is there and cannot be used.
     #[error("manifest {} of image `{name}` is unusable; run `meshd image build {name}` to make it again", .path.display())]
     Manifest {
-        /// The image.
         name: ImageName,
-        /// The manifest.
         path: PathBuf,
         /// What is wrong with it.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A blob is missing or unreadable.
     #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
-    Blob {
-        /// The image.
-        name: ImageName,
-        /// Which part.
-        part: &'static str,
-        /// The blob.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Blob { name: ImageName, part: &'static str, path: PathBuf, source: io::Error },
     /// A blob's bytes are not those that were built.
     #[error(
         "the {part} of image `{name}` is damaged: {} has {found}; \
          run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it", .path.display()
     )]
     Damaged {
-        /// The image.
         name: ImageName,
-        /// Which part.
         part: &'static str,
-        /// The blob.
         path: PathBuf,
         /// Its length or digest.
         found: String,
@@ -327,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intact_image_is_read_whole() {
+    fn intact_image_is_read_whole() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let image = load_image(dir.path(), &manifest.name).unwrap();
@@ -352,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_that_is_gone_or_cut_short_is_an_error() {
+    fn blob_that_is_gone_or_cut_short_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let path = blob_path(dir.path(), &manifest.parts.modloop.digest);
@@ -363,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_is_missing_foreign_or_junk_says_how_to_go_on() {
+    fn manifest_that_is_missing_foreign_or_junk_says_how_to_go_on() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let other: ImageName = "other".parse().unwrap();

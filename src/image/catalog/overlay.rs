@@ -63,11 +63,9 @@ pub struct Overlay {
     pub description: String,
     /// Everything that it puts on a node.
     pub entries: Entries,
-    /// Its templates, compiled.
     pub templates: Templates,
     /// Paths of earlier overlays that it takes away, each with its line in `overlay.toml`.
     pub removed: BTreeMap<SafePath, usize>,
-    /// What OpenRC starts.
     pub services: Services,
     /// Packages that it needs installed.
     pub packages: BTreeSet<String>,
@@ -156,7 +154,6 @@ pub enum Source {
     File(Bytes),
     /// A template of a file.
     Template {
-        /// Its text.
         text: String,
         /// Where it was read, relative to the overlay's folder: what faults name.
         file: String,

@@ -41,7 +41,6 @@ pub struct Shelf {
 pub struct Pointer {
     /// Number of the last move.
     pub moves: u64,
-    /// What nodes get.
     pub current: Option<Digest>,
     /// What they got before; `None` if it is not there any more.
     pub previous: Option<Digest>,
@@ -147,13 +146,11 @@ pub enum InUseError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// A line of it is no digest.
-    #[error("{}:{line}: `{text}` is no digest; write one SHA-256 a line, or `#` before a remark", .path.display())]
+    #[error("{}:{line}: `{text}` is not a digest; write one SHA-256 in each line, or a comment after `#`", .path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// Line from 1.
         line: usize,
@@ -201,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_digests_and_remarks_and_any_other_line_is_named() {
+    fn list_is_digests_and_remarks_and_any_other_line_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join(IN_USE).join("rack-a");
         fs::create_dir(list.parent().unwrap()).unwrap();
@@ -215,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_was_prepared_and_never_made_is_not_seen() {
+    fn prepared_promotion_without_rename_has_no_effect() {
         let dir = tempfile::tempdir().unwrap();
         let shelf = Shelf::image(dir.path(), &"lab".parse().unwrap());
         let (a, b, c) = (Digest::of(b"a"), Digest::of(b"b"), Digest::of(b"c"));

@@ -38,7 +38,6 @@ pub struct ArchiveEntry<'a> {
     pub mode: u32,
     /// Owner's user and group number.
     pub owner: (u64, u64),
-    /// What it is.
     pub content: Content<'a>,
 }
 

@@ -6,7 +6,6 @@ use std::{net::Ipv4Addr, sync::Arc};
 /// What of the node itself its overlay depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Its ID.
     pub id: NodeId,
     /// The name that an operator gave it; without one it is `node-ID`.
     pub name: Option<String>,
@@ -30,7 +29,6 @@ pub struct GroupContext {
 /// A member of a group as the other members know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberContext {
-    /// Its ID.
     pub id: NodeId,
     /// What it calls itself.
     pub hostname: String,

@@ -21,7 +21,7 @@ fn origin(public: &PublicOverlay, path: &str) -> String {
 }
 
 #[test]
-fn the_last_layer_wins_and_every_file_remembers_where_it_came_from() {
+fn last_layer_wins_and_every_file_remembers_where_it_came_from() {
     let root = folder(&[
         ("one/overlay.toml", "description = \"x\"\npackages = [\"b\", \"a\"]\nservices.default = [\"s\"]\n"),
         ("one/rootfs/etc/motd", "one\n"),
@@ -66,7 +66,7 @@ fn the_last_layer_wins_and_every_file_remembers_where_it_came_from() {
 }
 
 #[test]
-fn an_overlay_that_is_named_again_is_applied_where_it_is_named_last() {
+fn overlay_that_is_named_again_is_applied_where_it_is_named_last() {
     let root = folder(&[ONE, TWO, ("one/rootfs/etc/x", "one"), ("two/rootfs/etc/x", "two")]);
     let mut sample = from(root.path(), &["one", "two"]);
     assert_eq!(text(&sample.render().expect("renders"), "/etc/x"), "two");
@@ -75,7 +75,7 @@ fn an_overlay_that_is_named_again_is_applied_where_it_is_named_last() {
 }
 
 #[test]
-fn two_overlays_that_do_not_agree_on_a_file_are_told_so() {
+fn conflicting_overlays_are_reported() {
     let found = faults(&[
         (
             "one/overlay.toml",
@@ -108,7 +108,7 @@ fn two_overlays_that_do_not_agree_on_a_file_are_told_so() {
 }
 
 #[test]
-fn services_that_cannot_go_together_are_told_so_at_their_lines() {
+fn conflicting_services_are_reported_with_lines() {
     let one =
         ("one/overlay.toml", "description = \"x\"\n[services]\nboot = [\"clock\"]\ndefault = [\"sshd\", \"old\"]\n");
     let two = "description = \"x\"\n[services]\ndefault = [\"clock\", \"dropbear\"]\nconflicts = [\"sshd\"]\nremove = [\"absent\"]\n";
@@ -130,7 +130,7 @@ fn services_that_cannot_go_together_are_told_so_at_their_lines() {
 }
 
 #[test]
-fn what_has_nothing_to_do_its_work_on_is_a_fault_at_its_line() {
+fn setting_without_effect_is_a_fault_with_line() {
     let found = faults(&[
         ("one/overlay.toml", "description = \"x\"\n[directories.\"/srv\"]\n"),
         (
@@ -172,7 +172,7 @@ required = false
 "#;
 
 #[test]
-fn a_variable_has_the_type_that_was_declared_and_a_fault_has_its_line() {
+fn variable_has_the_type_that_was_declared_and_a_fault_has_its_line() {
     let template = "{{ vars.slots + 1 }} {{ vars.role }} {{ vars.names | length }}\n";
     let root = folder(&[("one/overlay.toml", VARIABLES), ("one/rootfs/etc/x.j2", template)]);
     let rendered = |vars: &[(&str, VarValue)]| {
@@ -200,7 +200,7 @@ fn a_variable_has_the_type_that_was_declared_and_a_fault_has_its_line() {
 }
 
 #[test]
-fn a_template_knows_the_members_of_the_node_s_groups() {
+fn template_knows_the_members_of_the_node_s_groups() {
     let template = "{% for member in groups.pair.members -%}\n{{ member.address }} {{ member.hostname }} {{ member.id }}\n{% endfor -%}\n";
     let root =
         folder(&[ONE, ("one/rootfs/etc/hosts.j2", template), TWO, ("two/rootfs/x.j2", "{{ groups.other.members }}")]);
@@ -212,7 +212,7 @@ fn a_template_knows_the_members_of_the_node_s_groups() {
 }
 
 #[test]
-fn the_digest_of_what_a_node_uses_changes_with_that_and_with_nothing_else() {
+fn digest_of_what_a_node_uses_changes_with_that_and_with_nothing_else() {
     let secret = "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n";
     let files = [ONE, TWO, ("other/overlay.toml", secret), ("nodes/0123abcd/overlay.toml", "description = \"x\"\n")];
     let root = folder(&files);

@@ -60,7 +60,6 @@ pub struct RenderInput<'a> {
     pub profile: &'a Profile,
     /// The snapshot that the profile's overlays are taken from.
     pub overlays: &'a Overlays,
-    /// The node.
     pub node: &'a NodeContext,
     /// The central node's address on the segment that the node boots from.
     pub central: Ipv4Addr,
@@ -75,7 +74,6 @@ pub struct RenderInput<'a> {
 pub struct ImageFacts {
     /// The image's name.
     pub name: ImageName,
-    /// Its version.
     pub manifest: Digest,
     /// Digest of its modloop.
     pub modloop: Digest,

@@ -134,7 +134,7 @@ impl Plan<'_> {
             if (first.entry.mode, first.entry.owner) != (0o600, (0, 0)) {
                 let by = &self.layer(first).name;
                 let what = format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {by}");
-                return Err(vec![fault(overlay, &piece.entry.place, what, "write it to a file of its own")]);
+                return Err(vec![fault(overlay, &piece.entry.place, what, "write it to a separate file")]);
             }
         }
         Ok(secret)

@@ -28,7 +28,6 @@ pub const LISTING: &str = "FILES";
 /// A site with one profile, and everything else that a rendering needs.
 #[derive(Debug)]
 pub struct Sample {
-    /// The site.
     pub site: Site,
     /// Its one profile, `compute`.
     pub profile: Profile,

@@ -32,7 +32,7 @@ fn secrets() -> Secrets {
 }
 
 #[test]
-fn a_secret_is_only_in_what_is_delivered_to_an_admitted_node() {
+fn secret_is_only_in_what_is_delivered_to_an_admitted_node() {
     let root = overlays();
     let public = from(root.path(), &["one", "two"]).render().unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(text(&public, "/etc/key"), "# seen by 0123abcd\nkey=[secret key]\nmore\n", "what may be shown");
@@ -51,7 +51,7 @@ fn a_secret_is_only_in_what_is_delivered_to_an_admitted_node() {
 }
 
 #[test]
-fn a_secret_that_was_changed_makes_another_generation() {
+fn secret_that_was_changed_makes_another_generation() {
     let root = overlays();
     let mut sample = from(root.path(), &["one"]);
     let before = sample.render().expect("renders");
@@ -66,7 +66,7 @@ fn a_secret_that_was_changed_makes_another_generation() {
 }
 
 #[test]
-fn a_secret_that_is_missing_shown_or_readable_by_others_is_a_fault() {
+fn secret_that_is_missing_shown_or_readable_by_others_is_a_fault() {
     let root = overlays();
     let mut sample = from(root.path(), &["one"]);
     sample.overlays.secret_marks.clear();
@@ -94,7 +94,7 @@ fn a_secret_that_is_missing_shown_or_readable_by_others_is_a_fault() {
 }
 
 #[test]
-fn what_was_kept_is_made_again_with_the_secrets_that_it_had_and_no_others() {
+fn stored_rendering_is_rebuilt_with_its_own_secrets() {
     let root = overlays();
     let sample = from(root.path(), &["one"]);
     let then = sample.render().expect("renders");
@@ -115,7 +115,7 @@ fn what_was_kept_is_made_again_with_the_secrets_that_it_had_and_no_others() {
 }
 
 #[test]
-fn a_template_that_fails_by_the_value_of_a_secret_does_not_tell_it() {
+fn template_error_caused_by_a_secret_does_not_reveal_it() {
     let root = folder(&[
         (
             "one/overlay.toml",

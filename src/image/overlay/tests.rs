@@ -76,7 +76,7 @@ pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_same_input_gives_the_same_bytes() {
+fn same_input_gives_the_same_bytes() {
     let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
     let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
     assert_eq!(one.to_targz(), other.to_targz());
@@ -90,7 +90,7 @@ fn the_same_input_gives_the_same_bytes() {
 }
 
 #[test]
-fn a_real_tar_reads_all_members_of_a_delivered_overlay() {
+fn real_tar_reads_all_members_of_a_delivered_overlay() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part(), &[]).concat());
     let line = |path: &str| {
@@ -108,7 +108,7 @@ fn a_real_tar_reads_all_members_of_a_delivered_overlay() {
 }
 
 #[test]
-fn the_initrd_holds_the_overlay_whole_and_is_padded() {
+fn initrd_holds_the_overlay_whole_and_is_padded() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let initrd = deliver(&public, &boot_part(), &[]).concat();
     assert_eq!(initrd.len() % 4, 0);
@@ -121,7 +121,7 @@ fn the_initrd_holds_the_overlay_whole_and_is_padded() {
 }
 
 #[test]
-fn the_token_is_only_in_the_boot_file_of_the_last_member() {
+fn token_is_only_in_the_boot_file_of_the_last_member() {
     let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
     let holds = |bytes: &[u8]| String::from_utf8_lossy(&gunzip(bytes)).contains(TOKEN);
     assert!(!holds(&public.to_targz()));
@@ -133,7 +133,7 @@ fn the_token_is_only_in_the_boot_file_of_the_last_member() {
 }
 
 #[test]
-fn a_shell_reads_the_boot_part_without_doing_what_it_says() {
+fn shell_reads_the_boot_part_without_doing_what_it_says() {
     let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
     let env = boot_env(&hostile);
     assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
@@ -161,7 +161,7 @@ fn mesh_init_finds_every_public_file_in_its_manifest() {
 }
 
 #[test]
-fn the_agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
+fn agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
     let mut given = shipped(&["base", "agent"]);
     given.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
     let public = given.render().expect("renders");
@@ -175,7 +175,7 @@ fn the_agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
 }
 
 #[test]
-fn a_generation_changes_with_anything_public_and_with_nothing_else() {
+fn generation_changes_with_anything_public_and_with_nothing_else() {
     let given = shipped(&["base", "agent"]);
     let overlay = given.render().expect("renders").digest;
     let of = |given: &Sample, overlay, args: &[&str]| {
@@ -190,7 +190,7 @@ fn a_generation_changes_with_anything_public_and_with_nothing_else() {
 }
 
 #[test]
-fn what_is_looked_at_is_what_was_rendered() {
+fn archive_read_back_equals_the_rendering() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let read = read_targz(&public.to_targz()).expect("an archive");
     let seen = |file: &RenderedFile| (file.path.clone(), file.mode, file.owner, file.digest);
@@ -198,7 +198,7 @@ fn what_is_looked_at_is_what_was_rendered() {
 }
 
 #[test]
-fn a_bundles_layer_is_in_the_overlay_and_in_the_generation() {
+fn bundles_layer_is_in_the_overlay_and_in_the_generation() {
     let layer = |content: &[u8]| vec![("mpi".parse().expect("plain"), Digest::of(content))];
     let with = |bundles| {
         let mut given = shipped(&["base", "agent"]);

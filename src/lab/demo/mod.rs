@@ -24,7 +24,6 @@ const LOG_LINES: usize = 40;
 
 /// What the demo shall do.
 pub struct Demo {
-    /// The rack.
     pub options: Options,
     /// The profile that one node gets at the end.
     pub profile: String,

@@ -6,13 +6,11 @@ use serde_json::Value;
 /// One node at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Its phase.
     pub phase: String,
     /// The profile that it shall have.
     pub profile: String,
     /// What its newest overlay was made from.
     pub generation: String,
-    /// Its boot session.
     pub session: String,
     /// Stages of that session, in the order in which they were reached.
     pub stages: Vec<(String, Option<Timestamp>)>,
@@ -42,7 +40,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_node_that_never_booted_has_no_stages() {
+    fn node_that_never_booted_has_no_stages() {
         let progress = Progress::read(&json!({ "phase": "approved", "boot": null }));
         assert_eq!((progress.phase.as_str(), progress.stages.len()), ("approved", 0));
     }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_drawn_again_in_place_with_the_time_of_each_stage() {
+    fn terminal_is_drawn_again_in_place_with_the_time_of_each_stage() {
         let mut view = View::new(true);
         assert!(!shown(&mut view, &[("dhcp", 0)]).contains("\x1b[2A"));
         let again = shown(&mut view, &[("dhcp", 0), ("script", 2_100)]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_fits_into_80_columns_and_ends_with_the_newest_stage() {
+    fn line_fits_into_80_columns_and_ends_with_the_newest_stage() {
         let chain = ["dhcp", "loader", "ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp"];
         let at = |count: usize| {
             let stages: Vec<_> = chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_known_yet_says_so() {
+    fn node_that_is_not_known_yet_says_so() {
         let mut out = Vec::new();
         View::new(true).show(&mut out, Duration::ZERO, &[node()], &[None]).expect("a vector takes all");
         assert!(String::from_utf8_lossy(&out).contains("power on"));

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_program_and_its_last_words() {
+    fn failure_names_the_program_and_the_end_of_its_output() {
         let error = run(Command::new("ls").arg("/does/not/exist")).expect_err("no such folder");
         let text = error.to_string();
         assert!(text.starts_with("`ls /does/not/exist` failed: "), "{text}");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_that_comes_ends_the_wait() {
+    fn state_that_comes_ends_the_wait() {
         let mut looks = 0;
         let result = until_soon(&Interrupt::default(), Duration::from_secs(5), "three", || {
             looks += 1;
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_tells_what_was_seen_last() {
+    fn missed_deadline_reports_the_last_state() {
         let result = until_soon(&Interrupt::default(), Duration::ZERO, "rain", || Ok(Wait::on(false, "sun")));
         let text = result.expect_err("it never comes").to_string();
         assert_eq!(text, "waited 0 s for rain; last seen: sun");
     }
 
     #[test]
-    fn an_interrupt_ends_the_wait() {
+    fn interrupt_ends_the_wait() {
         let interrupt = Interrupt::default();
         interrupt.raise();
         let result = until(&interrupt, Duration::from_secs(60), "rain", || Ok(Wait::on(false, "sun")));

@@ -47,7 +47,6 @@ impl Namespace {
         names.filter(|name| name.starts_with(&prefix)).map(|name| Namespace { ip: self.ip.clone(), name }).collect()
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,7 +1,9 @@
 //! Chooses KVM or emulation by a probe boot, because `/dev/kvm` may exist and hang, abort, or be slower than emulation.
 
-use crate::host::wait::{self, Wait};
-use crate::{LabError, host::wait::Interrupt};
+use crate::{
+    LabError,
+    host::wait::{self, Interrupt, Wait},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_disk_is_bootable() {
+    fn probe_disk_is_bootable() {
         let disk = probe_disk();
         assert_eq!((disk.len(), &disk[510..512]), (DISK_BYTES, &[0x55, 0xaa][..]));
     }

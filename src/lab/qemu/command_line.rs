@@ -17,7 +17,6 @@ pub struct Machine<'a> {
     pub extras: &'a [Extra],
     /// Who it says it is.
     pub identity: &'a Identity,
-    /// How it starts.
     pub firmware: Firmware,
     /// How its processors run.
     pub accel: Accel,
@@ -157,34 +156,34 @@ mod tests {
     }
 
     #[test]
-    fn a_bios_node_boots_by_the_rom_of_its_card() {
+    fn bios_node_boots_by_the_rom_of_its_card() {
         let line = line(Firmware::Bios, "/lab");
         assert!(line.contains("virtio-net-pci,netdev=net0,mac=52:54:00:6d:68:03,bootindex=1"), "{line}");
         assert!(!line.contains("romfile") && !line.contains("pflash"), "{line}");
     }
 
     #[test]
-    fn a_uefi_node_boots_by_its_firmwares_own_client() {
+    fn uefi_node_boots_by_its_firmwares_own_client() {
         let line = line(Firmware::Uefi, "/lab");
         assert!(line.contains("bootindex=1,romfile= ") && line.contains("unit=1,file=/lab/node3.vars.fd"), "{line}");
     }
 
     #[test]
-    fn a_uefi_node_boots_by_http_where_pxe_is_switched_off() {
+    fn uefi_node_boots_by_http_where_pxe_is_switched_off() {
         let line = line(Firmware::UefiHttp, "/lab");
         assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
         assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
     }
 
     #[test]
-    fn a_disk_is_there_before_what_it_is_plugged_into_and_nobody_boots_from_it() {
+    fn extra_disk_precedes_its_controller_and_is_not_bootable() {
         let line = line_with(Firmware::Bios, "/lab", &[Extra::Disk]);
         let drive = "-drive if=none,id=disk,format=raw,discard=unmap,file=/lab/node3.disk.raw -device virtio-blk-pci,drive=disk,";
         assert!(line.contains(drive) && line.matches("bootindex").count() == 1, "{line}");
     }
 
     #[test]
-    fn a_serial_port_is_a_file_or_a_console_that_is_kept_in_that_file_too() {
+    fn serial_port_is_a_file_or_a_console_that_is_kept_in_that_file_too() {
         let alone = line(Firmware::Bios, "/lab");
         assert!(alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "), "{alone}");
         let attended = line(Firmware::UefiHttp, "/lab");

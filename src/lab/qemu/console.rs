@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_goes_to_the_node_until_the_user_leaves() {
+    fn console_input_reaches_the_node_until_the_user_leaves() {
         let (left, _, heard) = attend(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
         assert_eq!((left, heard.as_slice()), (Left::ByUser, b"root\x03\r".as_slice()));
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_ends_it_and_so_does_an_interrupt() {
+    fn wait_ends_with_the_state_or_an_interrupt() {
         let (left, shown, _) = attend(b"boots", None, || Ok(true));
         assert_eq!((left, shown.as_slice()), (Left::Reached, b"boots".as_slice()));
         let (port, _node) = UnixStream::pair().unwrap();

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_read_as_it_is_written_and_another_is_refused() {
+    fn selector_round_trips_and_other_text_is_refused() {
         for extra in Extra::ALL {
             assert_eq!(extra.as_str().parse(), Ok(extra));
             assert_eq!(serde_json::to_value(extra).expect("a word"), extra.as_str());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_iommu_is_plugged_in_before_everything_that_it_is_for() {
+    fn iommu_is_plugged_in_before_everything_that_it_is_for() {
         let devices = devices(&[Extra::Gpu, Extra::Iommu, Extra::Gpu]);
         assert_eq!(devices, ["intel-iommu,intremap=on", "ati-vga"]);
         assert!(machine(&[Extra::Gpu, Extra::Iommu]).ends_with("kernel-irqchip=split"));

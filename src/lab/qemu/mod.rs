@@ -9,12 +9,10 @@
 //! | `qmp` | the control socket |
 //! | `serial` | readable text from serial ports |
 //! | `console` | an interactive serial console |
-//! | `emulator` | why a node is silent: emulator, kernel or agent |
 
 pub(crate) mod accel;
 pub(crate) mod command_line;
 pub(crate) mod console;
-pub(crate) mod emulator;
 pub(crate) mod extra;
 pub(crate) mod firmware;
 pub(crate) mod qmp;

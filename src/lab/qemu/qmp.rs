@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_and_a_closed_connection_are_told() {
+    fn refusal_and_closed_connection_are_reported() {
         let mut lines = [Ok(r#"{"error":{"class":"GenericError","desc":"no"}}"#.to_owned())].into_iter();
         assert_eq!(answer(&mut lines).expect("no I/O"), Err("no".to_owned()));
         assert!(answer(&mut lines).expect("no I/O").is_err());

@@ -53,13 +53,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_firmware_paints_becomes_lines() {
+    fn terminal_escapes_of_firmware_become_lines() {
         let painted = b"\x1b[2J\x1b[01;01H>>Start PXE over IPv4.\r\n  Station IP\x1b[0m\r ok\x07\n";
         assert_eq!(plain(painted), ">>Start PXE over IPv4.\n  Station IP\n ok\n");
     }
 
     #[test]
-    fn a_machine_that_started_again_has_words_from_before() {
+    fn restarted_machine_keeps_its_earlier_output() {
         let once = "iPXE\nLinux version 6\na\n";
         assert_eq!(before_and_since_start(once), ("", once));
         let again = format!("{once}Triple fault?\niPXE\nLinux version 6\nb\n");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_those_with_something_in_them() {
+    fn last_lines_are_those_with_something_in_them() {
         assert_eq!(last_lines("a\n\nb\n \nc\n\n", 2), "b\nc");
         assert_eq!(last_lines("", 2), "");
     }

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_what_is_not_ours_stay_and_logs_until_the_next_rack() {
+    fn cleanup_keeps_images_foreign_files_and_logs() {
         assert_eq!(left(Logs::Keep), ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]);
         assert_eq!(left(Logs::Remove), ["blobs", "notes.txt", "site.toml"]);
     }

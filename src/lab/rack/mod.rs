@@ -3,10 +3,14 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `cleanup` | removes a rack: recorded processes, leftovers of a crash, networks and files |
+//! | `emulator` | diagnoses a silent node when a test fails: emulator, kernel or agent |
+//! | `neighbour` | other machines on the rack's network: a stranger, another DHCP server, a relay |
 //! | `power` | power, serial ports and status of the rack's nodes |
 //! | `record` | `rack.json`: the record of a rack's processes and networks |
 
 pub(crate) mod cleanup;
+pub(crate) mod emulator;
+pub(crate) mod neighbour;
 pub(crate) mod power;
 pub(crate) mod record;
 
@@ -15,9 +19,9 @@ use super::{
     site::{self, Layout, Setting},
 };
 use crate::{
-    host::tools::{self, Tools},
     network::bridge,
     qemu::accel,
+    tools::{self, Tools},
 };
 use cleanup::Logs;
 use meshd_config::Site;
@@ -38,11 +42,8 @@ pub struct Options {
     pub site: PathBuf,
     /// The meshd under trial.
     pub program: PathBuf,
-    /// How many nodes.
     pub nodes: u8,
-    /// How they start.
     pub firmware: Mix,
-    /// What each has.
     pub shape: Shape,
     /// What nodes have besides, by turns as their firmware; empty for nothing.
     pub extras: Vec<Vec<Extra>>,
@@ -192,7 +193,6 @@ impl Rack {
         self.detached = true;
     }
 
-    /// Where everything lies.
     pub fn dir(&self) -> &Path {
         &self.layout.dir
     }

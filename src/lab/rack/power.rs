@@ -47,17 +47,14 @@ impl FromStr for Power {
 /// A rack as `meshd lab status` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The folder.
     pub dir: PathBuf,
     /// The network namespace.
     pub namespace: String,
     /// The rack's site file.
     pub site: PathBuf,
-    /// How processors run.
     pub accel: crate::Accel,
     /// Process ID of meshd, while it runs.
     pub meshd: Option<i32>,
-    /// What meshd says.
     pub log: PathBuf,
     /// In the order of their places.
     pub nodes: Vec<NodeStatus>,
@@ -70,7 +67,6 @@ pub struct NodeStatus {
     pub name: String,
     /// The ID that meshd derives.
     pub id: NodeId,
-    /// How it starts.
     pub firmware: Firmware,
     /// The NIC that it boots from.
     pub mac: MacAddr,

@@ -16,7 +16,6 @@ pub struct Record {
     pub host_boot: String,
     /// The program under trial.
     pub program: PathBuf,
-    /// How processors run.
     pub accel: Accel,
     /// What each node has.
     pub shape: Shape,
@@ -34,7 +33,6 @@ pub struct Record {
 pub struct NodeRecord {
     /// Counted from 1.
     pub place: u8,
-    /// How it starts.
     pub firmware: Firmware,
     /// What it has besides.
     #[serde(default)]
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_names_every_process() {
+    fn record_is_read_as_it_was_written_and_names_every_process() {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(Record::load(dir.path()).expect("no fault"), None);
         record().save(dir.path()).expect("written");
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_a_fault_and_not_an_empty_rack() {
+    fn damaged_record_is_a_fault_and_not_an_empty_rack() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join(FILE), "{").expect("written");
         assert!(matches!(Record::load(dir.path()), Err(LabError::Record { .. })));

@@ -43,9 +43,7 @@ pub const MAX_DETAIL: usize = 500;
 /// What the central node wants of one job on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobOrder {
-    /// Which.
     pub job: JobId,
-    /// What of it.
     pub want: JobWant,
 }
 
@@ -81,7 +79,6 @@ pub enum JobUser {
     Job,
     /// Another user ID, which is its group ID too; for files of a network.
     Uid(u32),
-    /// Everything.
     Root,
 }
 
@@ -107,7 +104,6 @@ impl JobUser {
 pub enum JobRole {
     /// The program itself, so many times.
     Ranks {
-        /// How often.
         count: u16,
         /// The number of the first one in the whole job.
         first: u32,
@@ -140,10 +136,7 @@ pub enum JobNews {
         jobs: Vec<JobReport>,
     },
     /// Nothing of it is on this node any more.
-    Released {
-        /// Which.
-        job: JobId,
-    },
+    Released { job: JobId },
     /// A job wrote something; told again until it is kept.
     Output(Output),
 }
@@ -151,9 +144,7 @@ pub enum JobNews {
 /// One job on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// Which.
     pub job: JobId,
-    /// Where it stands.
     #[serde(flatten)]
     pub state: JobNodeState,
 }
@@ -177,7 +168,6 @@ pub enum JobNodeState {
     },
     /// They could not be run, or are gone without having ended.
     Failed {
-        /// What happened.
         kind: JobFault,
         /// In words, at most [`MAX_DETAIL`] characters.
         detail: String,

@@ -10,13 +10,10 @@ pub const MAX_PIECE: usize = 8 * 1024;
 /// One piece of what a job wrote on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    /// Which.
     pub job: JobId,
-    /// Where to.
     pub stream: Stream,
     /// Bytes of this stream before it.
     pub at: u64,
-    /// The bytes.
     pub data: Piece,
 }
 
@@ -45,11 +42,9 @@ pub enum Stream {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Piece {
-    /// UTF-8.
     Text(String),
     /// Anything else.
     Bytes {
-        /// Hexadecimal.
         hex: String,
     },
 }

@@ -9,7 +9,7 @@ fn text(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_command_line_that_no_program_can_be_given_is_refused() {
+fn unusable_command_line_is_refused() {
     assert_eq!(check_argv(&text(&["./x", "", ":", "$(id)"])), Ok(()));
     for wrong in [&[][..], &[""], &["-x"], &["x", "a\0b"]] {
         assert!(check_argv(&text(wrong)).is_err(), "{wrong:?}");
@@ -20,7 +20,7 @@ fn a_command_line_that_no_program_can_be_given_is_refused() {
 }
 
 #[test]
-fn a_proxy_is_told_only_options_that_are_known() {
+fn proxy_receives_only_known_options() {
     let options = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     assert!(HydraLaunch::new(1, options("usize", "-2")).is_ok());
     assert!(HydraLaunch::new(0, BTreeMap::new()).is_err());
@@ -32,7 +32,7 @@ fn a_proxy_is_told_only_options_that_are_known() {
 }
 
 #[test]
-fn the_longest_piece_fits_into_a_message_and_is_read() {
+fn longest_piece_fits_into_a_message_and_is_read() {
     // Bytes that are no text, and text whose every character is written as six.
     for byte in [0xff, 1] {
         let output =
@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_breaks_the_reader_of_pieces(hex in ".{0,40}") {
+    fn any_text_is_accepted_by_the_reader_of_pieces(hex in ".{0,40}") {
         let _ = Piece::Bytes { hex }.into_bytes();
     }
 }

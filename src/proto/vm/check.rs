@@ -34,9 +34,7 @@ const STABLE_S: RangeInclusive<u32> = 10..=7 * 24 * 3600;
 pub struct SpecFault {
     /// Where, as a vm.toml writes it: `memory`, `volume[1].size`.
     pub key: String,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub hint: String,
 }
 
@@ -146,14 +144,14 @@ impl VmSpec {
             if let (Some(bridge), Some(address)) = (&nic.bridge, nic.address)
                 && !addresses.insert((bridge, address))
             {
-                found.add(format!("nic[{index}].address"), format!("`{address}` stands in nic twice"), "take one out");
+                found.add(format!("nic[{index}].address"), format!("`{address}` occurs twice in nic"), "remove one");
             }
             if nic.mac.is_multicast() || nic.mac.0 == [0; 6] {
                 let hint = "write one that begins with 52:54:00, or leave it out";
-                found.add(format!("nic[{index}].mac"), format!("`{}` is no card's address", nic.mac), hint);
+                found.add(format!("nic[{index}].mac"), format!("`{}` is not a unicast MAC address", nic.mac), hint);
             }
             if let Some(address) = nic.address.filter(|address| !is_of_a_machine(*address)) {
-                let message = format!("`{address}` is no machine's address");
+                let message = format!("`{address}` is not a host address");
                 found.add(format!("nic[{index}].address"), message, "write one such as 10.0.2.15");
             }
         }
@@ -185,9 +183,9 @@ pub fn is_of_a_machine(address: Ipv4Addr) -> bool {
 fn twice<T: Ord + Display>(found: &mut Found, what: &str, all: impl Iterator<Item = T>, key: impl Fn(usize) -> String) {
     let mut seen = BTreeSet::new();
     for (index, one) in all.enumerate() {
-        let message = format!("`{one}` stands in {what} twice");
+        let message = format!("`{one}` occurs twice in {what}");
         if !seen.insert(one) {
-            found.add(key(index), message, "take one out");
+            found.add(key(index), message, "remove one");
         }
     }
 }

@@ -15,9 +15,7 @@ pub struct ConsoleId(pub u64);
 /// Open a console, at [`crate::CONSOLE_PATH`] with the ID behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsoleOrder {
-    /// The sitting.
     pub console: ConsoleId,
-    /// Whose.
     pub uuid: SystemUuid,
     /// Most bytes of what is kept that are told first, the newest.
     pub history: u64,

@@ -12,9 +12,7 @@ pub const MAX_VMS: usize = 256;
 /// What the central node wants of one virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmOrder {
-    /// Which.
     pub uuid: SystemUuid,
-    /// What of it.
     pub want: VmWant,
 }
 
@@ -34,7 +32,6 @@ pub enum VmWant {
     /// It shall run. One that runs, or waits for its restart, is left alone; one that is off or failed is started if `start` is another
     /// number than that of the order by which it was started last.
     Run {
-        /// What it is.
         spec: Box<VmSpec>,
         /// Counts the operator's starts and restarts of it; a machine that runs by an older number is stopped and started again.
         start: u32,
@@ -83,13 +80,9 @@ pub enum VmNews {
         vms: Vec<VmReport>,
     },
     /// Nothing of it is on this node any more.
-    Released {
-        /// Which.
-        uuid: SystemUuid,
-    },
+    Released { uuid: SystemUuid },
     /// Something of it stays; the order is to be given again.
     ReleaseBlocked {
-        /// Which.
         uuid: SystemUuid,
         /// What, and why.
         reason: String,

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_reaches_for_other_files_is_refused() {
+    fn image_that_reaches_for_other_files_is_refused() {
         assert_eq!(virtual_size(&header(3, 0, 0)), Ok(8 << 30));
         assert_eq!(virtual_size(&header(2, 0, EXTERNAL_DATA)), Ok(8 << 30), "version 2 has other words there");
         assert!(virtual_size(&header(3, 512, 0)).is_err_and(|why| why.contains("backing")));
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_judged(junk: Vec<u8>) {
+        fn any_bytes_give_a_verdict(junk: Vec<u8>) {
             let _ = virtual_size(&junk);
             let _ = virtual_size(&[MAGIC.as_slice(), &junk].concat());
         }

@@ -12,7 +12,7 @@ pub struct ByteSize(u64);
 
 /// The text is no amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no amount; write a whole number and K, M, G or T: 512M, 64G")]
+#[error("`{0}` is not a size; write a whole number and K, M, G or T: 512M, 64G")]
 pub struct ParseByteSizeError(String);
 
 impl ByteSize {
@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_amount_is_digits_and_one_letter() {
+    fn amount_is_digits_and_one_letter() {
         for (text, bytes) in [("1K", 1024), ("512M", 512 << 20), ("64G", 64 << 30), ("2T", 2 << 40), ("0M", 0)] {
             assert_eq!(text.parse::<ByteSize>().map(ByteSize::bytes), Ok(bytes), "{text}");
         }
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_again_and_junk_never_panics(kib in 0..1u64 << 50, junk in "\\PC{0,12}") {
+        fn displayed_value_round_trips_and_junk_never_panics(kib in 0..1u64 << 50, junk in "\\PC{0,12}") {
             let size = ByteSize::from_bytes(kib * 1024);
             prop_assert_eq!(size.to_string().parse(), Ok(size));
             let _ = junk.parse::<ByteSize>();

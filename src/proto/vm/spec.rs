@@ -17,15 +17,11 @@ pub struct VmSpec {
     pub uuid: SystemUuid,
     /// Virtual processors.
     pub vcpus: u32,
-    /// Memory.
     pub memory: ByteSize,
-    /// Chipset.
     #[serde(default)]
     pub machine: MachineType,
-    /// Processor.
     #[serde(default)]
     pub cpu: CpuModel,
-    /// What starts it.
     #[serde(default)]
     pub firmware: Firmware,
     /// UEFI that starts signed loaders only.
@@ -95,7 +91,6 @@ impl VmSpec {
     }
 }
 
-/// Chipset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MachineType {
@@ -110,7 +105,6 @@ pub enum MachineType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Firmware {
-    /// SeaBIOS.
     #[default]
     Bios,
     /// OVMF; its variables are kept until the machine is released.
@@ -141,7 +135,6 @@ pub enum VolumeSource {
     },
     /// A whole disk of the node.
     Raw {
-        /// Which.
         disk: RawDisk,
         /// The file, raw or qcow2, whose content is written onto it before the first start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,7 +212,6 @@ pub struct RestartPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartWhen {
-    /// None.
     #[default]
     Never,
     /// A crash; not when the guest switched itself off.

@@ -77,7 +77,6 @@ pub enum VmFailureKind {
 /// Why a virtual machine has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFailure {
-    /// What happened.
     pub kind: VmFailureKind,
     /// In words, at most [`MAX_FAILURE_TEXT`] bytes.
     pub detail: String,
@@ -99,11 +98,9 @@ impl VmFailure {
 /// What a node tells of one of its virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReport {
-    /// Which.
     pub uuid: SystemUuid,
     /// What people call it.
     pub name: VmName,
-    /// Where it stands.
     pub state: VmState,
     /// Why it failed, or why it was started again last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -266,7 +263,6 @@ impl VmRefusalReason {
 /// One reason why a node cannot run a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRefusal {
-    /// What is lacking.
     pub reason: VmRefusalReason,
     /// In words.
     pub detail: String,

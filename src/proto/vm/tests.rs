@@ -18,7 +18,7 @@ fn keys(spec: &VmSpec) -> Vec<String> {
 }
 
 #[test]
-fn what_is_left_out_is_off_and_the_least_is_sound() {
+fn omitted_keys_are_off_and_the_minimal_file_is_valid() {
     let spec = spec();
     assert_eq!(spec.faults(), []);
     assert!(!spec.secure_boot && !spec.vtpm && !spec.allow_tcg && !spec.hugepages);
@@ -26,7 +26,7 @@ fn what_is_left_out_is_off_and_the_least_is_sound() {
 }
 
 #[test]
-fn the_words_of_states_and_reasons_are_those_of_the_wire() {
+fn words_of_states_and_reasons_are_those_of_the_wire() {
     use VmState::*;
     for state in [Starting, Running, VmState::Paused, Stopping, Waiting, Stopped, Failed] {
         assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
@@ -91,7 +91,7 @@ fn every_bound_is_held_and_all_faults_are_told_at_once() {
 }
 
 #[test]
-fn nothing_is_given_twice_and_lists_have_an_end() {
+fn duplicates_and_long_lists_are_refused() {
     let mut spec = spec();
     let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
     let nic = || Nic {
@@ -111,7 +111,7 @@ fn nothing_is_given_twice_and_lists_have_an_end() {
 }
 
 #[test]
-fn a_card_needs_a_bridge_and_an_address_that_a_machine_can_have() {
+fn nic_without_bridge_or_host_address_is_refused() {
     let mut spec = spec();
     let nic = |address: &str, bridge: Option<&str>| Nic {
         mac: "52:54:00:00:00:01".parse().expect("a MAC"),
@@ -133,7 +133,7 @@ fn a_card_needs_a_bridge_and_an_address_that_a_machine_can_have() {
 }
 
 #[test]
-fn a_text_that_could_be_another_option_of_qemu_cannot_be_built() {
+fn text_that_could_be_another_option_of_qemu_cannot_be_built() {
     for text in ["", "host,+svm", "a b", "-x", "é", &"a".repeat(65)] {
         assert!(text.parse::<CpuModel>().is_err(), "{text}");
         assert!(text.parse::<VolumeName>().is_err(), "{text}");
@@ -145,7 +145,7 @@ fn a_text_that_could_be_another_option_of_qemu_cannot_be_built() {
 }
 
 #[test]
-fn a_disk_is_not_named_by_the_kernel() {
+fn disk_is_not_named_by_the_kernel() {
     for text in ["sda", "sda1", "vdb", "xvda", "nvme0n1", "nvme0n1p2", "dm-0", "md127", "/dev/sda", "mmcblk0", " ab1 "]
     {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
@@ -159,7 +159,7 @@ fn a_disk_is_not_named_by_the_kernel() {
 }
 
 #[test]
-fn the_disk_of_a_slot_is_a_word_and_keeps_what_it_came_to() {
+fn slot_disk_is_one_word_and_keeps_its_assignment() {
     let read = |text: &str| text.parse::<RawDisk>();
     let disk: DiskIdentity = "eui.1234".parse().expect("an identity");
     for (text, expected) in [
@@ -180,7 +180,7 @@ fn the_disk_of_a_slot_is_a_word_and_keeps_what_it_came_to() {
 }
 
 #[test]
-fn the_disk_of_a_slot_is_wiped_and_one_that_was_named_is_not_unless_that_is_said() {
+fn slot_disk_is_wiped_and_a_named_disk_only_on_request() {
     let read = |more: &str| {
         let text = format!(r#"{{"name": "d", "format": "raw"{more}}}"#);
         serde_json::from_str::<Volume>(&text).expect("a volume").source.is_wiped()
@@ -191,7 +191,7 @@ fn the_disk_of_a_slot_is_wiped_and_one_that_was_named_is_not_unless_that_is_said
 }
 
 #[test]
-fn the_seed_is_not_printed_and_is_bounded() {
+fn seed_is_not_printed_and_is_bounded() {
     let mut spec = spec();
     let seed =
         |text: String| CloudInit { user_data: meshd_types::Secret::new(text), meta_data: None, network_config: None };
@@ -202,7 +202,7 @@ fn the_seed_is_not_printed_and_is_bounded() {
 }
 
 #[test]
-fn the_largest_specification_fits_into_one_message() {
+fn largest_specification_fits_into_one_message() {
     // Control characters take six bytes each in JSON; text does not hold many, so twice is plenty.
     assert!(2 * 3 * max_seed_text() < crate::MAX_MESSAGE);
 }

@@ -28,7 +28,6 @@ const MAX_ADDRESSES: usize = 4096;
 /// Longest token that is looked at, in bytes.
 const MAX_TOKEN: usize = 256;
 
-/// Who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) who: Principal,

@@ -69,7 +69,7 @@ struct Pipe(mpsc::Sender<io::Result<Bytes>>);
 impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
-        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "whoever asked has gone"))?;
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection"))?;
         Ok(bytes.len())
     }
 

@@ -90,7 +90,6 @@ pub struct Replace {
 /// What a node's doctor says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorView {
-    /// Which node.
     #[schema(value_type = String)]
     pub node: NodeId,
     /// Its checks, and how many of them fail or warn.
@@ -103,7 +102,6 @@ pub struct DoctorView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptNic {
-    /// Its MAC address.
     #[schema(value_type = String)]
     pub mac: MacAddr,
 }
@@ -137,7 +135,6 @@ pub struct GenerationView {
 /// What a node runs against what it would boot now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffView {
-    /// What it runs.
     #[schema(value_type = String)]
     pub runs: Generation,
     /// What it would boot now.
@@ -151,7 +148,6 @@ pub struct DiffView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub rolled_back: Option<Generation>,
-    /// How they differ.
     #[schema(value_type = Object)]
     pub diff: GenerationDiff,
 }
@@ -200,7 +196,6 @@ pub struct CreateApiToken {
     /// What it shall be called.
     #[schema(value_type = String)]
     pub name: ApiTokenName,
-    /// What it may.
     #[schema(value_type = String)]
     pub role: Role,
     /// How long it lives, in seconds; until it is revoked unless this is said.
@@ -213,7 +208,6 @@ pub struct CreateApiToken {
 pub struct CreatedApiToken {
     /// What is kept of it.
     pub token: ApiTokenView,
-    /// Its text.
     pub secret: String,
 }
 
@@ -223,7 +217,6 @@ pub struct ApiTokenView {
     /// What it is called.
     #[schema(value_type = String)]
     pub name: ApiTokenName,
-    /// What it may.
     #[schema(value_type = String)]
     pub role: Role,
     /// When it was made.

@@ -38,9 +38,7 @@ pub enum Status {
 pub struct Finding {
     /// What was looked at, in a word or two.
     pub check: String,
-    /// How grave.
     pub status: Status,
-    /// What was found.
     pub found: String,
     /// What to do next; empty when nothing is to be done.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -120,20 +118,21 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         Err(error @ (BindError::NoSuchInterface { .. } | BindError::NoAddress { .. })) => {
             return Finding::fail_of(check, &error);
         }
-        Err(error) => return Finding::warn(check, error.to_string(), "ask again as root"),
+        Err(error) => return Finding::warn(check, error.to_string(), "run the command as root"),
     };
     let told = segment.address.unwrap_or(first);
     // Port 0 and nothing is sent: the kernel says whether the address is one of ours.
     if UdpSocket::bind((told, 0)).is_err() {
-        let found = format!("nodes are told {told}, which is no address of this machine; {name} has {first}");
+        let found =
+            format!("nodes use the server address {told}, which this machine does not have; {name} has {first}");
         return Finding::fail(check, found, "correct `address` beside the interface in site.toml");
     }
     let carrier = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();
     if carrier.trim() == "0" {
-        let found = format!("nodes are told {told}; the interface has no link");
-        return Finding::warn(check, found, "look at its cable or switch port");
+        let found = format!("nodes use the server address {told}; the interface has no link");
+        return Finding::warn(check, found, "check the cable and the switch port");
     }
-    Finding::ok(check, format!("nodes are told {told}"))
+    Finding::ok(check, format!("nodes use the server address {told}"))
 }
 
 fn segment_findings(segment: &SegmentHealth, now: Timestamp) -> Vec<Finding> {
@@ -182,11 +181,12 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
         DhcpMode::Off => None,
         _ if !proxies.is_empty() => {
             let found = format!("other PXE servers answer there: {}", list(&proxies));
-            Some(Finding::warn(check, found, "machines boot from whoever is first; turn it off there"))
+            Some(Finding::warn(check, found, "machines boot from the fastest server; turn off PXE on the others"))
         }
         DhcpMode::Authoritative if !leasing.is_empty() => {
             let found = format!("other DHCP servers answer there: {}", list(&leasing));
-            let next = "two servers that lease give machines wrong answers: stop one, or set [dhcp].mode = \"proxy\"";
+            let next =
+                "two leasing servers give machines conflicting answers: stop one, or set [dhcp].mode = \"proxy\"";
             Some(Finding::fail(check, found, next))
         }
         DhcpMode::Proxy if leasing.is_empty() => {
@@ -236,12 +236,8 @@ fn machines(model: &Model) -> Vec<Finding> {
     tell("offline", "nodes are offline", offline, "look at their power and cables");
     let unknown = model.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
-        let found = format!("{unknown} machines that nobody let in are kept, at most {MAX_UNKNOWN_NODES}");
-        findings.push(Finding::warn(
-            "unknown machines",
-            found,
-            "does somebody invent machines? `meshd events` names them",
-        ));
+        let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");
+        findings.push(Finding::warn("unknown machines", found, "check for forged machines with `meshd events`"));
     }
     findings
 }
@@ -310,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_warns_before_it_is_full() {
+    fn pool_warns_before_it_is_full() {
         for (leased, status) in [(0, Status::Ok), (7, Status::Ok), (8, Status::Warn), (10, Status::Fail)] {
             assert_eq!(worst(&segment(DhcpMode::Authoritative, leased, &[]), 0), status, "{leased} of 10");
         }
     }
 
     #[test]
-    fn who_else_answers_is_a_fault_a_warning_or_what_is_needed() {
+    fn other_dhcp_server_is_judged_by_the_segment_mode() {
         use DhcpMode::*;
         for (mode, others, status) in [
             (Authoritative, &[(2, false)][..], Status::Fail),

@@ -57,13 +57,11 @@ impl Refused {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", message)
     }
 
-    /// What it was.
     pub(super) fn outcome(&self) -> AuditOutcome {
         let code = self.code.to_owned();
         if self.status.is_server_error() { AuditOutcome::Failed(code) } else { AuditOutcome::Refused(code) }
     }
 
-    /// What is wrong.
     pub(super) fn sentence(&self) -> &str {
         &self.message
     }

@@ -33,7 +33,6 @@ const FOLDER: &str = "admin";
 /// Why the listener is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpsError {
-    /// The port.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// Certificate or key.
@@ -47,7 +46,6 @@ pub enum HttpsError {
     OnBootNetwork {
         /// As configured.
         address: std::net::Ipv4Addr,
-        /// Where it is.
         interface: String,
     },
     /// No interface has it.

@@ -193,7 +193,7 @@ async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
                 let uid = match stream.peer_cred() {
                     Ok(peer) => peer.uid(),
                     Err(error) => {
-                        tracing::warn!(%error, "nobody can say who is at the admin socket: not served");
+                        tracing::warn!(%error, "refused a connection to the admin socket: unknown peer");
                         continue;
                     }
                 };

@@ -49,7 +49,7 @@ async fn seen(needed: Role, request: Request, next: Next) -> Response {
     match request.extensions().get::<Caller>() {
         Some(caller) if caller.role >= needed => next.run(request).await,
         Some(caller) => Refused::beyond(caller.role, needed).into_response(),
-        None => Refused::internal("nobody knows who asks").into_response(),
+        None => Refused::internal("the request has no caller").into_response(),
     }
 }
 
@@ -129,7 +129,7 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
 /// The whole body of an order. A token that was revoked while it was sent orders nothing.
 async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused> {
     let Some(caller) = parts.extensions.get::<Caller>() else {
-        return Err(Refused::internal("nobody knows who asks"));
+        return Err(Refused::internal("the request has no caller"));
     };
     let read = tokio::select! {
         read = to_bytes(body, super::routes::MAX_BODY) => read,
@@ -145,7 +145,6 @@ async fn target(parts: &mut Parts) -> Option<String> {
     params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
 }
 
-/// What was answered.
 enum Came {
     Done,
     Replayed,

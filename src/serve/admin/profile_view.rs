@@ -9,7 +9,6 @@ use utoipa::ToSchema;
 /// A profile with everything inherited in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
-    /// Its name.
     #[schema(value_type = String)]
     pub name: ProfileName,
     /// True for what unknown nodes boot.
@@ -17,7 +16,6 @@ pub struct ProfileView {
     /// The profile that it extends.
     #[schema(value_type = Option<String>)]
     pub extends: Option<ProfileName>,
-    /// Its image.
     #[schema(value_type = String)]
     pub image: ImageName,
     /// Its overlays, a later one wins.

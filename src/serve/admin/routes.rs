@@ -55,7 +55,6 @@ pub(super) fn router(plane: Plane) -> Router {
         .with_state(plane)
 }
 
-/// What nodes are.
 fn nodes_routes(routes: Routes) -> Routes {
     routes
         .see::<Many<NodeView>, _, _>("/nodes", &["removed"], Role::Viewer, "all nodes", nodes)
@@ -82,7 +81,6 @@ fn nodes_routes(routes: Routes) -> Routes {
         )
 }
 
-/// What nodes boot.
 fn boots(routes: Routes) -> Routes {
     routes
         .order::<One<AssignProfile>, One<NodeView>, _, _>(
@@ -271,7 +269,6 @@ async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> 
     Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
 }
 
-/// Which nodes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct WhichNodes {

@@ -51,7 +51,6 @@ pub struct SlotView {
     /// `<node>/<first function of its unit>`.
     #[schema(value_type = String)]
     pub id: SlotId,
-    /// What it is.
     #[schema(value_type = String)]
     pub state: SlotState,
     /// Why, where that needs a word.
@@ -72,7 +71,6 @@ pub struct SlotView {
     pub mac: Option<MacAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    /// Its IPv4 address.
     pub address: Option<Ipv4Addr>,
     /// The disk that is nearest to its unit, as its node tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]

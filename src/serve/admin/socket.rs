@@ -26,12 +26,7 @@ pub enum SocketError {
     Foreign(PathBuf),
     /// The folder cannot be made, or the socket in it.
     #[error("cannot make the admin socket {path}; write a path that meshd may use into [admin].socket")]
-    Make {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Make { path: PathBuf, source: io::Error },
 }
 
 /// The bound socket; its file goes when it is dropped.
@@ -84,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+    async fn dead_socket_is_replaced_and_a_live_one_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run/admin.sock");
         let first = bind(&path).expect("a free path");
@@ -100,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_is_left_alone() {
+    async fn file_that_is_no_socket_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notes.txt");
         fs::write(&path, "keep me").expect("written");

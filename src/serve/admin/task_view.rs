@@ -38,7 +38,6 @@ pub struct RunTask {
 /// A task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
-    /// Its ID.
     #[schema(value_type = String)]
     pub id: JobId,
     /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
@@ -58,7 +57,6 @@ pub struct TaskView {
     /// Exit code of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
-    /// Whose nodes.
     pub group: String,
     /// Program and arguments.
     pub argv: Vec<String>,
@@ -70,12 +68,10 @@ pub struct TaskView {
     /// Whose rights it has.
     #[schema(value_type = Object)]
     pub user: JobUser,
-    /// Its limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
     /// Who asked for it.
     pub owner: String,
-    /// When.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
     /// When it ran on all nodes.
@@ -93,7 +89,6 @@ pub struct TaskView {
 /// One node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskNode {
-    /// Which.
     #[schema(value_type = String)]
     pub node: NodeId,
     /// Where the others reach it.
@@ -118,10 +113,7 @@ pub enum TaskOutput {
     #[schema(value_type = Object)]
     Piece(OutputLine),
     /// Bytes of lines that were thrown away here.
-    Dropped {
-        /// How many.
-        dropped: u64,
-    },
+    Dropped { dropped: u64 },
 }
 
 impl TaskView {

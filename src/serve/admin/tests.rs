@@ -147,7 +147,7 @@ async fn populate(central: &Shared) -> NodeId {
 }
 
 #[tokio::test]
-async fn a_node_is_listed_approved_and_given_a_profile() {
+async fn node_is_listed_approved_and_given_a_profile() {
     let fixture = Fixture::start().await;
     let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
     assert_eq!((nodes[0].id, nodes[0].profile.as_str(), nodes[0].assigned), (fixture.node, "discovery", false));
@@ -164,7 +164,7 @@ async fn a_node_is_listed_approved_and_given_a_profile() {
 }
 
 #[tokio::test]
-async fn the_socket_answers_prometheus_and_the_doctor() {
+async fn socket_answers_prometheus_and_the_doctor() {
     let fixture = Fixture::start().await;
     let response = fixture.ask("GET", "/metrics", "").await;
     assert!(response.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/plain")));
@@ -176,7 +176,7 @@ async fn the_socket_answers_prometheus_and_the_doctor() {
 }
 
 #[tokio::test]
-async fn each_refusal_says_what_and_what_to_do() {
+async fn each_refusal_has_a_cause_and_a_hint() {
     let fixture = Fixture::start().await;
     let node = fixture.node;
     for (method, path, body, status, code) in [
@@ -204,7 +204,7 @@ async fn each_refusal_says_what_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_refused() {
+async fn body_without_end_is_refused() {
     let fixture = Fixture::start().await;
     let body = format!(r#"{{"profile":"{}"}}"#, "x".repeat(64 * 1024));
     let path = format!("/v1/nodes/{}/assign-profile", fixture.node);
@@ -213,7 +213,7 @@ async fn a_body_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn who_follows_sees_the_past_then_what_happens_and_the_end() {
+async fn follower_sees_past_events_then_new_ones_then_the_end() {
     let fixture = Fixture::start().await;
     fixture.record("before").await;
     let mut body = fixture.ask("GET", "/v1/events?follow=true", "").await.into_body();
@@ -236,7 +236,7 @@ async fn who_follows_sees_the_past_then_what_happens_and_the_end() {
 }
 
 #[tokio::test]
-async fn junk_on_the_socket_harms_nobody() {
+async fn junk_on_the_socket_affects_no_other_client() {
     let fixture = Fixture::start().await;
     let mut stream = UnixStream::connect(&fixture.socket).await.expect("it listens");
     stream.write_all(b"\x16\x03\x01 no HTTP at all\r\n\r\n").await.expect("written");

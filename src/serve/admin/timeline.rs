@@ -9,18 +9,14 @@ use utoipa::ToSchema;
 /// One boot, stage by stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TimelineView {
-    /// Which node.
     #[schema(value_type = String)]
     pub node: NodeId,
-    /// Its name.
     pub name: String,
-    /// Which boot.
     #[schema(value_type = String)]
     pub session: BootSessionId,
     /// The NIC that booted.
     #[schema(value_type = String)]
     pub mac: MacAddr,
-    /// Its address.
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
     /// First DHCP exchange.
@@ -46,7 +42,6 @@ pub struct TimelineView {
 /// One stage of a boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
-    /// Which.
     #[schema(value_type = String)]
     pub stage: Stage,
     /// When it was reached first.
@@ -63,7 +58,6 @@ pub struct StageView {
 /// One boot in a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootSummary {
-    /// Which boot.
     #[schema(value_type = String)]
     pub session: BootSessionId,
     /// First DHCP exchange.
@@ -141,7 +135,7 @@ mod tests {
     use meshd_types::Basis;
 
     #[test]
-    fn a_timeline_adds_up_and_survives_a_clock_that_went_back() {
+    fn timeline_adds_up_and_survives_a_clock_that_went_back() {
         let at = Timestamp::from_millis;
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(1_000));

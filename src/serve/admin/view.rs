@@ -50,7 +50,6 @@ pub struct StatusView {
     pub site: String,
     /// Version and commit of the meshd that answers.
     pub version: String,
-    /// Its process ID.
     pub pid: u32,
     /// Machines boot: nothing is wrong that keeps them from it.
     #[serde(default)]
@@ -86,7 +85,6 @@ pub struct UnitCount {
 /// One node in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    /// Its ID.
     #[schema(value_type = String)]
     pub id: NodeId,
     /// What an operator calls it.
@@ -102,7 +100,6 @@ pub struct NodeView {
     /// What is wrong with it.
     #[schema(value_type = Vec<Object>)]
     pub conditions: Vec<Condition>,
-    /// Its last address.
     #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
     /// The NIC that it boots from.
@@ -126,7 +123,6 @@ pub struct NodeView {
     /// Last sign of life.
     #[schema(value_type = String)]
     pub last_seen: Timestamp,
-    /// Its newest boot.
     pub boot: Option<BootView>,
     /// What works on it, or is ordered to: what a drain waits for. Told of one node only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -162,7 +158,6 @@ pub struct NodeDetail {
     /// What its ID was derived from.
     #[schema(value_type = String)]
     pub basis: Basis,
-    /// Its hardware.
     #[schema(value_type = Object)]
     pub fingerprint: Fingerprint,
     /// First seen.
@@ -194,7 +189,6 @@ pub struct NodeDetail {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub groups: Vec<GroupName>,
-    /// Its own variables.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub vars: Vars,
@@ -225,7 +219,6 @@ pub struct EventView {
     /// Its place in the record.
     #[schema(value_type = u64)]
     pub seq: EventSeq,
-    /// When.
     #[schema(value_type = String)]
     pub at: Timestamp,
     /// One word: what happened. A raised condition goes by its own word.
@@ -236,7 +229,6 @@ pub struct EventView {
     /// Which boot, where one is known.
     #[schema(value_type = Option<String>)]
     pub session: Option<BootSessionId>,
-    /// Who caused it.
     #[schema(value_type = String)]
     pub actor: meshd_model::fleet::Actor,
     /// For people.

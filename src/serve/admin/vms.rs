@@ -57,7 +57,6 @@ pub struct VmView {
     /// What everything else calls it.
     #[schema(value_type = String)]
     pub uuid: SystemUuid,
-    /// How it stands.
     #[schema(value_type = String)]
     pub state: VmLife,
     /// What is wanted of it; absent for one that a node has and that is not on record.
@@ -87,7 +86,6 @@ pub struct VmView {
     pub trouble: Option<String>,
     /// Virtual processors.
     pub vcpus: u32,
-    /// Memory.
     #[schema(value_type = String)]
     pub memory: ByteSize,
     /// One function of each unit that it has.
@@ -100,7 +98,6 @@ pub struct VmView {
     /// Its units are not all on one NUMA node, or not on the one that its file names.
     #[serde(default)]
     pub numa_mismatch: bool,
-    /// Its disks.
     #[schema(value_type = Vec<Object>)]
     pub volumes: Vec<Volume>,
     /// Its network cards, each with the address that it has as far as that is known.

@@ -28,7 +28,6 @@ pub struct VolumeView {
     /// What a vm.toml calls it.
     #[schema(value_type = String)]
     pub digest: Digest,
-    /// What it is.
     #[schema(value_type = String)]
     pub kind: VolumeKind,
     /// Bytes of the file.

@@ -34,7 +34,6 @@ pub enum Ended {
     Violation(&'static str),
 }
 
-/// What came.
 #[derive(Debug)]
 pub enum Heard<T> {
     /// A message.

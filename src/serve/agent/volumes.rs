@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_read_or_is_none() {
+    fn range_is_read_or_is_none() {
         assert_eq!((range("bytes=5-9"), range("bytes=5-")), (Some((5, 9)), Some((5, u64::MAX))));
         for text in ["", "bytes=-5", "bytes=a-b", "bytes=1-2,4-5", "5-9"] {
             assert_eq!(range(text), None, "{text}");

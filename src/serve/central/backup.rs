@@ -1,7 +1,7 @@
 //! Somebody takes a backup.
 
 use super::{Central, Shared};
-use crate::backup::{self, AUTHORITY, BackupError, FileGroup, Manifest, Source};
+use crate::backup::{self, AUTHORITY, BackupError, BackupSource, FileGroup, Manifest};
 use meshd_model::fleet::{AuditContext, Event, EventKind};
 use meshd_store::StoreError;
 use meshd_types::{Secret, Timestamp};
@@ -48,7 +48,7 @@ impl Central {
     ) -> Result<Manifest, BackupError> {
         let Snapshot { files, authority, taken_at } = snapshot;
         let (site, salt) = (self.site(), self.random());
-        let source = Source { site: &site, store: files, authority, made_at: taken_at, blobs, salt };
+        let source = BackupSource { site: &site, store: files, authority, made_at: taken_at, blobs, salt };
         backup::create(source, key, out)
     }
 }

@@ -104,7 +104,7 @@ fn family<'a>(read: &'a Read, name: &'a str) -> &'a str {
 }
 
 #[tokio::test]
-async fn the_page_is_sound_and_bounded_and_names_no_machine() {
+async fn page_is_sound_and_bounded_and_names_no_machine() {
     let folder = tempfile::tempdir().expect("a folder");
     let metrics = Metrics::install();
     let central = central(folder.path()).await;
@@ -146,7 +146,7 @@ async fn the_page_is_sound_and_bounded_and_names_no_machine() {
 }
 
 #[tokio::test]
-async fn what_happened_is_counted_once_also_by_one_who_falls_behind() {
+async fn event_is_counted_once_even_by_a_slow_subscriber() {
     let folder = tempfile::tempdir().expect("a folder");
     let central = central(folder.path()).await;
     let recorder = recorder();

@@ -36,7 +36,7 @@ pub struct GenerationArchive {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// It was not kept, or was thrown away.
-    #[error("generation {generation} is not kept; `meshd node history NODE` lists those that are")]
+    #[error("generation {generation} is not archived; `meshd node history NODE` lists archived generations")]
     Missing {
         /// Which, for people.
         generation: String,
@@ -46,7 +46,6 @@ pub enum ArchiveError {
     Damaged {
         /// Which, for people.
         generation: String,
-        /// What is wrong.
         what: String,
     },
     /// It has files with secrets, which are never kept.
@@ -61,12 +60,7 @@ pub enum ArchiveError {
     },
     /// A file cannot be read or written.
     #[error("cannot use {}; check the disk", path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl GenerationArchive {
@@ -252,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_had_again_and_what_is_damaged_is_found() {
+    fn archived_generation_is_read_back_and_damage_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let store = GenerationArchive::new(dir.path());
         assert!(matches!(store.get(generation(1)), Err(ArchiveError::Missing { .. })));
@@ -267,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_what_nobody_needs_and_no_content_that_somebody_does() {
+    fn sweep_takes_what_nobody_needs_and_no_content_that_somebody_does() {
         let dir = tempfile::tempdir().unwrap();
         let store = GenerationArchive::new(dir.path());
         assert_eq!(store.sweep(BTreeSet::new).unwrap(), 0, "nothing is there yet");

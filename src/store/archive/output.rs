@@ -27,15 +27,11 @@ const MAX_READ: u64 = 512 << 10;
 /// One piece as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputLine {
-    /// When it came.
     pub when: Timestamp,
-    /// Who wrote it.
     pub node: NodeId,
-    /// Where to.
     pub stream: Stream,
     /// Bytes of this stream of this node before it.
     pub at: u64,
-    /// The bytes.
     pub data: Piece,
 }
 
@@ -53,10 +49,10 @@ pub struct Chunk {
 /// The outputs of all jobs.
 pub struct Outputs {
     dir: PathBuf,
-    logs: Mutex<BTreeMap<JobId, Arc<Log>>>,
+    logs: Mutex<BTreeMap<JobId, Arc<OutputLog>>>,
 }
 
-struct Log {
+struct OutputLog {
     inner: Mutex<Inner>,
     /// Where the next line goes.
     end: watch::Sender<u64>,
@@ -154,13 +150,13 @@ impl Outputs {
         }
     }
 
-    fn log(&self, job: JobId) -> io::Result<Arc<Log>> {
+    fn log(&self, job: JobId) -> io::Result<Arc<OutputLog>> {
         let mut logs = lock(&self.logs);
         if let Some(log) = logs.get(&job) {
             return Ok(log.clone());
         }
         let inner = Inner::open(self.dir.join(job.to_string()))?;
-        let log = Arc::new(Log { end: watch::Sender::new(inner.end()), inner: Mutex::new(inner) });
+        let log = Arc::new(OutputLog { end: watch::Sender::new(inner.end()), inner: Mutex::new(inner) });
         logs.insert(job, log.clone());
         Ok(log)
     }
@@ -271,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_and_the_newest_are_kept_and_the_hole_is_told() {
+    fn output_keeps_beginning_and_end_and_reports_the_gap() {
         let dir = tempfile::tempdir().expect("a folder");
         let outputs = Outputs::new(dir.path());
         let (mut at, block) = (0, vec![b'x'; 8_000]);

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_overlay_is_copied_with_modes_and_links_and_goes_when_nobody_needs_it() {
+    fn overlay_copy_keeps_modes_and_links_and_is_removed_when_unused() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let (folder, store) = (dir.path().join("motd"), KeptRevisions::new(dir.path()));

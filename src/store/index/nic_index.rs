@@ -31,7 +31,6 @@ pub(crate) struct Cards {
     recent: VecDeque<MacAddr>,
 }
 
-/// Whose it is.
 fn holder<K: Copy + Ord>(index: &BTreeSet<(K, SystemUuid)>, key: K) -> Option<SystemUuid> {
     let (found, uuid) = index.range((key, SystemUuid([0; 16]))..).next()?;
     (*found == key).then_some(*uuid)

@@ -45,7 +45,7 @@ async fn change(store: &Store, change: impl FnOnce(&mut Tx<'_>)) {
 }
 
 #[tokio::test]
-async fn what_a_machine_had_is_found_until_its_record_goes_and_its_leases_go_with_it() {
+async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
     let lease =
@@ -72,7 +72,7 @@ async fn what_a_machine_had_is_found_until_its_record_goes_and_its_leases_go_wit
 }
 
 #[tokio::test]
-async fn who_looks_now_and_then_is_told_what_has_become_of_cards_and_of_nothing_else() {
+async fn incremental_scan_reports_exactly_the_changed_nics() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
     let news = |seen| store.read(|model| (model.card_revision(), model.cards_since(seen)));
@@ -95,7 +95,7 @@ async fn who_looks_now_and_then_is_told_what_has_become_of_cards_and_of_nothing_
 }
 
 #[tokio::test]
-async fn the_next_free_address_is_found_among_many_and_two_machines_of_one_address_hold_it_both() {
+async fn next_free_address_is_found_among_many_and_shared_ones_stay_taken() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
     change(&store, |tx| (1..20_000).for_each(|number| tx.put_vm(vm(number)))).await;

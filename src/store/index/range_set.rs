@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_plain_set_is(
+        fn range_set_equals_a_plain_set(
             steps in proptest::collection::vec((any::<bool>(), 0u32..40), 0..120), top in any::<bool>(), from in 0u32..40,
         ) {
             let base = if top { u32::MAX - 39 } else { 0 };

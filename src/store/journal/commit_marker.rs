@@ -26,7 +26,6 @@ pub(super) struct CommitMarker {
     said: MarkerRecord,
 }
 
-/// What it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MarkerRecord {
     /// How often it was written; the larger one counts.
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_was_said_last_and_with_one_place_damaged_what_was_said_before() {
+    fn commit_marker_survives_damage_of_one_slot() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("witness");
         let (mut witness, said) = CommitMarker::open(&path).expect("made");

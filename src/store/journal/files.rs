@@ -57,7 +57,6 @@ impl Kind {
 pub(super) struct Header {
     /// [`VERSION`](crate::VERSION).
     pub(super) version: String,
-    /// Its own number.
     pub(super) number: u64,
     /// How many records follow with the same sequence: a file that lacks some is damaged.
     pub(super) records: u64,
@@ -69,7 +68,7 @@ pub(super) struct Header {
 }
 
 /// A key and its value; without one, the record of the key is no more.
-pub(super) type Record<K, V> = (K, Option<V>);
+pub(super) type KeyValue<K, V> = (K, Option<V>);
 
 /// A file that is whole and in its place.
 pub(super) struct Whole {
@@ -91,7 +90,7 @@ pub(super) fn write_whole(
     kind: Kind,
     seq: u64,
     header: &Header,
-    records: impl Iterator<Item = io::Result<Record<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
+    records: impl Iterator<Item = io::Result<KeyValue<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
 ) -> io::Result<Whole> {
     let fresh = dir.join(format!("{}{FRESH}", kind.name(header.number)));
     let written = write_fresh(&fresh, seq, header, records).and_then(|whole| {
@@ -124,7 +123,7 @@ fn write_fresh(
     fresh: &Path,
     seq: u64,
     header: &Header,
-    records: impl Iterator<Item = io::Result<Record<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
+    records: impl Iterator<Item = io::Result<KeyValue<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
 ) -> io::Result<Whole> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
     let file = Arc::new(file);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_left_out_doubled_or_moved_is_seen() {
+    fn frame_that_is_left_out_doubled_or_moved_is_seen() {
         let bodies = [b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
         let one = file(&bodies[..1]).len();
         let bytes = file(&bodies);

@@ -165,7 +165,7 @@ fn begin(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
     }
     let next = Log::all().map(|log| (log.prefix().to_owned(), 0)).collect();
     let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next, is_merged: false };
-    let nothing = std::iter::empty::<io::Result<files::Record<&[u8], &[u8]>>>();
+    let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
     write_whole(dir, Kind::Journal, 0, &header, nothing).map_err(fault)?;
     Ok(1)
 }
@@ -233,12 +233,12 @@ fn read_journal(path: &Path, number: u64, said: Option<MarkerRecord>, index: &In
         Some(said) if seq < said.seq => {
             return Err(damaged(path, frames.good, "changes that were acknowledged are missing or altered there"));
         }
-        None if is_cut => return Err(damaged(path, frames.good, "it ends there in something that is no change")),
+        None if is_cut => return Err(damaged(path, frames.good, "it ends in an incomplete change")),
         _ => {}
     }
     if is_cut {
         let lost = bytes.len() - frames.good;
-        tracing::info!(bytes = lost, "the store ended in a change that nobody was told of; it was cut off");
+        tracing::info!(bytes = lost, "dropped an unacknowledged change at the end of the store");
     }
     let is_old = header.version != VERSION;
     Ok(Read { file, length: frames.good as u64, check, seq, begin: begin as u64, is_old, records })
@@ -254,7 +254,7 @@ fn each(
 ) -> Result<u64, StoreError> {
     let mut count = 0;
     for op in frame::ops(frame.body) {
-        let op = op.ok_or_else(|| damaged(path, frame.at, "it is no change"))?;
+        let op = op.ok_or_else(|| damaged(path, frame.at, "not a change"))?;
         count += 1;
         match (Log::of(op.key), op.value) {
             (Some((log, number)), Some((_, range))) => {

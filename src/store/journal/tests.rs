@@ -60,7 +60,7 @@ fn refused(dir: &Path) -> StoreError {
 }
 
 #[test]
-fn what_was_flushed_is_there_also_after_renewals() {
+fn flushed_change_exists_after_compaction() {
     let dir = tempfile::tempdir().expect("a folder");
     let (records, events) = sample(dir.path());
     let keys: Vec<_> = records.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
@@ -91,7 +91,7 @@ fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
 }
 
 #[test]
-fn a_change_that_a_crash_cut_anywhere_is_gone_and_all_before_it_is_there() {
+fn change_cut_by_a_crash_is_dropped_and_all_earlier_ones_remain() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
@@ -115,7 +115,7 @@ fn a_change_that_a_crash_cut_anywhere_is_gone_and_all_before_it_is_there() {
 }
 
 #[test]
-fn the_end_of_what_was_acknowledged_is_missed_when_it_is_cut_off() {
+fn lost_acknowledged_end_is_detected() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     let path = Kind::Journal.path(dir.path(), 1);
@@ -135,7 +135,7 @@ fn the_end_of_what_was_acknowledged_is_missed_when_it_is_cut_off() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_another_one_is_named() {
+fn file_that_is_missing_or_another_one_is_named() {
     let sampled = tempfile::tempdir().expect("a folder");
     let before = sample(sampled.path());
     for name in files_of(sampled.path()) {
@@ -158,7 +158,7 @@ fn a_file_that_is_missing_or_another_one_is_named() {
 }
 
 #[test]
-fn a_renewal_that_was_cut_off_at_any_step_loses_nothing() {
+fn renewal_that_was_cut_off_at_any_step_loses_nothing() {
     let (before, after) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(before.path());
     (0..5).for_each(|n| change(&journal, &format!("node/{n}"), "x"));
@@ -190,7 +190,7 @@ fn a_renewal_that_was_cut_off_at_any_step_loses_nothing() {
 }
 
 #[test]
-fn a_file_whose_place_cannot_be_flushed_does_not_stay_there() {
+fn file_whose_place_cannot_be_flushed_does_not_stay_there() {
     let dir = tempfile::tempdir().expect("a folder");
     let (fresh, place) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
     fs::write(&fresh, "whole").expect("written");
@@ -209,7 +209,7 @@ fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
     assert!(refused(dir.path()).to_string().contains("another meshd"));
     drop(journal);
     let header = Header { version: "99".into(), number: 2, records: 0, next: BTreeMap::new(), is_merged: false };
-    let nothing = std::iter::empty::<io::Result<files::Record<&[u8], &[u8]>>>();
+    let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
     write_whole(dir.path(), Kind::Journal, 0, &header, nothing).expect("written");
     fs::write(Kind::Numbered.path(dir.path(), 1), fs::read(Kind::Journal.path(dir.path(), 1)).expect("read"))
         .expect("written");
@@ -220,7 +220,7 @@ fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
 }
 
 #[test]
-fn a_copy_made_while_changes_go_on_is_the_store_of_that_moment() {
+fn copy_made_while_changes_go_on_is_the_store_of_that_moment() {
     let (dir, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_it_holds_what_a_map_holds(steps in prop::collection::vec(0..12u8, 1..60)) {
+    fn journal_equals_a_map_after_any_operations(steps in prop::collection::vec(0..12u8, 1..60)) {
         let dir = tempfile::tempdir().expect("a folder");
         let (mut journal, mut records) = open(dir.path());
         let (mut known, mut events) = (Records::new(), 0);

@@ -19,7 +19,6 @@ pub(crate) enum Class {
     Unknown,
 }
 
-/// Who causes records.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// Somebody without a name that meshd could check.

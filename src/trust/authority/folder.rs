@@ -53,7 +53,6 @@ pub struct Manifest {
 /// A root that was replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retiring {
-    /// Which.
     pub root: String,
     /// Trusted until then.
     pub until: Timestamp,

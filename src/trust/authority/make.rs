@@ -30,9 +30,7 @@ pub struct Root {
 
 /// What is wrong with a key or with its certificate.
 pub enum Unfit {
-    /// The key.
     Key(&'static str),
-    /// The certificate.
     Certificate(&'static str),
 }
 

@@ -107,7 +107,7 @@ fn keys_are_private_and_the_authority_is_the_same_after_a_restart() {
 }
 
 #[test]
-fn the_roots_key_signs_issuers_only_and_may_lie_elsewhere_between_two_rotations() {
+fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
     let (key, away) = (folder.root_key(first.active()), first.dir.join("elsewhere"));
@@ -124,7 +124,7 @@ fn the_roots_key_signs_issuers_only_and_may_lie_elsewhere_between_two_rotations(
 }
 
 #[test]
-fn while_roots_change_nodes_and_central_node_find_each_other_whichever_they_know() {
+fn nodes_with_any_trusted_root_connect_during_a_rotation() {
     let (_dir, first) = authority();
     let old = issued(&first);
     let second = first.rotated(GRACE, now()).expect("rotated");
@@ -142,7 +142,7 @@ fn while_roots_change_nodes_and_central_node_find_each_other_whichever_they_know
 }
 
 #[test]
-fn when_the_grace_is_over_the_old_root_is_told_from_a_strangers_and_refused() {
+fn old_root_is_refused_after_the_grace_time() {
     let (_dir, first) = authority();
     let old = issued(&first);
     let second = first.rotated(Duration::from_secs(60), now()).expect("rotated");
@@ -194,7 +194,7 @@ fn first_release(dir: &Path) -> (String, KeyPair) {
 }
 
 #[test]
-fn an_authority_of_the_first_release_is_taken_over_and_its_nodes_go_on() {
+fn authority_of_the_first_release_is_taken_over_and_its_nodes_go_on() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("ca");
     let (pem, key) = first_release(&dir);
@@ -249,7 +249,7 @@ fn damaged_foreign_or_exposed_files_are_named_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn a_request_gives_its_key_and_nothing_else() {
+fn request_gives_its_key_and_nothing_else() {
     let (_dir, authority) = authority();
     let key = make::new_key().expect("key");
     let issued = authority.issue_node(&csr(&key), node(), now()).expect("issued");
@@ -269,7 +269,7 @@ fn a_request_gives_its_key_and_nothing_else() {
 }
 
 #[test]
-fn an_expired_certificate_passes_the_handshake_and_is_marked() {
+fn expired_certificate_passes_the_handshake_and_is_marked() {
     let (_dir, authority) = authority();
     let issued = authority.issue_node(&csr(&make::new_key().expect("key")), node(), now()).expect("issued");
     let certificate = der(&issued.certificate_pem);
@@ -284,7 +284,7 @@ fn an_expired_certificate_passes_the_handshake_and_is_marked() {
 }
 
 #[test]
-fn a_certificate_of_another_site_or_another_use_fails_even_when_it_has_expired() {
+fn expired_certificate_of_another_site_or_use_is_refused() {
     let ((_a, ours), (_b, theirs)) = (authority(), authority());
     let issued = theirs.issue_node(&csr(&make::new_key().expect("key")), node(), now()).expect("issued");
     let late = issued.not_after.after(Duration::from_secs(10));
@@ -310,7 +310,7 @@ fn a_certificate_of_another_site_or_another_use_fails_even_when_it_has_expired()
 }
 
 #[test]
-fn a_request_that_is_too_long_altered_or_of_another_kind_is_refused() {
+fn request_that_is_too_long_altered_or_of_another_kind_is_refused() {
     let (_dir, authority) = authority();
     let refused = |text: &str| authority.issue_node(text, node(), now()).expect_err("refused").to_string();
     let good = csr(&make::new_key().expect("key"));

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_no_machine_owns_is_not_taken_from_a_packet() {
+    fn address_that_no_machine_can_have_is_rejected() {
         assert_eq!(MacAddr::from_chaddr(&[0; 16]), None);
         assert_eq!(MacAddr::from_chaddr(&[0xff; 6]), None);
         assert_eq!(MacAddr::from_chaddr(&[2, 0, 0]), None);

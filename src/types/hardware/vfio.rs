@@ -30,7 +30,7 @@ pub struct PciAddress(String);
 
 /// The text names no PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no PCI address; write domain, bus, device and function: 0000:01:00.0")]
+#[error("`{0}` is not a PCI address; write domain, bus, device and function: 0000:01:00.0")]
 pub struct ParsePciAddressError(String);
 
 impl PciAddress {
@@ -136,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_selector_of_another_shape_is_refused() {
+    fn selector_of_another_shape_is_refused() {
         for text in ["", "10de", "class:3", "vendor:10dg", "device:8086", "address:01:00.0", "address:0000:01:20.0"] {
             assert!(text.parse::<VfioSelector>().is_err(), "{text}");
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_whole_and_lower_case() {
+    fn address_is_whole_and_lower_case() {
         assert_eq!("0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(), Ok("0000:0a:00.0"));
         for text in ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"] {
             assert!(text.parse::<PciAddress>().is_err(), "{text}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_names_what_sysfs_shows_and_nothing_else() {
+    fn selector_names_what_sysfs_shows_and_nothing_else() {
         let gpu = PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
         for text in ["class:0302", "vendor:10DE", "device:10de:2335", "address:0000:0A:00.0"] {
             assert!(text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");

@@ -3,11 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `node` | the node ID, derived from hardware |
-//! | `session` | the ID of a boot session |
-//! | `job` | the ID of a task |
-//! | `correlation` | the ID that ties a request to its answer, log lines, events and audit line |
+//! | `random` | random IDs of boot sessions, tasks and requests |
 
-pub(crate) mod correlation;
-pub(crate) mod job;
 pub(crate) mod node;
-pub(crate) mod session;
+pub(crate) mod random;

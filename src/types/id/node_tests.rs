@@ -14,7 +14,7 @@ fn basis(hardware: &Hardware) -> String {
 }
 
 #[test]
-fn the_id_is_what_sha256_and_crockford_give_by_hand() {
+fn id_is_what_sha256_and_crockford_give_by_hand() {
     // printf 'mesh-node-id/1\nuuid:01020304-0506-0708-090a-0b0c0d0e0f10' | sha256sum, then base32 of the first 5 bytes.
     let known = hardware("01020304-0506-0708-090A-0B0C0D0E0F10", ["", "", ""], &[]);
     assert_eq!(basis(&known), "uuid:01020304-0506-0708-090a-0b0c0d0e0f10");
@@ -22,7 +22,7 @@ fn the_id_is_what_sha256_and_crockford_give_by_hand() {
 }
 
 #[test]
-fn the_first_trustworthy_line_is_taken() {
+fn first_trustworthy_line_is_taken() {
     let triple = [" Dell Inc. ", "PowerEdge R760", "ABC123"];
     let macs = ["52:54:00:00:00:02", "52:54:00:00:00:01"];
     assert_eq!(
@@ -38,7 +38,7 @@ fn the_first_trustworthy_line_is_taken() {
 }
 
 #[test]
-fn a_uuid_that_the_site_lists_is_passed_over() {
+fn uuid_that_the_site_lists_is_passed_over() {
     let machine = hardware("4c4c4544-0042-3010-8051-b4c04f4d3932", ["", "", ""], &["52:54:00:00:00:01"]);
     let deny = DenyList::from_iter(machine.uuid);
     assert_eq!(machine.basis(&deny).map(|b| b.to_string()), Some("mac:52:54:00:00:00:01".to_owned()));
@@ -52,7 +52,7 @@ fn serials_that_nobody_filled_in_do_not_identify() {
 }
 
 #[test]
-fn a_machine_of_which_nothing_is_known_has_no_id() {
+fn machine_of_which_nothing_is_known_has_no_id() {
     assert_eq!(Hardware::default().basis(&DenyList::new()), None);
 }
 

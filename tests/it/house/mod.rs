@@ -5,10 +5,14 @@
 //! | [`crates`] | which crate depends on which, and which package is named where |
 //! | [`paths`] | imports between folders, and pure code |
 //! | [`claims`] | docs/security.md and the list of defences name tests that exist |
+//! | [`folders`] | size and map of folders, and paths in documents |
+//! | [`language`] | type names, doc comments, phrases |
 //! | here | how a file begins, how long it is, what its texts look like |
 
 mod claims;
 mod crates;
+mod folders;
+mod language;
 mod paths;
 
 use std::{
@@ -34,6 +38,12 @@ fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
             found.insert(path, text);
         }
     }
+}
+
+/// Whether a file holds tests only.
+fn is_tests(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.ends_with("tests.rs") || text.contains("/tests/")
 }
 
 /// Lines of code: without comments, and without the test module that ends a file.

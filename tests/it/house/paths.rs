@@ -1,6 +1,6 @@
 //! Imports as the compiler reads them: paths between folders of a crate, and what pure code names.
 
-use super::sources;
+use super::{is_tests, sources};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -98,13 +98,8 @@ impl Named {
     }
 }
 
-fn is_test(path: &Path) -> bool {
-    let text = path.to_string_lossy();
-    text.ends_with("tests.rs") || text.contains("/tests/")
-}
-
 fn released() -> impl Iterator<Item = (PathBuf, String)> {
-    sources().into_iter().filter(|(path, _)| !is_test(path))
+    sources().into_iter().filter(|(path, _)| !is_tests(path))
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::{
     place,
-    written::{THRESHOLDS, Threshold, Written},
+    written::{THRESHOLDS, Threshold, WrittenProfile},
 };
 use crate::{
     Profile, Setting,
@@ -28,7 +28,7 @@ const MAX_ARGS: usize = 1024;
 /// The merging of one profile: its parents first, and what came of it so far.
 struct Merge<'a> {
     document: &'a Document,
-    chain: &'a [&'a Written],
+    chain: &'a [&'a WrittenProfile],
     settings: Vec<Setting>,
 }
 
@@ -42,7 +42,7 @@ struct Rules<T> {
 }
 
 /// Merges a chain, the outermost parent first; `None` when it has no image.
-pub(crate) fn inherit(document: &Document, chain: &[&Written]) -> Option<Profile> {
+pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<Profile> {
     let own = chain.last()?;
     if !chain.iter().any(|profile| profile.has_image) {
         let hint = "write image = \"..\", or extend a profile that has one";
@@ -95,7 +95,11 @@ impl Merge<'_> {
     }
 
     /// A single value: the nearest profile's.
-    fn nearest<T: Clone + Display>(&mut self, key: &str, pick: impl Fn(&Written) -> Option<&At<T>>) -> Option<T> {
+    fn nearest<T: Clone + Display>(
+        &mut self,
+        key: &str,
+        pick: impl Fn(&WrittenProfile) -> Option<&At<T>>,
+    ) -> Option<T> {
         let (value, by) =
             self.chain.iter().rev().find_map(|profile| Some((pick(profile)?.value.clone(), &profile.name)))?;
         self.set(key, text(&value), by);
@@ -105,7 +109,7 @@ impl Merge<'_> {
     fn list<T: Clone + PartialEq + Display>(
         &mut self,
         rules: &Rules<T>,
-        pick: impl Fn(&Written) -> &Vec<At<Edit<T>>>,
+        pick: impl Fn(&WrittenProfile) -> &Vec<At<Edit<T>>>,
     ) -> Vec<T> {
         let mut list: Vec<(T, &ProfileName, usize)> = Vec::new();
         let mut gone: Vec<Setting> = Vec::new();
@@ -199,7 +203,7 @@ impl Merge<'_> {
         }
         let mut thresholds = Thresholds::default();
         for Threshold { key, place, .. } in THRESHOLDS {
-            let of = |profile: &&Written| {
+            let of = |profile: &&WrittenProfile| {
                 let found = profile.thresholds.iter().find(|it| it.value.0 == key)?;
                 Some((found.value.1, profile.name.clone()))
             };
@@ -212,7 +216,7 @@ impl Merge<'_> {
     }
 }
 
-fn bounds(document: &Document, own: &Written, profile: &Profile) {
+fn bounds(document: &Document, own: &WrittenProfile, profile: &Profile) {
     let args: usize = profile.kernel_args.iter().map(|arg| arg.len() + 1).sum();
     let bounds = [
         (profile.overlays.len(), MAX_OVERLAYS, "overlays"),

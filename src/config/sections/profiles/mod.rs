@@ -15,12 +15,12 @@ use crate::{
 };
 use meshd_types::ProfileName;
 use std::collections::{BTreeMap, BTreeSet};
-use written::Written;
+use written::WrittenProfile;
 
 /// Most profiles of a site.
 const MAX_PROFILES: usize = 1024;
 
-type All = BTreeMap<ProfileName, Written>;
+type All = BTreeMap<ProfileName, WrittenProfile>;
 
 /// Reads `[profiles]` and `[defaults]`; records what is wrong with either.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<(ProfileName, BTreeMap<ProfileName, Profile>)> {
@@ -64,14 +64,14 @@ fn all(document: &Document, root: &Table<'_>) -> All {
     }
     let read = entries.into_iter().filter_map(|entry| {
         let name = entry.name.parse::<ProfileName>().map_err(|error| check::fault(document, &entry.name, &error));
-        let written = Written::read(document, &entry.table);
-        name.ok().map(|name| Written { name, ..written })
+        let written = WrittenProfile::read(document, &entry.table);
+        name.ok().map(|name| WrittenProfile { name, ..written })
     });
     read.map(|profile| (profile.name.clone(), profile)).collect()
 }
 
 /// A profile and those that it extends, the outermost parent first; `None` when the chain is broken.
-fn chain<'a>(document: &Document, all: &'a All, profile: &'a Written) -> Option<Vec<&'a Written>> {
+fn chain<'a>(document: &Document, all: &'a All, profile: &'a WrittenProfile) -> Option<Vec<&'a WrittenProfile>> {
     let mut chain = vec![profile];
     let mut seen = BTreeSet::from([&profile.name]);
     let mut last = profile;
@@ -104,6 +104,6 @@ fn chain<'a>(document: &Document, all: &'a All, profile: &'a Written) -> Option<
 }
 
 /// Where a fault of everything that a profile inherits stands: at the profile.
-fn place(profile: &Written) -> &At<()> {
+fn place(profile: &WrittenProfile) -> &At<()> {
     &profile.place
 }

@@ -28,7 +28,7 @@ pub(crate) const THRESHOLDS: [Threshold; 4] = [
     Threshold { key: "store_fail_gb", most: 1 << 24, place: |all| &mut all.store_fail_gb },
 ];
 
-pub(crate) struct Written {
+pub(crate) struct WrittenProfile {
     pub(crate) name: ProfileName,
     pub(crate) place: At<()>,
     pub(crate) extends: Option<At<ProfileName>>,
@@ -48,7 +48,7 @@ pub(crate) struct Written {
     pub(crate) thresholds: Vec<At<(&'static str, i64)>>,
 }
 
-impl Written {
+impl WrittenProfile {
     /// Everything but the name, which the caller knows.
     pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
         let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<At<Edit<String>>> {
@@ -60,7 +60,7 @@ impl Written {
             };
             table.strings(key).into_iter().filter_map(one).collect()
         };
-        Written {
+        WrittenProfile {
             name: "unnamed".parse().expect("a constant name is plain"),
             place: table.here(),
             extends: table.parsed("extends"),

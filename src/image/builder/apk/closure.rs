@@ -12,24 +12,11 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissingPackage {
     /// No package of the mirror is, or provides, what is wanted.
-    Missing {
-        /// What is wanted.
-        wanted: String,
-        /// Who wants it.
-        by: String,
-    },
+    Missing { wanted: String, by: String },
     /// Several packages provide it and none of them is preferred.
-    Undecided {
-        /// What is wanted.
-        wanted: String,
-        /// Who wants it.
-        by: String,
-        /// Who provides it.
-        providers: Vec<String>,
-    },
+    Undecided { wanted: String, by: String, providers: Vec<String> },
     /// A package must not meet another one.
     Conflict {
-        /// The package.
         package: String,
         /// The one that it must not meet.
         with: String,

@@ -34,7 +34,7 @@ fn needs_of_needs_come_by_name_library_and_command() {
 }
 
 #[test]
-fn the_newest_of_several_repositories_is_taken_unless_a_version_is_asked_for() {
+fn newest_package_of_all_repositories_is_chosen_unless_pinned() {
     let mirror = "a 1.9\na 1.10\na 1.2";
     assert_eq!(ask(mirror, &["a"]).unwrap(), ["a 1.10"]);
     assert_eq!(ask(mirror, &["a<1.10"]).unwrap(), ["a 1.9"]);
@@ -68,7 +68,7 @@ fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
 }
 
 #[test]
-fn a_service_file_comes_with_what_it_serves_and_with_openrc() {
+fn service_file_comes_with_what_it_serves_and_with_openrc() {
     let mirror =
         "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
     assert_eq!(ask(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
@@ -84,6 +84,6 @@ fn packages_that_must_not_meet_are_refused() {
 }
 
 #[test]
-fn a_circle_ends() {
+fn include_cycle_ends() {
     assert_eq!(ask("a 1 | D:b\nb 1 | D:a", &["a"]).unwrap(), ["a 1", "b 1"]);
 }

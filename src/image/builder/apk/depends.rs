@@ -17,7 +17,6 @@ pub struct Dependency {
 /// Which versions are meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Versions {
-    /// Any.
     Any,
     /// Those that compare so with this one: less, equal, greater.
     Compared {
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_sign_means_what_apk_means_by_it() {
+    fn each_comparison_operator_matches_apk() {
         let met = |word: &str, version| Dependency::parse(word).is_met_by("a", version);
         for (word, yes, no) in [
             ("a", Some("1"), None),
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_and_written_again() {
+    fn words_round_trip() {
         for word in ["so:libc.musl-x86_64.so.1", "!x<2", "a>=1", "b=1.2-r3", "c~1"] {
             assert_eq!(Dependency::parse(word).to_string(), word);
         }

@@ -2,7 +2,7 @@
 //! validates them.
 
 use super::depends::{Dependency, provided};
-use crate::builder::build::installed::Checksum;
+use crate::builder::parts::installed::Checksum;
 use std::collections::BTreeMap;
 
 /// The file in an index archive.
@@ -13,17 +13,13 @@ pub const INDEX_FILE: &str = "APKINDEX";
 pub struct Record {
     /// Its lines as they stand: what our own index repeats.
     pub text: String,
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: String,
-    /// Architecture.
     pub arch: String,
     /// SHA-1 of its control member.
     pub checksum: Checksum,
     /// Length of its file, in bytes.
     pub size: u64,
-    /// What it needs.
     pub depends: Vec<Dependency>,
     /// What it provides beside its name, with the version if there is one.
     pub provides: Vec<(String, Option<String>)>,
@@ -43,7 +39,6 @@ pub struct Record {
 pub struct IndexError {
     /// Line from 1, of the end of the record.
     pub line: usize,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -132,7 +127,7 @@ k:100
 ";
 
     #[test]
-    fn a_record_is_read_whole() {
+    fn record_is_read_whole() {
         let records = parse(TEXT).unwrap();
         let [busybox] = &records[..] else { panic!("{records:?}") };
         assert_eq!((busybox.file().as_str(), busybox.size), ("busybox-1.37.0-r30.apk", 508_912));
@@ -142,7 +137,7 @@ k:100
     }
 
     #[test]
-    fn a_name_that_could_leave_its_folder_or_a_record_without_checksum_is_refused() {
+    fn escaping_name_or_record_without_checksum_is_refused() {
         for (old, new, said) in [
             ("P:busybox", "P:../../etc", "usable name"),
             ("P:busybox", "P:-rf", "usable name"),

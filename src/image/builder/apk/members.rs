@@ -16,7 +16,6 @@ const END_OF_ARCHIVE: usize = 1024;
 pub struct File {
     /// Its path as the archive has it.
     pub name: String,
-    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_flipped_or_too_large_is_refused() {
+    fn truncated_altered_or_large_package_is_refused() {
         let good = pack(&[file("a", &[7; 4096])], true);
         assert!(first(&good[..good.len() - 1]).is_err());
         let mut bad = good.clone();

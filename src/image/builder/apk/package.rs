@@ -1,7 +1,7 @@
 //! Verifies a package against its index record: size, SHA-1 and SHA-256.
 
 use super::{index::Record, members};
-use crate::builder::build::installed::Checksum;
+use crate::builder::parts::installed::Checksum;
 use meshd_types::Digest;
 
 /// Where the control member says what the data member's digest is.

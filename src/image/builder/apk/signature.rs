@@ -26,12 +26,7 @@ pub enum SignatureError {
     Unsigned,
     /// The signature of a trusted key does not fit.
     #[error("has a signature of {key} that does not fit: it was changed after it was signed")]
-    Wrong {
-        /// The key.
-        key: String,
-        /// What openssl says.
-        source: CommandError,
-    },
+    Wrong { key: String, source: CommandError },
     /// It is no signed archive.
     #[error("is damaged")]
     Damaged(#[source] io::Error),
@@ -104,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_unchanged_work_of_a_trusted_key_is_believed() {
+    fn only_an_unchanged_signature_of_a_trusted_key_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, public) = key(dir.path(), "ours.rsa");
         let (_, other) = key(dir.path(), "other.rsa");

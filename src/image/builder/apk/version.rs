@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// A version in parts. What cannot be read compares as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Parts<'v> {
+struct VersionParts<'v> {
     numbers: Vec<&'v str>,
     letter: Option<char>,
     suffixes: Vec<(i8, u64)>,
@@ -28,7 +28,7 @@ pub fn fits(version: &str, asked: &str) -> bool {
     version == asked || version.strip_prefix(asked).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-fn parse(text: &str) -> Option<Parts<'_>> {
+fn parse(text: &str) -> Option<VersionParts<'_>> {
     let (text, revision) = match text.rsplit_once("-r") {
         Some((text, revision)) => (text, revision.parse().ok()?),
         None => (text, 0),
@@ -51,10 +51,10 @@ fn parse(text: &str) -> Option<Parts<'_>> {
         let rank = SUFFIXES.iter().find(|(suffix, _)| *suffix == name)?.1;
         Some((rank, if number.is_empty() { 0 } else { number.parse().ok()? }))
     });
-    Some(Parts { letter, suffixes: suffixes.collect::<Option<_>>()?, numbers, revision })
+    Some(VersionParts { letter, suffixes: suffixes.collect::<Option<_>>()?, numbers, revision })
 }
 
-impl Parts<'_> {
+impl VersionParts<'_> {
     fn compare(&self, other: &Self) -> Ordering {
         let numbers = self.numbers.iter().zip(&other.numbers).enumerate();
         let numbers = numbers.map(|(at, (left, right))| number(at, left, right)).find(|order| order.is_ne());
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_finer_version_fits_and_a_longer_number_does_not() {
+    fn finer_version_fits_and_a_longer_number_does_not() {
         assert!(fits("1.2", "1.2") && fits("1.2.3-r4", "1.2") && fits("1.2-r1", "1.2"));
         assert!(!fits("1.20", "1.2") && !fits("1.3", "1.2"));
     }
 
     proptest! {
         #[test]
-        fn order_is_an_order(a in "[0-9]{1,3}(\\.[0-9]{1,2}){0,2}[ab]?(_(rc|p)[0-9]?)?(-r[0-9])?", b in "\\PC{0,12}") {
+        fn version_order_is_total(a in "[0-9]{1,3}(\\.[0-9]{1,2}){0,2}[ab]?(_(rc|p)[0-9]?)?(-r[0-9])?", b in "\\PC{0,12}") {
             prop_assert_eq!(compare(&a, &a), Ordering::Equal);
             prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
         }

@@ -3,17 +3,15 @@
 use super::{
     BundleFault,
     debian::Tree,
-    needs::{Found, Libraries},
+    needs::{Libraries, LibrarySearch},
     recipe::{self, BUNDLE_FILE, BundleRecipe},
     stage,
 };
 use crate::{
     builder::{
-        build::{
-            error::{BuildError, failed, io_error},
-            recipe_digest,
-        },
+        build::recipe_digest,
         command::{BUNDLE_TOOLS, Run, missing},
+        error::{BuildError, failed, io_error},
         list::ImageState,
         progress::{BuildStep, Progress},
         store,
@@ -74,7 +72,7 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
     }
     // `bundle.` keeps its lock and folder apart from those of an image of the same name.
     let work = BuildFolder::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
-    let build = Build { request, recipe: &recipe, work: &work, progress };
+    let build = BundleBuild { request, recipe: &recipe, work: &work, progress };
     let (programs, tree) = build.assemble()?;
     build.store(digest, programs, tree)
 }
@@ -82,14 +80,14 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
 /// Commands, and packages with their versions.
 type Assembled = (Vec<String>, Vec<(String, String)>);
 
-struct Build<'a> {
+struct BundleBuild<'a> {
     request: &'a BundleRequest,
     recipe: &'a BundleRecipe,
     work: &'a BuildFolder,
     progress: &'a dyn Progress,
 }
 
-impl Build<'_> {
+impl BundleBuild<'_> {
     /// Fetches, and lays everything out in the folder `stage`; gives the commands and the packages.
     fn assemble(&self) -> Result<Assembled, BuildError> {
         let (scratch, root, stage) =
@@ -102,7 +100,7 @@ impl Build<'_> {
         let libraries = Libraries::of(tree.root())
             .ok_or_else(|| BundleFault::Arch { here: std::env::consts::ARCH, wanted: self.recipe.arch.to_string() })?;
         // Round by round what the packages depend on, until every library is there.
-        let (mut found, mut absent): Found = libraries.needs(&needy)?;
+        let (mut found, mut absent): LibrarySearch = libraries.needs(&needy)?;
         while !absent.is_empty() && tree.deepen()? {
             self.progress.note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
             (found, absent) = libraries.needs(&needy)?;
@@ -160,9 +158,7 @@ impl Build<'_> {
 /// One bundle in a listing.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedBundle {
-    /// Its name.
     pub name: BundleName,
-    /// How it stands.
     pub state: ImageState,
     /// Its manifest, if it is built.
     pub manifest: Option<BundleManifest>,

@@ -2,11 +2,9 @@
 
 use super::{BundleFault, recipe::is_package};
 use crate::builder::{
-    build::{
-        error::{BuildError, failed},
-        fetch,
-    },
     command::Run,
+    error::{BuildError, failed},
+    parts::fetch,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

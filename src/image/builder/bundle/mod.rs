@@ -53,18 +53,8 @@ pub enum BundleFault {
     },
     /// The layer is too large for the memory of nodes.
     #[error("the layer has {size} bytes and may have {most}: nodes keep it in memory")]
-    TooLarge {
-        /// Its length.
-        size: u64,
-        /// The bound.
-        most: u64,
-    },
+    TooLarge { size: u64, most: u64 },
     /// A folder is read-only, or something else is in the way.
     #[error("cannot list what {} needs", .path.display())]
-    List {
-        /// The program.
-        path: PathBuf,
-        /// Why.
-        source: CommandError,
-    },
+    List { path: PathBuf, source: CommandError },
 }

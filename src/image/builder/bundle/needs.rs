@@ -20,7 +20,7 @@ pub(super) struct Libraries {
 }
 
 /// Library -> where it lies; and those that are not there, with who needs them.
-pub(super) type Found = (BTreeMap<String, PathBuf>, BTreeSet<String>);
+pub(super) type LibrarySearch = (BTreeMap<String, PathBuf>, BTreeSet<String>);
 
 impl Libraries {
     /// Of an unpacked tree, for this machine.
@@ -37,7 +37,7 @@ impl Libraries {
     }
 
     /// What the programs and plug-ins need.
-    pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<Found, BundleFault> {
+    pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
         let found = self.list(programs, &BTreeSet::new())?;
         // A package may have a folder of its own for its libraries, which its programs name by RUNPATH.
         let private =
@@ -52,8 +52,8 @@ impl Libraries {
         found.next().filter(|_| found.next().is_none())
     }
 
-    fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<Found, BundleFault> {
-        let (mut there, mut absent) = Found::default();
+    fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<LibrarySearch, BundleFault> {
+        let (mut there, mut absent) = LibrarySearch::default();
         let Some(loader) = self.loader_path() else {
             absent.insert(format!("{} (which every program needs)", self.loader));
             return Ok((there, absent));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_in_a_folder_of_its_package_is_found_where_there_is_one() {
+    fn library_in_a_folder_of_its_package_is_found_where_there_is_one() {
         let tree = tempfile::tempdir().unwrap();
         let libraries = Libraries::of(tree.path()).unwrap();
         let folder = libraries.folders[1].clone();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_found_missing_or_the_kernels() {
+    fn library_is_found_missing_or_the_kernels() {
         let found = parse("\tlibz.so.1 => /t/lib/libz.so.1 (0x00007f)");
         assert_eq!(found, Some(("libz.so.1", Some(Path::new("/t/lib/libz.so.1")))));
         assert_eq!(parse("\tlibx.so.2 => not found"), Some(("libx.so.2", None)));

@@ -24,7 +24,6 @@ pub struct BundleRecipe {
     pub description: String,
     /// Debian packages that have the programs; those with their libraries are found.
     pub packages: Vec<String>,
-    /// Commands.
     pub programs: Vec<Program>,
     /// Files that programs open by themselves: plug-ins, firmware, data.
     pub files: Vec<Copied>,
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_recipes_have_no_faults() {
+    fn committed_recipes_have_no_faults() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/bundles");
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_shell_would_read_and_one_that_is_there_twice_are_faults() {
+    fn name_that_a_shell_would_read_and_one_that_is_there_twice_are_faults() {
         let program = |path: &str| format!("[[programs]]\npath = \"{path}\"\n");
         let head = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"p\"]\n";
         let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")].concat();

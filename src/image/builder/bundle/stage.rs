@@ -5,8 +5,8 @@ use super::{
     recipe::{BundleRecipe, Program},
 };
 use crate::builder::{
-    build::error::{BuildError, io_error},
-    initrd::set_mode,
+    error::{BuildError, io_error},
+    parts::initrd::set_mode,
 };
 use meshd_types::BundleName;
 use std::{
@@ -134,7 +134,7 @@ mod tests {
     use crate::builder::bundle::recipe::parse;
 
     #[test]
-    fn a_starter_names_the_bundles_own_loader_libraries_and_files() {
+    fn starter_names_the_bundles_own_loader_libraries_and_files() {
         let text = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"qemu\"]\n[[programs]]\npath = \"usr/bin/qemu\"\n\
                     arguments = [\"-L\", \"@/share/qemu\"]\n[environment]\nQEMU_MODULE_DIR = \"@/lib/qemu\"\n";
         let recipe = parse(text, Path::new("bundle.toml")).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_folder_that_it_lies_in_is_left_out() {
+    fn link_to_a_folder_that_it_lies_in_is_left_out() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir_all(tree.join("a/b")).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_out_of_the_packages_is_not_followed() {
+    fn link_that_leads_out_of_the_packages_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir(&tree).unwrap();

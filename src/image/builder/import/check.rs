@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_x86_kernel_says_its_release_and_a_cut_one_is_refused() {
+    fn x86_kernel_says_its_release_and_a_cut_one_is_refused() {
         let good = bzimage("6.18.1-0-lts");
         let facts = kernel(&good).unwrap();
         assert_eq!((facts.arch, facts.release.as_str()), (Arch::X86_64, "6.18.1-0-lts"));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_kernel_says_its_release_plain_packed_and_wrapped() {
+    fn arm_kernel_says_its_release_plain_packed_and_wrapped() {
         let expected = Ok(KernelFacts { arch: Arch::Aarch64, release: "6.18.1-0-lts".into() });
         assert_eq!(kernel(&arm()), expected);
         // A tar of it will do for something compressed: the banner is found wherever it stands, the magic is not.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_squashfs_is_refused() {
+    fn invalid_squashfs_is_refused() {
         let mut bytes = SQUASHFS.to_vec();
         bytes.resize(96, 0);
         bytes[SQUASHFS_LENGTH].copy_from_slice(&96u64.to_le_bytes());

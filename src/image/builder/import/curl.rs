@@ -1,8 +1,8 @@
 //! Fetches files with curl, in parallel, with limits on size and time.
 
 use crate::builder::{
-    build::error::{BuildError, io_error},
     command::{CommandError, Run},
+    error::{BuildError, io_error},
 };
 use std::{
     fs,

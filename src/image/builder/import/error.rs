@@ -13,7 +13,6 @@ pub enum ImportError {
     /// The mirror did not give a file.
     #[error("cannot fetch {url}; is the mirror reachable, and does it have this release?")]
     Fetch {
-        /// What.
         url: String,
         /// curl's failure.
         source: CommandError,
@@ -27,9 +26,7 @@ pub enum ImportError {
     /// A file is not the one whose digest was published or pinned.
     #[error("{file} has {found}, and {by} says {stated}; it is damaged or was exchanged, so nothing was imported")]
     Digest {
-        /// The file.
         file: String,
-        /// Its digest.
         found: String,
         /// Who says what it should be.
         by: String,
@@ -38,28 +35,13 @@ pub enum ImportError {
     },
     /// An index cannot be believed.
     #[error("the index {file} {source}; check the mirror, and mirror.keys of the recipe")]
-    Signature {
-        /// The index.
-        file: String,
-        /// Why.
-        source: SignatureError,
-    },
+    Signature { file: String, source: SignatureError },
     /// An index makes no sense.
     #[error("the index {file} makes no sense")]
-    Index {
-        /// The index.
-        file: String,
-        /// Where.
-        source: IndexError,
-    },
+    Index { file: String, source: IndexError },
     /// An archive is damaged.
     #[error("{file} is damaged; fetch it again")]
-    Damaged {
-        /// The file.
-        file: String,
-        /// Why.
-        source: io::Error,
-    },
+    Damaged { file: String, source: io::Error },
     /// The packages of the recipe cannot be had whole.
     #[error("the packages cannot be had whole:{}", lines(.0))]
     Lacks(Vec<MissingPackage>),
@@ -68,26 +50,18 @@ pub enum ImportError {
     Absent(Vec<String>),
     /// A package is not the one that the index describes.
     #[error("package {file} {why}; nothing was imported")]
-    Package {
-        /// The package.
-        file: String,
-        /// What differs.
-        why: String,
-    },
+    Package { file: String, why: String },
     /// Something that must be there is not.
     #[error("{} holds no {what}; {hint}", .folder.display())]
     NoFile {
         /// Where it was looked for.
         folder: PathBuf,
-        /// What.
         what: String,
-        /// What to do.
         hint: &'static str,
     },
     /// The kernel is none.
     #[error("the kernel {} {why}; nothing was imported", .file.display())]
     Kernel {
-        /// The kernel.
         file: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -95,7 +69,6 @@ pub enum ImportError {
     /// The modloop is none.
     #[error("the modloop {} {why}; nothing was imported", .file.display())]
     Modloop {
-        /// The modloop.
         file: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -103,7 +76,6 @@ pub enum ImportError {
     /// The initramfs is none.
     #[error("the initramfs {} {why}; nothing was imported", .file.display())]
     Initramfs {
-        /// The initramfs.
         file: PathBuf,
         /// What is wrong with it.
         why: String,

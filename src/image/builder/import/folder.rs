@@ -5,7 +5,7 @@ use super::{
     error::ImportError,
     recipe::{ImportRecipe, Mirror, Netboot},
 };
-use crate::builder::build::error::{BuildError, io_error};
+use crate::builder::error::{BuildError, io_error};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -26,8 +26,9 @@ pub use check::{KernelFacts, kernel};
 pub use error::ImportError;
 
 use super::{
-    build::{BuildRequest, error::BuildError, recipe_digest},
+    build::{BuildRequest, recipe_digest},
     command::{IMPORT_TOOLS, Run, missing},
+    error::BuildError,
     keys,
     progress::{BuildStep, Progress},
     store,
@@ -35,9 +36,9 @@ use super::{
 };
 use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
 use meshd_types::{Digest, Timestamp};
-use packages::Packages;
+use packages::PackageImport;
 use recipe::ImportRecipe;
-use source::{Desk, Netboot, Source};
+use source::{Desk, ImportSource, NetbootFiles};
 use std::{
     path::PathBuf,
     thread,
@@ -72,15 +73,15 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     let scratch = [work.folder("netboot")?, work.folder("packages")?];
     let desk = |scratch| Desk {
         recipe: &recipe,
-        source: request.from.as_deref().map_or(Source::Mirror, Source::Folder),
+        source: request.from.as_deref().map_or(ImportSource::Mirror, ImportSource::Folder),
         cache,
         scratch,
     };
-    std::fs::create_dir_all(cache).map_err(super::build::error::io_error("make the folder", cache))?;
+    std::fs::create_dir_all(cache).map_err(super::error::io_error("make the folder", cache))?;
     let (kernel, packages) = (desk(&scratch[0]), desk(&scratch[1]));
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
-    let packages = Packages { desk: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
+    let packages = PackageImport { desk: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
     let (netboot, made) = thread::scope(|scope| {
         let netboot = scope.spawn(|| fetch_netboot(&kernel, progress));
         let made = packages.make();
@@ -120,7 +121,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
 /// The recipe, its digest, and the keys that are trusted: the recipe's, or those that a folder brings without one.
 fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
-    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::build::recipe::RECIPE_FILE).exists())
+    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe::RECIPE_FILE).exists())
     {
         let (recipe, keys) = folder::recipe(folder)?;
         return Ok((recipe, Digest::of(b"imported without a recipe"), keys));
@@ -134,7 +135,7 @@ fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>)
 }
 
 /// The kernel's three files, checked against what was published and against each other.
-fn fetch_netboot(desk: &Desk<'_>, progress: &dyn Progress) -> Result<(Netboot, String), BuildError> {
+fn fetch_netboot(desk: &Desk<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
     timed(progress, BuildStep::FetchKernel, || {
         let (netboot, how) = desk.netboot()?;
         let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, desk.recipe.arch)?;

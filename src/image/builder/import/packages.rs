@@ -10,14 +10,14 @@ use crate::builder::{
         members::{self, File},
         package, signature,
     },
-    build::{
-        error::{BuildError, failed, io_error},
+    command::Run,
+    error::{BuildError, failed, io_error},
+    keys::{PUBLIC_NAME, RepoKey},
+    parts::{
+        initrd,
         recipe::{Algorithm, Compression},
         repo,
     },
-    command::Run,
-    initrd,
-    keys::{PUBLIC_NAME, RepoKey},
     progress::{BuildStep, Progress},
 };
 use std::{
@@ -34,7 +34,7 @@ const APK: &str = "apk-tools";
 const MAX_INDEX: u64 = 256 << 20;
 
 /// What is needed to put the packages together.
-pub(super) struct Packages<'a> {
+pub(super) struct PackageImport<'a> {
     pub(super) desk: &'a Desk<'a>,
     /// Who may have signed the indexes.
     pub(super) keys: &'a [PathBuf],
@@ -46,20 +46,20 @@ pub(super) struct Packages<'a> {
 }
 
 /// What came of it.
-pub(super) struct Made {
+pub(super) struct ImportedPackages {
     pub(super) initrd: PathBuf,
     /// Name -> version.
     pub(super) versions: BTreeMap<String, String>,
 }
 
-impl Packages<'_> {
-    pub(super) fn make(&self) -> Result<Made, BuildError> {
+impl PackageImport<'_> {
+    pub(super) fn make(&self) -> Result<ImportedPackages, BuildError> {
         let (records, install) = timed(self.progress, BuildStep::Index, || self.read_indexes())?;
         let chosen = closure(&records, &install).map_err(ImportError::Lacks)?;
         let files = timed(self.progress, BuildStep::FetchPackages, || self.fetch(&chosen))?;
         let initrd = timed(self.progress, BuildStep::Packages, || self.assemble(&records, &chosen, &files))?;
         let versions = chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
-        Ok(Made { initrd, versions })
+        Ok(ImportedPackages { initrd, versions })
     }
 
     /// All packages that there are, and those that are asked for.

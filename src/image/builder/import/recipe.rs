@@ -1,6 +1,6 @@
 //! `image.toml` of an imported image.
 
-use crate::builder::build::recipe::RECIPE_FILE;
+use crate::builder::parts::recipe::RECIPE_FILE;
 use meshd_config::{
     Fault, Faults,
     reader::{self, Table},
@@ -22,7 +22,6 @@ pub struct ImportRecipe {
     pub description: String,
     /// Where everything comes from.
     pub mirror: Mirror,
-    /// Which kernel.
     pub netboot: Netboot,
     /// Packages; what they need is added.
     pub install: Vec<String>,
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_recipe_has_no_faults_and_names_alpines_places() {
+    fn committed_recipe_has_no_faults_and_names_alpines_places() {
         let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/alpine-lts");
         assert!(is_import(&dir) && !is_import(&dir.with_file_name("alpine-lab")));
         let recipe = load(&dir).unwrap_or_else(|faults| panic!("{faults}"));

@@ -6,8 +6,8 @@ use super::{
     recipe::ImportRecipe,
 };
 use crate::builder::{
-    build::error::{BuildError, failed, io_error},
     command::{CommandError, Run},
+    error::{BuildError, failed, io_error},
     store::write_whole,
 };
 use meshd_types::Digest;
@@ -29,7 +29,7 @@ const MAX_PACKAGE: u64 = 1 << 30;
 const INDEX: &str = "APKINDEX.tar.gz";
 
 /// Where the files come from.
-pub(super) enum Source<'a> {
+pub(super) enum ImportSource<'a> {
     /// The recipe's mirror.
     Mirror,
     /// A folder: `vmlinuz-lts`, `initramfs-lts`, `modloop-lts`, `packages/`, and `SHA256SUMS` or `SHA512SUMS` if there are.
@@ -37,7 +37,7 @@ pub(super) enum Source<'a> {
 }
 
 /// Alpine's three files.
-pub(super) struct Netboot {
+pub(super) struct NetbootFiles {
     pub(super) kernel: PathBuf,
     pub(super) initramfs: PathBuf,
     pub(super) modloop: PathBuf,
@@ -46,21 +46,21 @@ pub(super) struct Netboot {
 /// What fetching works with.
 pub(super) struct Desk<'a> {
     pub(super) recipe: &'a ImportRecipe,
-    pub(super) source: Source<'a>,
+    pub(super) source: ImportSource<'a>,
     pub(super) cache: &'a Path,
     pub(super) scratch: &'a Path,
 }
 
 impl Desk<'_> {
     /// The kernel's files, each compared with the digest that was published; the text says where they came from.
-    pub(super) fn netboot(&self) -> Result<(Netboot, String), BuildError> {
+    pub(super) fn netboot(&self) -> Result<(NetbootFiles, String), BuildError> {
         match self.source {
-            Source::Mirror => self.bundle(),
-            Source::Folder(folder) => self.loose(folder),
+            ImportSource::Mirror => self.bundle(),
+            ImportSource::Folder(folder) => self.loose(folder),
         }
     }
 
-    fn bundle(&self) -> Result<(Netboot, String), BuildError> {
+    fn bundle(&self) -> Result<(NetbootFiles, String), BuildError> {
         let recipe = self.recipe;
         let url = recipe.mirror.bundle(&recipe.netboot, recipe.arch);
         let name = url.rsplit('/').next().expect("a split has a first part").to_owned();
@@ -109,7 +109,7 @@ impl Desk<'_> {
         }
     }
 
-    fn loose(&self, folder: &Path) -> Result<(Netboot, String), BuildError> {
+    fn loose(&self, folder: &Path) -> Result<(NetbootFiles, String), BuildError> {
         let netboot = self.three(folder)?;
         let mut how = "taken as they are: there is no SHA256SUMS".to_owned();
         for sums in ["SHA512SUMS", "SHA256SUMS"] {
@@ -133,7 +133,7 @@ impl Desk<'_> {
         Ok((netboot, how))
     }
 
-    fn three(&self, folder: &Path) -> Result<Netboot, ImportError> {
+    fn three(&self, folder: &Path) -> Result<NetbootFiles, ImportError> {
         let flavor = &self.recipe.netboot.flavor;
         let find = |name: &str| {
             let names = [format!("{name}-{flavor}"), name.to_owned()];
@@ -141,19 +141,19 @@ impl Desk<'_> {
             let hint = "name the files as Alpine does, and the kernel's kind as netboot.flavor";
             found.ok_or_else(|| ImportError::NoFile { folder: folder.to_owned(), what: names[0].clone(), hint })
         };
-        Ok(Netboot { kernel: find("vmlinuz")?, initramfs: find("initramfs")?, modloop: find("modloop")? })
+        Ok(NetbootFiles { kernel: find("vmlinuz")?, initramfs: find("initramfs")?, modloop: find("modloop")? })
     }
 
     /// The bytes of a repository's index, and what to call it.
     pub(super) fn index(&self, repository: &str) -> Result<(Vec<u8>, String), BuildError> {
         let (path, name) = match self.source {
-            Source::Mirror => {
+            ImportSource::Mirror => {
                 let url = self.recipe.mirror.file(repository, self.recipe.arch, INDEX);
                 let to = self.scratch.join(format!("{repository}.{INDEX}"));
                 fetch(&url, &to, MAX_INDEX)?;
                 (to, url)
             }
-            Source::Folder(folder) => {
+            ImportSource::Folder(folder) => {
                 let path = self.folder(folder, repository)?.join(INDEX);
                 let name = path.display().to_string();
                 (path, name)
@@ -176,7 +176,7 @@ impl Desk<'_> {
     pub(super) fn packages(&self, wanted: &[(String, String, PathBuf)]) -> Result<(), BuildError> {
         let absent = wanted.iter().filter(|(_, _, kept)| !kept.is_file());
         match self.source {
-            Source::Mirror => {
+            ImportSource::Mirror => {
                 let url = |repository: &str, file: &str| self.recipe.mirror.file(repository, self.recipe.arch, file);
                 let wish = |(repository, file, kept): &(String, String, PathBuf)| Wish {
                     url: url(repository, file),
@@ -194,7 +194,7 @@ impl Desk<'_> {
                     _ => Ok(()),
                 }
             }
-            Source::Folder(folder) => {
+            ImportSource::Folder(folder) => {
                 for (repository, file, kept) in absent {
                     let from = self.folder(folder, repository)?.join(file);
                     if from.is_file() {

@@ -2,7 +2,7 @@
 //! them.
 
 use super::{
-    build::error::{BuildError, io_error},
+    error::{BuildError, io_error},
     store::{adopt, lock, point, sweep, write_whole},
 };
 use crate::catalog::{
@@ -27,7 +27,6 @@ const LEAST_PREFIX: usize = 4;
 /// One version of an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
-    /// What names it.
     pub version: Digest,
     /// Nodes that boot get this one.
     pub current: bool,
@@ -35,7 +34,6 @@ pub struct Version {
     pub previous: bool,
     /// A list says that somebody runs it.
     pub in_use: bool,
-    /// What it is.
     pub manifest: ImageManifest,
 }
 
@@ -45,7 +43,6 @@ pub enum VersionError {
     /// No version of the image begins like this, or several do.
     #[error("image `{name}` has {} of that beginning with `{asked}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, there_are(.found, .all))]
     Which {
-        /// The image.
         name: ImageName,
         /// What was asked for, cut.
         asked: String,
@@ -170,7 +167,6 @@ fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageM
 /// What [`prune`] threw away, or would.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Pruned {
-    /// Versions.
     pub versions: Vec<Dropped>,
     /// Blobs that nothing needs any more.
     pub blobs: usize,
@@ -187,12 +183,9 @@ pub struct Dropped {
     pub version: Digest,
 }
 
-/// What has versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Things {
-    /// Images.
     Images,
-    /// Bundles.
     Bundles,
 }
 
@@ -218,10 +211,10 @@ pub struct Prune {
 /// It is not known what is in use, or a file could not be read or removed.
 pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
     let _lock = lock(blobs_dir)?;
-    let mut found = Found::default();
+    let mut found = PruneSelection::default();
     images(blobs_dir, what, &mut found)?;
     bundles(blobs_dir, what, &mut found)?;
-    let Found { gone, live, files } = found;
+    let PruneSelection { gone, live, files } = found;
     let mut pruned = Pruned { versions: gone, ..Pruned::default() };
     if !what.dry_run {
         for path in files {
@@ -235,7 +228,7 @@ pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
 
 /// What goes, and what stays.
 #[derive(Default)]
-struct Found {
+struct PruneSelection {
     gone: Vec<Dropped>,
     /// The manifests of what goes.
     files: Vec<PathBuf>,
@@ -249,7 +242,7 @@ impl Prune {
     }
 }
 
-fn images(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let names = shelves(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
         adopt(blobs_dir, &name)?;
@@ -271,7 +264,7 @@ fn images(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), Versi
 }
 
 /// A version of a bundle is named by its one blob.
-fn bundles(blobs_dir: &Path, what: &Prune, found: &mut Found) -> Result<(), VersionError> {
+fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let root = blobs_dir.join(BUNDLES);
     let names = shelves(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
     let used = in_use(blobs_dir)?;

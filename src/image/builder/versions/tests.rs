@@ -72,7 +72,7 @@ impl Shop {
 }
 
 #[test]
-fn a_version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
+fn version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
     let shop = Shop::new();
     let (a, b, c) = (shop.add("kernel a", 1), shop.add("kernel b", 2), shop.add("kernel c", 3));
     assert_eq!(shop.current(), c);
@@ -86,7 +86,7 @@ fn a_version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
 }
 
 #[test]
-fn what_is_no_version_or_damaged_is_refused_and_the_pointer_stays() {
+fn invalid_version_is_refused_and_the_current_one_stays() {
     let shop = Shop::new();
     let first = shop.add("kernel a", 1);
     let told = rollback(shop.blobs(), &shop.name).unwrap_err().to_string();
@@ -104,7 +104,7 @@ fn what_is_no_version_or_damaged_is_refused_and_the_pointer_stays() {
 }
 
 #[test]
-fn a_build_that_is_not_promoted_is_there_and_nobody_gets_it() {
+fn build_that_is_not_promoted_is_there_and_nobody_gets_it() {
     let shop = Shop::new();
     let first = store::finish(shop.blobs(), &shop.manifest("kernel a", 1), false).unwrap().version();
     assert_eq!(shop.current(), first, "without any version the first one is it");
@@ -136,7 +136,7 @@ fn prune_keeps_current_previous_last_built_and_what_is_in_use() {
 }
 
 #[test]
-fn prune_throws_nothing_away_while_a_list_makes_no_sense() {
+fn prune_deletes_nothing_while_a_list_is_invalid() {
     let shop = Shop::new();
     let made: Vec<Digest> = (0..4).map(|at| shop.add(&format!("kernel {at}"), at)).collect();
     fs::create_dir(shop.blobs().join(IN_USE)).unwrap();
@@ -176,7 +176,7 @@ fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
 }
 
 #[test]
-fn a_manifest_of_an_earlier_release_becomes_a_version_when_it_gets_a_past() {
+fn manifest_of_an_earlier_release_becomes_a_version_at_the_next_build() {
     let shop = Shop::new();
     let manifest = shop.manifest("kernel a", 1);
     fs::create_dir_all(shop.blobs().join(IMAGES)).unwrap();
@@ -191,7 +191,7 @@ fn a_manifest_of_an_earlier_release_becomes_a_version_when_it_gets_a_past() {
 
 /// Every state that a kill can leave behind: the steps of a promotion, done one after the other.
 #[test]
-fn whatever_a_killed_promotion_left_the_next_one_works() {
+fn promotion_works_after_a_killed_one() {
     let shop = Shop::new();
     let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
     let shelf = Shelf::image(shop.blobs(), &shop.name);
@@ -211,7 +211,7 @@ fn whatever_a_killed_promotion_left_the_next_one_works() {
 }
 
 #[test]
-fn the_past_is_bounded() {
+fn history_is_bounded() {
     let shop = Shop::new();
     let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
     (0..40).for_each(|_| drop(rollback(shop.blobs(), &shop.name).unwrap()));
@@ -224,7 +224,7 @@ fn the_past_is_bounded() {
 }
 
 #[test]
-fn a_version_whose_manifest_was_edited_is_not_that_version() {
+fn version_whose_manifest_was_edited_is_not_that_version() {
     let shop = Shop::new();
     let (a, _) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
     let path = Shelf::image(shop.blobs(), &shop.name).version_path(&a);
@@ -235,7 +235,7 @@ fn a_version_whose_manifest_was_edited_is_not_that_version() {
 }
 
 #[test]
-fn prune_of_bundles_keeps_layers_that_are_current_previous_last_built_or_in_use() {
+fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
     let shop = Shop::new();
     let name: BundleName = "mpi".parse().unwrap();
     let shelf = Shelf::bundle(shop.blobs(), &name);
@@ -271,7 +271,7 @@ fn prune_of_bundles_keeps_layers_that_are_current_previous_last_built_or_in_use(
 }
 
 #[test]
-fn what_a_site_says_is_in_use_lies_in_one_folder_and_is_never_another_site_s() {
+fn lists_of_used_versions_are_separate_for_each_site() {
     let shop = Shop::new();
     let digests = ["a b", "a_b", "../a", "a/b", "ä"].map(|site| (site, Digest::of(site.as_bytes())));
     for (site, digest) in digests {

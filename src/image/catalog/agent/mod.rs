@@ -33,9 +33,7 @@ const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-age
 /// A mesh-agent that nodes can run.
 #[derive(Clone, Debug)]
 pub struct AgentProgram {
-    /// The file.
     pub path: PathBuf,
-    /// Its content.
     pub bytes: Bytes,
     /// The processors that run it.
     pub arch: Arch,
@@ -112,7 +110,7 @@ pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
 fn read_bounded(path: &Path) -> io::Result<Bytes> {
     let found = fs::metadata(path)?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a file"));
     }
     if found.len() == 0 || found.len() > MAX_SIZE {
         return Err(io::Error::other(format!("its size is {} bytes", found.len())));

@@ -125,7 +125,7 @@ fn folders<N: FromStr<Err: std::fmt::Display> + Ord>(
     found.sort();
     if found.len() > most {
         let what = format!("{} overlays, more than {most}", found.len());
-        faults.push(Fault::of_file(dir, what, "move those that nobody uses elsewhere"));
+        faults.push(Fault::of_file(dir, what, "move unused ones elsewhere"));
         found.truncate(most);
     }
     found

@@ -40,7 +40,6 @@ impl fmt::Debug for Templates {
 /// What a template asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Variables.
     pub vars: BTreeSet<VarName>,
     /// Members of groups.
     pub groups: bool,

@@ -28,7 +28,7 @@ fn faults(root: &tempfile::TempDir) -> Vec<String> {
 }
 
 #[test]
-fn what_the_manifest_says_and_what_lies_in_the_folder_come_together() {
+fn manifest_and_folder_are_combined() {
     let manifest = r#"
         description = "all there is"
         packages = ["openssh"]
@@ -82,7 +82,7 @@ fn every_fault_is_reported_at_once_with_its_line_and_a_hint() {
 }
 
 #[test]
-fn nothing_from_outside_its_folder_gets_into_an_overlay() {
+fn overlay_excludes_files_outside_its_folder() {
     let root = one("description = \"x\"\n", &["etc/x"]);
     let rootfs = root.path().join("one/rootfs");
     symlink("/etc/shadow", rootfs.join("absolute")).expect("made");
@@ -111,7 +111,7 @@ fn files_that_meshd_writes_and_files_too_large_are_refused() {
 }
 
 #[test]
-fn the_digest_follows_content_and_not_the_description() {
+fn digest_follows_content_and_not_the_description() {
     let read = |manifest: &str| {
         let root = one(manifest, &["etc/x"]);
         let overlays = read_overlays(root.path()).expect("no faults");
@@ -131,7 +131,7 @@ fn put(root: &tempfile::TempDir, path: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn what_people_in_a_hurry_write_is_a_sentence_with_a_place_each() {
+fn common_mistakes_are_reported_with_position() {
     let root = one("description = \"a\\tb\"\n\tpackages = []\n", &["etc/Motd", "etc/motd"]);
     put(&root, "etc/init.d/x", b"#!/sbin/openrc-run\r\nstart() {\r\n}\r\n");
     put(&root, "etc/conf.d/x", b"A=1\nB=2\r\n");
@@ -164,7 +164,7 @@ fn what_people_in_a_hurry_write_is_a_sentence_with_a_place_each() {
 }
 
 #[test]
-fn a_template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
+fn template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
     let root = one("description = \"x\"\n[variables.a]\ntype = \"bool\"\ndefault = true\n", &[]);
     put(
         &root,
@@ -189,7 +189,7 @@ fn a_template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
 }
 
 #[test]
-fn what_is_declared_of_variables_services_and_parameters_is_checked() {
+fn declared_variables_services_and_parameters_are_checked() {
     let manifest = r#"
         description = "x"
         remove = ["/etc/x", "etc/y"]
@@ -251,7 +251,7 @@ fn what_is_declared_of_variables_services_and_parameters_is_checked() {
 }
 
 #[test]
-fn a_node_has_an_overlay_of_its_own_and_a_broken_one_does_not_hide_the_others() {
+fn broken_node_overlay_does_not_hide_the_others() {
     let root = one("description = \"x\"\n", &["etc/x"]);
     for (path, manifest) in
         [("nodes/0123abcd", "description = \"x\"\n"), ("nodes/gpu-1", "description = \"x\"\n"), ("two", "bad = 1\n")]

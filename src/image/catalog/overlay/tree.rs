@@ -132,7 +132,7 @@ impl Walk<'_> {
             }
             _ => {
                 let what = "is a template, but binary: it is not UTF-8, or holds a NUL";
-                self.fault(path, what, "take the suffix .j2 away if it is no template")
+                self.fault(path, what, "remove the suffix .j2 if it is not a template")
             }
         }
     }

@@ -117,7 +117,7 @@ fn sound(table: &Table<'_>, variable: &Variable, says_required: bool) {
     }
     match &variable.default {
         Some(_) if variable.secret => {
-            table.fault("default", "a secret has no default: it would stand in a file that people read", "remove it");
+            table.fault("default", "a secret has no default, because people read this file", "remove it");
         }
         Some(_) if variable.required => {
             table.fault("default", "a variable that must be set needs no default", "remove this, or `required`");

@@ -46,7 +46,7 @@ async fn every_operation_is_a_route_and_every_route_is_an_operation() {
 }
 
 #[tokio::test]
-async fn whatever_the_document_refers_to_is_in_it_and_orders_say_what_they_take() {
+async fn openapi_references_resolve_and_orders_have_bodies() {
     let fixture = Fixture::start().await;
     let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
     let mut found = BTreeSet::new();

@@ -57,7 +57,7 @@ async fn each_order_is_one_line_with_who_what_why_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn an_order_with_a_key_is_followed_once_however_often_it_comes_at_once_or_later() {
+async fn order_with_a_key_runs_once_however_often_it_is_sent() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/vars", fixture.node);
     let key = [(KEY_HEADER, "0b6f")];
@@ -81,7 +81,7 @@ async fn an_order_with_a_key_is_followed_once_however_often_it_comes_at_once_or_
 }
 
 #[tokio::test]
-async fn an_order_that_a_crash_cut_off_is_a_question_and_never_a_second_deed() {
+async fn order_cut_off_by_a_crash_is_never_executed_again() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/approve", fixture.node);
     // What is on the disk when the program ends between the key and the deed.
@@ -100,7 +100,7 @@ async fn an_order_that_a_crash_cut_off_is_a_question_and_never_a_second_deed() {
 }
 
 #[tokio::test]
-async fn a_token_is_shown_once_even_if_it_is_asked_for_twice() {
+async fn token_is_shown_once_even_if_it_is_asked_for_twice() {
     let fixture = Fixture::start().await;
     let order = r#"{"name":"ci","role":"viewer","expires_in":60}"#;
     let (status, _, made) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
@@ -119,7 +119,7 @@ async fn a_token_is_shown_once_even_if_it_is_asked_for_twice() {
 }
 
 #[tokio::test]
-async fn a_token_that_has_the_name_of_a_revoked_one_is_another_caller() {
+async fn token_that_has_the_name_of_a_revoked_one_is_another_caller() {
     let fixture = Fixture::start().await;
     let made = async || {
         let order = r#"{"name":"ci","role":"viewer"}"#;

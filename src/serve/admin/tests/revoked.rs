@@ -84,7 +84,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
+async fn stream_ends_with_its_token_though_nobody_reads_it() {
     let fixture = Fixture::start().await;
     for n in 0..20 {
         fixture.record(&format!("{n} {}", "x".repeat(200))).await;
@@ -99,7 +99,7 @@ async fn a_stream_ends_with_its_token_though_nobody_reads_it() {
 }
 
 #[tokio::test]
-async fn a_console_ends_with_its_token_though_nobody_reads_it() {
+async fn console_ends_with_its_token_though_nobody_reads_it() {
     let fixture = Fixture::start().await;
     let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
     let name: ApiTokenName = "desk".parse().expect("a name");
@@ -128,7 +128,7 @@ async fn a_console_ends_with_its_token_though_nobody_reads_it() {
 }
 
 #[tokio::test]
-async fn an_upload_ends_with_its_token_and_orders_nothing() {
+async fn upload_ends_with_its_token_and_has_no_effect() {
     let fixture = Fixture::start().await;
     let path = format!("POST /v1/nodes/{}/vars", fixture.node);
     let body = "content-length: 20\r\n\r\n{\"set\":{";
@@ -140,7 +140,7 @@ async fn an_upload_ends_with_its_token_and_orders_nothing() {
 }
 
 #[tokio::test]
-async fn an_operator_orders_no_kernel_argument_that_grants_root() {
+async fn operator_orders_no_kernel_argument_that_grants_root() {
     let fixture = Fixture::start().await;
     let path = format!("POST /v1/nodes/{}/boot-once", fixture.node);
     let order = async |role, arg: &str| {

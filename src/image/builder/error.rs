@@ -1,12 +1,14 @@
 //! Errors of an image build.
 
-use super::{installed::DatabaseError, modules::NoSuchModule, plan::PlanError};
-use crate::builder::{
-    bundle::BundleFault,
-    command::{CommandError, Tool},
-    import::ImportError,
+use super::parts::{installed::DatabaseError, modules::NoSuchModule, plan::PlanError};
+use crate::{
+    builder::{
+        bundle::BundleFault,
+        command::{CommandError, Tool},
+        import::ImportError,
+    },
+    catalog::{bundle::BundleError, image::ImageError},
 };
-use crate::catalog::{bundle::BundleError, image::ImageError};
 use meshd_config::Faults;
 use meshd_types::Digest;
 use std::{io, path::PathBuf};
@@ -46,15 +48,12 @@ pub enum BuildError {
         what: &'static str,
         /// To which file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// What was downloaded is not what the recipe pins.
     #[error("{} has SHA-256 {found}, the recipe pins {pinned}; remove it and build again, or correct the recipe", .path.display())]
     WrongDigest {
-        /// The file.
         path: PathBuf,
-        /// Its digest.
         found: Digest,
         /// The digest that it should have.
         pinned: Digest,
@@ -63,12 +62,7 @@ pub enum BuildError {
     #[error(
         "apt does not say where package `{package}` comes from ({why}); run `apt-get update`, or name another in the recipe"
     )]
-    Kernel {
-        /// The package.
-        package: String,
-        /// What is missing.
-        why: String,
-    },
+    Kernel { package: String, why: String },
     /// The installed database cannot be read.
     #[error("the source's installed database makes no sense")]
     Database(#[from] DatabaseError),
@@ -80,21 +74,14 @@ pub enum BuildError {
     Modules(NoSuchModule),
     /// Alpine's init is not the one that the recipe patches.
     #[error("the text of an [[initramfs.patch]] occurs {times} times in Alpine's init and must occur once: `{find}`")]
-    Patch {
-        /// How often.
-        times: usize,
-        /// The text.
-        find: String,
-    },
+    Patch { times: usize, find: String },
     /// A file of the source is not the one that its package says.
     #[error(
         "{path} of package `{package}` has SHA-1 {found} and the database states {stated}: the source's maker changed it; \
          say under [[packages.restore]] how it is brought back"
     )]
     Changed {
-        /// The package.
         package: String,
-        /// The file.
         path: String,
         /// Checksum of what would be packed.
         found: String,

@@ -1,15 +1,15 @@
 //! Makes the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it.
 
 use super::{
-    error::{BuildError, failed, io_error},
     installed::{self, Checksum, Node},
     plan::{Files, PackagePlan, restored},
     recipe::{Algorithm, Compression, How, Restore},
 };
 use crate::builder::{
     command::Run,
-    initrd::{self, set_mode},
+    error::{BuildError, failed, io_error},
     keys::RepoKey,
+    parts::initrd::{self, set_mode},
 };
 use std::{
     collections::BTreeSet,
@@ -37,7 +37,6 @@ pub(crate) struct Repo<'a> {
     pub(crate) scripts: &'a Path,
     /// Time that is given to folders and our own files, in seconds since the epoch.
     pub(crate) date: u64,
-    /// Where to work.
     pub(crate) work: &'a Path,
 }
 

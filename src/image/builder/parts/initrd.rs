@@ -1,12 +1,9 @@
 //! Packs files as a reproducible compressed cpio.
 
-use super::{
-    build::{
-        error::{BuildError, failed, io_error},
-        kernel::compress,
-        recipe::Compression,
-    },
+use super::{kernel::compress, recipe::Compression};
+use crate::builder::{
     command::Run,
+    error::{BuildError, failed, io_error},
 };
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::{
@@ -16,7 +13,7 @@ use std::{
 };
 
 /// Packs `files` (relative to `root`, each after the folders that it lies in) with a date for all, folders 0755, files 0644.
-pub(super) fn pack(
+pub(crate) fn pack(
     root: &Path,
     files: &[String],
     date: u64,
@@ -41,13 +38,13 @@ pub(super) fn pack(
 }
 
 /// Gives a path a date in seconds since the epoch, and a mode unless it is a link.
-pub(super) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), BuildError> {
+pub(crate) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), BuildError> {
     let time = Timespec { tv_sec: i64::try_from(date).unwrap_or(0), tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };
     utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io_error("date", path)(e.into()))?;
     mode.map_or(Ok(()), |mode| set_mode(path, mode))
 }
 
-pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
 }

@@ -59,7 +59,7 @@ kernel/drivers/vfiox/other.ko:
     }
 
     #[test]
-    fn a_folder_brings_what_lies_below_it_and_what_that_needs_and_nothing_beside_it() {
+    fn module_folder_includes_its_modules_and_their_dependencies_only() {
         let dependencies = parse_dependencies(DEP);
         let kept = select(&dependencies, &paths(&["drivers/vfio"])).unwrap();
         assert_eq!(kept.len(), 3);

@@ -1,7 +1,6 @@
 //! Other machines on the rack's network: a stranger, another DHCP server, a relay.
 
-use super::bridge;
-use crate::{LabError, Namespace, ProcessId, Rack, site};
+use crate::{LabError, Namespace, ProcessId, Rack, network::bridge, site};
 use std::{
     fs::File,
     net::Ipv4Addr,
@@ -31,7 +30,6 @@ impl Rack {
 }
 
 impl Neighbour {
-    /// Its network.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }

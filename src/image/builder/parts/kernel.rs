@@ -1,12 +1,14 @@
 //! Unpacks the kernel package, prunes its modules, and makes initramfs and modloop.
 
 use super::{
-    error::{BuildError, failed, io_error},
     modules,
     plan::patched,
     recipe::{Algorithm, Compression, Initramfs, Recipe},
 };
-use crate::builder::command::Run;
+use crate::builder::{
+    command::Run,
+    error::{BuildError, failed, io_error},
+};
 use std::{
     fs::{self, File},
     os::unix::fs::PermissionsExt as _,
@@ -14,17 +16,16 @@ use std::{
 };
 
 /// A kernel whose modules have been pruned.
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedKernel {
     /// `uname -r`.
     pub(crate) release: String,
-    /// The kernel.
     pub(crate) vmlinuz: PathBuf,
     /// A folder that holds only `modules/<release>`.
     pub(crate) modloop: PathBuf,
 }
 
 /// Unpacks the kernel's package and keeps the modules that the recipe lists, in the modloop's folder and in the tree.
-pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacked, BuildError> {
+pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<UnpackedKernel, BuildError> {
     let root = work.join("kernel");
     Run::new("dpkg-deb").arg("-x").arg(deb).arg(&root).done().map_err(failed("unpack the kernel"))?;
     let all = root.join("lib/modules");
@@ -47,7 +48,11 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
         fs::hard_link(from.join(module), &target).map_err(io_error("link", &target))?;
     }
     Run::new("depmod").arg("-b").arg(&pruned).arg(&release).done().map_err(failed("list the modules that are kept"))?;
-    Ok(Unpacked { vmlinuz: root.join("boot").join(format!("vmlinuz-{release}")), modloop: pruned.join("lib"), release })
+    Ok(UnpackedKernel {
+        vmlinuz: root.join("boot").join(format!("vmlinuz-{release}")),
+        modloop: pruned.join("lib"),
+        release,
+    })
 }
 
 fn only_entry(folder: &Path) -> Result<String, BuildError> {
@@ -63,7 +68,7 @@ fn only_entry(folder: &Path) -> Result<String, BuildError> {
 }
 
 /// Makes the modloop.
-pub(crate) fn modloop(kernel: &Unpacked, how: Compression, date: u64, out: &Path) -> Result<(), BuildError> {
+pub(crate) fn modloop(kernel: &UnpackedKernel, how: Compression, date: u64, out: &Path) -> Result<(), BuildError> {
     let algorithm = match how.algorithm {
         Algorithm::Gzip => "gzip",
         Algorithm::Zstd => "zstd",

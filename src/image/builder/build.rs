@@ -1,29 +1,10 @@
 //! Builds an image from a recipe: kernel, initramfs, modloop and package repository.
-//!
-//! | module | what it holds |
-//! | --- | --- |
-//! | `contents` | services and kernel modules of an image, which overlays may require |
-//! | `error` | errors of an image build |
-//! | `fetch` | fetches userland and kernel from the cache, or with pip and apt |
-//! | `installed` | parses apk's installed database: the files of each package, with mode and checksum |
-//! | `kernel` | unpacks the kernel package, prunes its modules, and makes initramfs and modloop |
-//! | `modules` | selects kernel modules and their dependencies |
-//! | `plan` | plans the content of each package of the repository |
-//! | `recipe` | `image.toml`: the recipe of an image that is built |
-//! | `repo` | makes the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it |
 
-pub(crate) mod contents;
-pub(crate) mod error;
-pub(crate) mod fetch;
-pub mod installed;
-pub(crate) mod kernel;
-pub(crate) mod modules;
-pub mod plan;
-pub mod recipe;
-pub(crate) mod repo;
-#[cfg(test)]
-pub(crate) mod tests;
-
+use super::error::{BuildError, failed, io_error};
+use super::parts::plan::PackagePlan;
+use super::parts::recipe::Recipe;
+use super::parts::repo::Repo;
+use super::parts::{contents, fetch, fetch::DebianPackage, installed, kernel, plan, recipe};
 use super::{
     command::{self, Run},
     import::{ImportRequest, import, recipe::is_import},
@@ -37,12 +18,7 @@ use crate::catalog::{
     Image,
     image::{FORMAT, ImageManifest, Parts, load_image},
 };
-use error::{BuildError, failed, io_error};
-use fetch::DebianPackage;
 use meshd_types::{Digest, ImageName, Timestamp};
-use plan::PackagePlan;
-use recipe::Recipe;
-use repo::Repo;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -164,7 +140,7 @@ struct Build<'a> {
 struct Sources {
     tree: PathBuf,
     kernel_package: DebianPackage,
-    kernel: kernel::Unpacked,
+    kernel: kernel::UnpackedKernel,
     plans: Vec<PackagePlan>,
     alpine_release: String,
     /// When the newest package of the source was built, in seconds: the date of everything that has no date of its own.
@@ -172,7 +148,7 @@ struct Sources {
 }
 
 /// Files that become blobs.
-struct Made {
+struct BlobFiles {
     initramfs: PathBuf,
     modloop: PathBuf,
     packages: PathBuf,
@@ -232,7 +208,7 @@ impl Build<'_> {
         })
     }
 
-    fn gather_kernel(&self) -> Result<(DebianPackage, kernel::Unpacked), BuildError> {
+    fn gather_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
         let (package, deb) = self.timed(BuildStep::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
@@ -244,10 +220,10 @@ impl Build<'_> {
     }
 
     /// Packages, initramfs and modloop are made side by side.
-    fn make(&self, sources: &Sources) -> Result<Made, BuildError> {
+    fn make(&self, sources: &Sources) -> Result<BlobFiles, BuildError> {
         let trusted = self.work.folder("trusted")?;
         let key = keys::repo_key(&self.request.keys_dir, &trusted)?;
-        let made = Made {
+        let made = BlobFiles {
             initramfs: self.work.path("initramfs"),
             modloop: self.work.path("modloop"),
             packages: self.work.path("packages"),
@@ -298,7 +274,7 @@ impl Build<'_> {
         kernel::initramfs(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
     }
 
-    fn store(&self, recipe: Digest, sources: &Sources, made: &Made) -> Result<ImageManifest, BuildError> {
+    fn store(&self, recipe: Digest, sources: &Sources, made: &BlobFiles) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
         let parts = Parts {

@@ -12,7 +12,7 @@ fn recipe_dir() -> std::path::PathBuf {
 }
 
 #[test]
-fn the_committed_recipe_has_no_faults() {
+fn committed_recipe_has_no_faults() {
     let recipe = recipe::load(&recipe_dir()).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(recipe.modules.iter().any(|path| path.relative() == "drivers/vfio"));
     assert!(recipe.packages.extra.iter().any(|extra| extra.name == "alpine-base"));
@@ -90,7 +90,7 @@ fn packages(text: &str) -> Result<recipe::Packages, meshd_config::Faults> {
 }
 
 #[test]
-fn a_package_is_planned_with_its_scripts_triggers_and_rules() {
+fn package_is_planned_with_its_scripts_triggers_and_rules() {
     let rules = "leave_out = [\"kernel\"]\n[[packages.restore]]\npath = \"etc/passwd\"\ndrop_lines = [\"maker:\"]\n\
                  [[packages.extra]]\nname = \"meta\"\nversion = \"1-r0\"\ndescription = \"d\"\ndepends = [\"base\"]\n";
     let installed = installed::parse(DATABASE).unwrap();
@@ -108,7 +108,7 @@ fn a_package_is_planned_with_its_scripts_triggers_and_rules() {
 }
 
 #[test]
-fn a_recipe_that_does_not_fit_its_source_is_refused() {
+fn recipe_that_does_not_fit_its_source_is_refused() {
     let plan = |rules: &str, database: &str| {
         let installed = installed::parse(database).unwrap();
         plan::plan(&installed, &packages(rules).unwrap(), "x86_64", &[], "").unwrap_err()
@@ -122,14 +122,14 @@ fn a_recipe_that_does_not_fit_its_source_is_refused() {
 }
 
 #[test]
-fn a_file_is_brought_back_by_dropping_lines_and_replacing_text() {
+fn file_is_brought_back_by_dropping_lines_and_replacing_text() {
     let how = How::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
     assert_eq!(restored(&how, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
     assert_eq!(restored(&How::Content("a".into()), "b").unwrap(), "a");
 }
 
 #[test]
-fn a_patch_fits_exactly_once_or_not_at_all() {
+fn patch_fits_exactly_once_or_not_at_all() {
     let patch = |find: &str| [Patch { find: find.into(), replace: "new".into() }];
     assert_eq!(patched("one two".into(), &patch("one")).unwrap(), "new two");
     assert_eq!(patched("one one".into(), &patch("one")), Err((2, "one".into())));

@@ -20,7 +20,6 @@ pub struct Package {
 /// A folder or file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where it lies.
     pub path: SafePath,
     /// Permission bits.
     pub mode: u32,
@@ -40,7 +39,6 @@ pub struct Checksum(pub [u8; 20]);
 pub struct DatabaseError {
     /// Line from 1.
     pub line: usize,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -246,7 +244,7 @@ R:top
 ";
 
     #[test]
-    fn owners_modes_and_checksums_go_to_what_stands_before_them() {
+    fn owners_modes_and_checksums_apply_to_the_preceding_entry() {
         let packages = parse(TEXT).unwrap();
         let names: Vec<_> = packages.iter().map(Package::name).collect();
         assert_eq!(names, ["alpine-baselayout", "musl"]);
@@ -259,7 +257,7 @@ R:top
     }
 
     #[test]
-    fn a_checksum_is_that_of_the_content() {
+    fn checksum_is_that_of_the_content() {
         let empty = "Q12jmj7l5rSw0yVb/vlWAYkK/YBwk=";
         assert_eq!(Checksum::parse(empty), Some(Checksum::of(b"")));
         assert_eq!(Checksum::of(b"").to_hex(), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
@@ -269,7 +267,7 @@ R:top
     }
 
     #[test]
-    fn a_line_without_sense_is_named() {
+    fn malformed_line_is_named() {
         for (text, line) in
             [("P:a\nV:1\nnonsense\n", 3), ("P:a\nV:1\nF:../etc\n", 3), ("P:a\n\n", 2), ("M:0:0:755\n", 1)]
         {

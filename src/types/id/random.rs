@@ -1,0 +1,61 @@
+//! Random IDs: tasks, boot sessions, and the correlation IDs of requests.
+
+use std::{fmt, str::FromStr};
+
+/// Declares an ID of random bytes, written as hexadecimal characters. IDs are not secrets.
+macro_rules! random_id {
+    ($(#[$doc:meta])* $id:ident, $bytes:literal, $error:ident, $message:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $id(pub [u8; $bytes]);
+
+        /// The text has another length, or other characters than hexadecimal ones.
+        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        #[error($message)]
+        pub struct $error(pub String);
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&crate::hex(&self.0))
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $id {
+            type Err = $error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                crate::unhex(text).map($id).ok_or_else(|| $error(text.chars().take(40).collect()))
+            }
+        }
+
+        crate::serde_as_text!($id);
+    };
+}
+
+random_id!(
+    /// The ID of a task: 8 hexadecimal characters.
+    JobId,
+    4,
+    ParseJobIdError,
+    "`{0}` is not a task ID (8 hexadecimal characters); `meshd task list` shows them"
+);
+random_id!(
+    /// The ID of a boot session: 24 hexadecimal characters.
+    BootSessionId,
+    12,
+    ParseBootSessionIdError,
+    "`{0}` is not a boot session ID (24 hexadecimal characters)"
+);
+random_id!(
+    /// Links a request to its answer, log lines, events and audit line: 16 hexadecimal characters.
+    CorrelationId,
+    8,
+    ParseCorrelationIdError,
+    "`{0}` is not a correlation ID (16 hexadecimal characters)"
+);

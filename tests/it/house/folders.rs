@@ -1,0 +1,104 @@
+//! Folders: their size, the map of their modules, and the paths that documents name.
+
+use super::{is_tests, sources};
+use std::{collections::BTreeMap, fs, path::Path};
+
+const MAX_ENTRIES: usize = 15;
+/// Folders that still exceed the limit. Remove a folder from the list once it does not.
+const TOO_LARGE: [&str; 7] = [
+    "src/agent",
+    "src/agent/vm",
+    "src/model/fleet",
+    "src/model/work",
+    "src/serve/admin",
+    "src/serve/central",
+    "src/serve/dhcp",
+];
+/// Folders whose `mod.rs` and `lib.rs` still lack a module in their map. Remove a folder once it is complete.
+const UNMAPPED: [&str; 3] = ["src/agent", "src/model", "src/serve"];
+
+#[test]
+fn folder_with_more_than_15_entries_is_refused() {
+    let mut entries: BTreeMap<String, usize> = BTreeMap::new();
+    for folder in sources().keys().filter_map(|path| path.parent()) {
+        entries.insert(folder.display().to_string(), fs::read_dir(folder).unwrap().count());
+    }
+    let large = |folder: &str| entries.get(folder).is_some_and(|count| *count > MAX_ENTRIES);
+    let mut faults: Vec<String> = Vec::new();
+    for (folder, count) in &entries {
+        if large(folder) && !TOO_LARGE.contains(&folder.as_str()) {
+            faults.push(format!("{folder} has {count} entries: split it into sub-folders that each hold one idea"));
+        }
+    }
+    let small = TOO_LARGE.iter().filter(|folder| !large(folder));
+    faults.extend(small.map(|folder| format!("{folder} is small enough: remove it from TOO_LARGE")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Modules that a file declares, without its tests.
+fn declared(text: &str) -> Vec<String> {
+    let file = syn::parse_file(text).unwrap();
+    let modules = file.items.iter().filter_map(|item| match item {
+        syn::Item::Mod(module) if module.content.is_none() => Some(module.ident.to_string()),
+        _ => None,
+    });
+    modules.filter(|name| !name.ends_with("tests")).collect()
+}
+
+#[test]
+fn module_is_missing_in_the_map_of_no_folder() {
+    let mut faults = Vec::new();
+    let mut incomplete = std::collections::BTreeSet::new();
+    for (path, text) in sources() {
+        let is_folder = path.ends_with("mod.rs") || path.ends_with("lib.rs");
+        if !is_folder || is_tests(&path) {
+            continue;
+        }
+        let map: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
+        for module in declared(&text).iter().filter(|name| !map.contains(&format!("| `{name}` |"))) {
+            match UNMAPPED.iter().find(|folder| path.starts_with(folder)) {
+                Some(folder) => drop(incomplete.insert(*folder)),
+                None => faults.push(format!("{}: add a line for `{module}` to the map", path.display())),
+            }
+        }
+    }
+    let complete = UNMAPPED.iter().filter(|folder| !incomplete.contains(*folder));
+    faults.extend(complete.map(|folder| format!("{folder} is complete: remove it from UNMAPPED")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Documents for people who read the code; docs/adr/ keeps the names of its time.
+fn documents() -> Vec<String> {
+    let markdown = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
+    let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for folder in ["docs", "docs/operations"] {
+        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        found.extend(paths.filter(|path| markdown(path)).map(|path| path.display().to_string()));
+    }
+    found
+}
+
+/// Whether a path names a source, or the end of the path of one: `src/trust/`, `trust/capability.rs`, `table.rs`.
+fn names_a_source(path: &str, all: &[String]) -> bool {
+    Path::new(path).exists() || all.iter().any(|source| source.ends_with(&format!("/{path}")))
+}
+
+#[test]
+fn source_path_in_a_document_exists() {
+    let mut all = BTreeMap::new();
+    ["src", "tests", "benches"].iter().for_each(|folder| super::walk(Path::new(folder), &mut all));
+    let all: Vec<String> = all.keys().map(|path| path.display().to_string()).collect();
+    let (mut faults, mut named) = (Vec::new(), 0);
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let is_path = |span: &&str| span.chars().all(|c| c.is_alphanumeric() || "/_-.".contains(c));
+        let is_source = |span: &&str| span.ends_with(".rs") || span.starts_with("src/");
+        for path in text.split('`').skip(1).step_by(2).filter(is_path).filter(is_source) {
+            named += 1;
+            if !names_a_source(path, &all) {
+                faults.push(format!("{document} names {path}, which does not exist"));
+            }
+        }
+    }
+    assert!(named > 50 && faults.is_empty(), "{named} paths\n{}", faults.join("\n"));
+}

@@ -1,0 +1,255 @@
+//! Language: type names, doc comments, and texts that users read.
+
+use super::{is_tests, literals, sources};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+use syn::{Attribute, ItemMod, visit::Visit};
+
+/// Type names that occur twice in a crate, for now: rename one of each pair, then remove it here.
+const TWICE: [(&str, &[&str]); 3] = [
+    (
+        "src",
+        &[
+            "Answer",
+            "Asking",
+            "Authority",
+            "Bound",
+            "Client",
+            "Connection",
+            "Context",
+            "Engine",
+            "Inner",
+            "Limits",
+            "OtherServer",
+            "Page",
+            "Patience",
+            "Refusal",
+            "Refused",
+            "Request",
+            "Service",
+            "Shared",
+            "Slot",
+            "Socket",
+            "Tail",
+            "Transfer",
+            "Wanted",
+        ],
+    ),
+    (
+        "src/agent",
+        &[
+            "Action",
+            "Ended",
+            "Event",
+            "ExecContext",
+            "Fault",
+            "Image",
+            "Judge",
+            "Keeper",
+            "Known",
+            "Leaving",
+            "Linux",
+            "Machine",
+            "Order",
+            "Progress",
+            "Read",
+            "Socket",
+            "State",
+            "Stored",
+        ],
+    ),
+    ("src/model", &["Sum"]),
+];
+/// Folders with doc comments that say nothing, and how many at most. Lower the number with each that goes.
+const EMPTY_DOCS: [(&str, usize); 7] = [
+    ("src/agent", 62),
+    ("src/model", 78),
+    ("src/serve/central", 79),
+    ("src/serve/dhcp", 26),
+    ("src/serve/http", 2),
+    ("src/serve/lan", 2),
+    ("src/serve/tftp", 2),
+];
+/// Folders whose texts still have a phrase of [`BANNED`].
+const OLD_TEXTS: [&str; 4] = ["src/agent", "src/model", "src/serve/central", "src/serve/dhcp"];
+/// Phrases that STYLE.md bans. Those in upper case begin a sentence.
+const BANNED: [&str; 9] =
+    ["shall", "is told", "are told", "is said by", "stands in", "stand in", "goes on as", "of its own", "whoever"];
+/// Words that begin a doc comment of at most three words that says nothing: `Its name.`, `Which file.`
+const QUESTIONS: [&str; 9] = ["How", "Its", "What", "When", "Where", "Which", "Who", "Whose", "Why"];
+
+/// What a file declares and documents outside of its tests.
+#[derive(Default)]
+struct Declared {
+    types: Vec<String>,
+    docs: Vec<String>,
+}
+
+/// Visits of nodes with attributes; those of the first list declare a type.
+macro_rules! visits {
+    ($($visit:ident $node:ident),*; $($other:ident $plain:ident),*) => {
+        $(fn $visit(&mut self, node: &'ast syn::$node) {
+            self.types.push(node.ident.to_string());
+            self.document(&node.attrs);
+            syn::visit::$visit(self, node);
+        })*
+        $(fn $other(&mut self, node: &'ast syn::$plain) {
+            self.document(&node.attrs);
+            syn::visit::$other(self, node);
+        })*
+    };
+}
+
+impl<'ast> Visit<'ast> for Declared {
+    visits! {
+        visit_item_struct ItemStruct, visit_item_enum ItemEnum, visit_item_trait ItemTrait, visit_item_type ItemType;
+        visit_item_const ItemConst, visit_item_static ItemStatic, visit_item_fn ItemFn, visit_field Field,
+        visit_variant Variant, visit_impl_item_fn ImplItemFn, visit_impl_item_const ImplItemConst,
+        visit_trait_item_fn TraitItemFn, visit_trait_item_type TraitItemType
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if item.ident != "tests" {
+            self.document(&item.attrs);
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+impl Declared {
+    fn of(text: &str) -> Self {
+        let mut declared = Declared::default();
+        declared.visit_file(&syn::parse_file(text).unwrap());
+        declared
+    }
+
+    fn document(&mut self, attributes: &[Attribute]) {
+        let lines = attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).filter_map(|attribute| {
+            let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
+            let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
+            Some(text.value())
+        });
+        let doc = lines.collect::<Vec<_>>().join(" ").trim().to_owned();
+        if !doc.is_empty() {
+            self.docs.push(doc);
+        }
+    }
+}
+
+fn released() -> impl Iterator<Item = (PathBuf, String)> {
+    sources().into_iter().filter(|(path, _)| !is_tests(path))
+}
+
+/// `src/serve/x` or `src/x`: the area to which a file belongs.
+fn area(path: &Path) -> String {
+    let depth = if path.starts_with("src/serve") { 3 } else { 2 };
+    path.components().take(depth).collect::<PathBuf>().display().to_string()
+}
+
+/// The crate of a file, as its folder.
+fn crate_of(path: &Path) -> String {
+    let first: PathBuf = path.components().take(2).collect();
+    let is_member = first.join("Cargo.toml").exists() || first.ends_with("bin");
+    if is_member { first.display().to_string() } else { "src".to_owned() }
+}
+
+#[test]
+fn type_name_that_occurs_twice_in_a_crate_is_refused() {
+    let mut found: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (path, text) in released() {
+        for name in Declared::of(&text).types {
+            found.entry((crate_of(&path), name)).or_default().push(path.display().to_string());
+        }
+    }
+    found.retain(|_, files| files.len() > 1);
+    let listed: BTreeSet<(&str, &str)> =
+        TWICE.iter().flat_map(|(folder, names)| names.iter().map(move |name| (*folder, *name))).collect();
+    let mut faults = Vec::new();
+    for ((folder, name), files) in &found {
+        if !listed.contains(&(folder.as_str(), name.as_str())) {
+            faults.push(format!("{name} occurs twice in {folder}: {}", files.join(", ")));
+        }
+    }
+    let once = listed.iter().filter(|(folder, name)| !found.contains_key(&((*folder).to_owned(), (*name).to_owned())));
+    faults.extend(once.map(|(folder, name)| format!("{name} occurs once in {folder}: remove it from TWICE")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// One word; a question of at most three; or an article and a noun. A code span names a source, such as a file of sysfs. A help text of
+/// the command line has no full stop and may be one word.
+fn says_nothing(doc: &str) -> bool {
+    let words: Vec<&str> = doc.trim_end_matches('.').split_whitespace().collect();
+    let is_question = words.len() <= 3 && QUESTIONS.contains(&words[0]);
+    doc.ends_with('.')
+        && !doc.contains('`')
+        && (words.len() == 1 || is_question || words.len() == 2 && words[0] == "The")
+}
+
+#[test]
+fn doc_comment_that_says_nothing_is_refused() {
+    let samples = [
+        "Which.",
+        "Its name.",
+        "Where it lies.",
+        "The image.",
+        "Name",
+        "`product_uuid`.",
+        "Size in bytes.",
+        "Why it was refused, in words.",
+    ];
+    assert_eq!(samples.map(says_nothing), [true, true, true, true, false, false, false, false]);
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in released() {
+        let docs = Declared::of(&text).docs.into_iter().filter(|doc| says_nothing(doc));
+        found.entry(area(&path)).or_default().extend(docs.map(|doc| format!("{}: {doc}", path.display())));
+    }
+    let mut faults = Vec::new();
+    for (area, docs) in found {
+        let allowed = EMPTY_DOCS.iter().find(|(folder, _)| *folder == area).map_or(0, |(_, count)| *count);
+        if docs.len() > allowed {
+            faults.push(format!("{area} has {}, allowed are {allowed}\n{}", docs.len(), docs.join("\n")));
+        } else if allowed > 0 && docs.is_empty() {
+            faults.push(format!("{area} has none: remove it from EMPTY_DOCS"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The banned phrase in a text, if there is one.
+fn banned(text: &str) -> Option<&'static str> {
+    let words = |text: &str| {
+        text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    let padded = format!(" {} ", words(&text.to_lowercase()));
+    let question =
+        text.starts_with("What ") || [". What ", "; What ", ": What "].iter().any(|start| text.contains(start));
+    question.then_some("What").or_else(|| BANNED.into_iter().find(|phrase| padded.contains(&format!(" {phrase} "))))
+}
+
+#[test]
+fn text_with_a_banned_phrase_is_refused() {
+    let samples = [
+        "nodes shall boot",
+        "ask. What is it",
+        "a card of its own",
+        "Whoever asks",
+        "What's new",
+        "marshall the shallow",
+    ];
+    assert_eq!(samples.map(|text| banned(text).is_some()), [true, true, true, true, false, false]);
+    let (mut faults, mut old) = (Vec::new(), BTreeSet::new());
+    for (path, text) in released() {
+        for (line, literal) in literals(&text) {
+            let Some(phrase) = banned(&literal) else { continue };
+            match OLD_TEXTS.iter().find(|folder| path.starts_with(folder)) {
+                Some(folder) => drop(old.insert(*folder)),
+                None => faults.push(format!("{}:{line}: `{phrase}` in {literal:?}", path.display())),
+            }
+        }
+    }
+    let clean = OLD_TEXTS.iter().filter(|folder| !old.contains(*folder));
+    faults.extend(clean.map(|folder| format!("{folder} is clean: remove it from OLD_TEXTS")));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
