@@ -21,7 +21,10 @@ const UNMAPPED: [&str; 3] = ["src/agent", "src/model", "src/serve"];
 fn folder_with_more_than_15_entries_is_refused() {
     let mut entries: BTreeMap<String, usize> = BTreeMap::new();
     for folder in sources().keys().filter_map(|path| path.parent()) {
-        entries.insert(folder.display().to_string(), fs::read_dir(folder).unwrap().count());
+        // Cargo.toml lists the crates of src/.
+        let own =
+            fs::read_dir(folder).unwrap().filter(|entry| !entry.as_ref().unwrap().path().join("Cargo.toml").exists());
+        entries.insert(folder.display().to_string(), own.count());
     }
     let large = |folder: &str| entries.get(folder).is_some_and(|count| *count > MAX_ENTRIES);
     let mut faults: Vec<String> = Vec::new();
