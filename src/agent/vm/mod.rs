@@ -264,7 +264,8 @@ impl Vms {
     async fn give(&mut self, spec: &VmSpec, start: u32, order: Order) -> Result<(), StartError> {
         if !self.machines.contains_key(&spec.uuid) {
             let (kept, boot, ran) = (machine::VmRecord::default(), String::new(), false);
-            let stored = Stored { spec: spec.clone(), start, kept, boot, ran };
+            // Not yet by this order: a report of a stopped VM that bears its number would be taken for its result.
+            let stored = Stored { spec: spec.clone(), start: start.wrapping_sub(1), kept, boot, ran };
             self.keep(stored, Files::new(&self.folder, spec.uuid));
         }
         if let Some(kept) = self.machines.get_mut(&spec.uuid) {

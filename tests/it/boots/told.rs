@@ -4,7 +4,7 @@ use super::{
     doctor, finding,
     rig::{Machine, Rig},
 };
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, write_program};
 use meshd_model::fleet::Stage;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -95,8 +95,7 @@ fn lease_script(changes: &str) -> String {
     std::fs::create_dir(&bin).unwrap();
     for program in ["ntpd", "killall", "ip"] {
         let path = bin.join(program);
-        std::fs::write(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n").unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
     // Alpine's own script, which comes last, is not here.

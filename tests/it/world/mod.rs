@@ -31,6 +31,21 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Where the central node is.
 pub const CENTRAL: &str = "10.77.0.1";
 
+/// Writes a program that can be executed at once. A child writes it: while this process has the file open, another test may fork, and
+/// the kernel refuses to execute the file (ETXTBSY) until that child has closed its copy of the descriptor.
+pub fn write_program(path: &Path, text: &str) {
+    let mut install =
+        Command::new("install").args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut install.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success(), "cannot write {}", path.display());
+}
+
+/// Copies a program, in the same way as [`write_program`].
+pub fn copy_program(from: &str, to: &Path) {
+    let copied = Command::new("install").args(["-m", "755", from]).arg(to).status().unwrap();
+    assert!(copied.success(), "cannot copy {from} to {}", to.display());
+}
+
 /// Waits until something holds, by looking at it; panics with what was last seen.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + DEADLINE;
