@@ -18,6 +18,7 @@ mod failure;
 mod generations;
 mod id;
 mod image;
+mod init;
 pub mod lab;
 mod life;
 mod node;
@@ -91,6 +92,8 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Write a site file for this machine
+    Init(init::Init),
     /// Run the central node
     Serve(serve::Serve),
     /// Reload site, overlays and images, all or nothing
@@ -236,6 +239,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let Global { site, reason, remote, socket, .. } = cli.global;
     let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
     let done = match cli.verb {
+        Verb::Init(init) => init.run(&context),
         Verb::Serve(serve) => serve.run(&context),
         Verb::Reload(reload) => reload.run(&context),
         Verb::Check(check) => check.run(&context),

@@ -22,6 +22,7 @@ mod ndp;
 mod parsers;
 mod http;
 mod identity;
+mod init;
 mod images;
 mod jobs;
 mod life;

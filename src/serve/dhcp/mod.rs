@@ -10,7 +10,7 @@
 //! | `reply`, `route` | write the answer, and where it goes |
 //! | `note`, `level` | what an operator should know: a pool that fills up, another server |
 //!
-//! All of that is pure. `probe` asks who else serves a network and `frame` makes Ethernet frames, pure as well. `socket` and `frames`
+//! All of that is pure. `probe` asks who else serves a network (`survey` does so before meshd runs) and `frame` makes Ethernet frames, pure as well. `socket` and `frames`
 //! open ports, `run` drives, `figures` counts.
 
 mod bits;
@@ -39,6 +39,7 @@ mod run;
 mod served;
 mod slots;
 mod socket;
+mod survey;
 mod exchange;
 
 #[cfg(test)]
@@ -58,3 +59,4 @@ pub use request::Kind;
 pub use route::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
 pub use run::run;
 pub use socket::{Bound, bind};
+pub use survey::find_servers;
