@@ -29,7 +29,7 @@ pub(super) async fn audit(
 ) -> Answer<Vec<AuditView>> {
     let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
     // A node that was removed has its lines still, by ID.
-    let by_name = |name: &str| name.parse().or_else(|_| central.resolve(name));
+    let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
     let node = wanted.node.as_deref().map(by_name).transpose()?;
     let who: Option<Principal> = wanted
         .actor

@@ -50,14 +50,14 @@ impl Caller {
 
     /// False once the token is revoked or its time is over.
     pub(super) fn still_may(&self, central: &Shared) -> bool {
-        self.token.is_none_or(|token| central.api_token_lives(&token))
+        self.token.is_none_or(|token| central.admin.api_token_lives(&token))
     }
 
     /// Resolves once the token is revoked or its time is over.
     pub(super) async fn revoked(&self, central: &Shared) {
         match self.token {
             None => std::future::pending().await,
-            Some(_) => central.until_revoked(|| self.still_may(central)).await,
+            Some(_) => central.enrolment.until_revoked(|| self.still_may(central)).await,
         }
     }
 
@@ -119,7 +119,7 @@ fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
     let Some(text) = bearer(request.headers()) else {
         return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
     };
-    match plane.central.api_token(text) {
+    match plane.central.admin.api_token(text) {
         Some(token) => Ok(Caller::with(token)),
         None => {
             plane.failures.count(from, now);

@@ -42,14 +42,14 @@ pub(super) async fn backup(
     if length < MIN_KEY {
         return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
     }
-    let snapshot = central.snapshot(&by).await.map_err(|error| match error {
+    let snapshot = central.admin.snapshot(&by).await.map_err(|error| match error {
         BackupError::Store(error) => Refused::from(error),
         other => Refused::internal(other.to_string()),
     })?;
     let (pieces, out) = mpsc::channel(AHEAD);
     tokio::task::spawn_blocking(move || {
         let mut pipe = io::BufWriter::with_capacity(PIECE, Pipe(pieces.clone()));
-        let made = central.back_up(snapshot, blobs, &key, &mut pipe);
+        let made = central.admin.back_up(snapshot, blobs, &key, &mut pipe);
         match made.map_err(io::Error::other).and_then(|manifest| pipe.flush().map(|()| manifest)) {
             Ok(manifest) => tracing::info!(members = manifest.members.len(), "a backup was made"),
             Err(error) => {

@@ -1,6 +1,6 @@
 //! What an operator says of what nodes boot, and what is answered to it.
 
-use crate::serve::central::Workloads;
+use crate::serve::central::DrainPolicy;
 use meshd_config::Fault;
 use meshd_model::fleet::{Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, RevisionSummary};
 use meshd_proto::DoctorReport;
@@ -65,7 +65,7 @@ pub struct Pin {
 pub struct Drain {
     /// What becomes of what runs: `wait` until it ends, or `stop` it.
     #[schema(value_type = String)]
-    pub workloads: Workloads,
+    pub workloads: DrainPolicy,
     /// With `stop`: seconds that guests have to end by themselves, in place of what each has by its own; an hour at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<u32>,

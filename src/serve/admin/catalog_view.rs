@@ -135,7 +135,7 @@ pub(super) async fn images(State(Plane { central, .. }): State<Plane>) -> Answer
 }
 
 pub(super) async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
-    let live = central.live();
+    let live = central.env.live();
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
 
@@ -155,7 +155,7 @@ pub(super) async fn overlay(
 ) -> Result<Response, Refused> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, told, .. } = plane;
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
     if let Some(text) = which.profile {
         let named = orders::profile(&text)?;
@@ -166,7 +166,7 @@ pub(super) async fn overlay(
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);
     }
-    let rendered = central.render(&node, central.endpoint(told)).await?;
+    let rendered = central.generations.render(&node, central.env.endpoint(told)).await?;
     let Rendered { generation, what, overlay, .. } = rendered;
     let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
     let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");

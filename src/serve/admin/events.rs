@@ -44,7 +44,7 @@ pub(super) async fn events(
 ) -> Result<Response, Refused> {
     let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
     let central = plane.central;
-    let node = wanted.node.as_deref().map(|node| central.resolve(node)).transpose()?;
+    let node = wanted.node.as_deref().map(|node| central.nodes.resolve(node)).transpose()?;
     let kinds = kinds(wanted.kind.as_deref().unwrap_or_default())?;
     let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let after = wanted.after.map(EventSeq);

@@ -16,7 +16,7 @@ pub(super) async fn history(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
 ) -> Answer<Vec<GenerationView>> {
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     let marks = |model: &meshd_store::Model| {
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
@@ -26,13 +26,13 @@ pub(super) async fn history(
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
         GenerationView { given, runs, next, pinned, kept }
     };
-    Ok(Json(central.generations(id)?.into_iter().map(view).collect()))
+    Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
 }
 
 pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
     let Plane { central, told, .. } = plane;
-    let id = central.resolve(&node)?;
-    let (runs, next, diff) = central.node_diff(id, central.endpoint(told)).await?;
+    let id = central.nodes.resolve(&node)?;
+    let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(told)).await?;
     let view = super::routes::shown(&central, id)?;
     let (pinned, rolled_back) = (view.0.pinned, view.0.rolled_back);
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
@@ -45,11 +45,11 @@ pub(super) async fn pin(
     order: Body<Pin>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     if order.off {
-        central.unpin(id, &by).await?;
+        central.nodes.unpin(id, &by).await?;
     } else {
-        central.pin(id, order.generation.as_deref(), &by).await?;
+        central.nodes.pin(id, order.generation.as_deref(), &by).await?;
     }
     detail(&central, id)
 }
@@ -58,7 +58,7 @@ pub(super) async fn revisions(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
 ) -> Answer<Vec<RevisionView>> {
-    let revisions = central.revisions(&profile(&name)?);
+    let revisions = central.generations.revisions(&profile(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
     let view = |revised: meshd_model::fleet::RevisionSummary| {
@@ -78,15 +78,15 @@ pub(super) async fn rollback(
     let order = body(order)?;
     let named = profile(&name)?;
     if order.off {
-        plane.central.let_go(named, &by).await?;
+        plane.central.generations.let_go(named, &by).await?;
     } else {
-        plane.central.rollback(named, order.to.as_deref(), &by).await?;
+        plane.central.generations.rollback(named, order.to.as_deref(), &by).await?;
     }
     revisions(State(plane), Path(name)).await
 }
 
 pub(super) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
-    let reload = central.reload(&by).await;
+    let reload = central.generations.reload(&by).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
 }

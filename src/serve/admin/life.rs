@@ -8,7 +8,7 @@ use super::{
     table::{Nothing, One, Routes},
     view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
 };
-use crate::serve::central::{Shared, Workloads};
+use crate::serve::central::{DrainPolicy, Shared};
 use axum::{
     Json,
     extract::{Path, State},
@@ -71,8 +71,8 @@ async fn reject(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.reject(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.reject(id, &by).await?;
     shown(&central, id)
 }
 
@@ -81,8 +81,8 @@ async fn quarantine(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.quarantine(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.quarantine(id, &by).await?;
     shown(&central, id)
 }
 
@@ -93,12 +93,12 @@ async fn drain(
     order: Body<Option<Drain>>,
 ) -> Answer<NodeView> {
     let Drain { workloads, grace_s } = body(order)?.unwrap_or_default();
-    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == Workloads::Wait) {
+    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == DrainPolicy::Wait) {
         let told = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
         return Err(Refused::bad_request(told));
     }
-    let id = central.resolve(&node)?;
-    central.drain_with(id, workloads, grace_s, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.drain_with(id, workloads, grace_s, &by).await?;
     shown(&central, id)
 }
 
@@ -109,12 +109,12 @@ async fn fence(
     order: Body<Fence>,
 ) -> Answer<NodeView> {
     let Fence { confirm } = body(order)?;
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     let name = shown(&central, id)?.0.name;
     if confirm != name && fail::defends("fence-confirmation") {
         return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
     }
-    central.fence(id, &by).await?;
+    central.nodes.fence(id, &by).await?;
     shown(&central, id)
 }
 
@@ -123,8 +123,8 @@ async fn maintenance(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.maintain(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.maintain(id, &by).await?;
     shown(&central, id)
 }
 
@@ -133,8 +133,8 @@ async fn resume(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.resume(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.resume(id, &by).await?;
     shown(&central, id)
 }
 
@@ -143,8 +143,8 @@ async fn remove(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.remove(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.remove(id, &by).await?;
     shown(&central, id)
 }
 
@@ -153,8 +153,8 @@ async fn doctor(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<DoctorView> {
-    let id = central.resolve(&node)?;
-    let report = central.node_doctor(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    let report = central.links.node_doctor(id, &by).await?;
     Ok(Json(DoctorView { node: id, report }))
 }
 
@@ -168,8 +168,8 @@ async fn accept_nic(
     if mac.0 == [0; 6] || mac.is_multicast() {
         return Err(Refused::bad_request(format!("{mac} is not the MAC address of a machine")));
     }
-    let id = central.resolve(&node)?;
-    central.accept_nic(id, mac, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.accept_nic(id, mac, &by).await?;
     shown(&central, id)
 }
 
@@ -181,10 +181,10 @@ async fn replace(
     order: Body<Replace>,
 ) -> Answer<Replaced> {
     let order = body(order)?;
-    let (old, new) = (central.resolve(&node)?, central.resolve(&order.new)?);
+    let (old, new) = (central.nodes.resolve(&node)?, central.nodes.resolve(&order.new)?);
     // Before it is gone.
     let left = left_behind(&central, old)?;
-    central.replace(old, new, &by).await?;
+    central.nodes.replace(old, new, &by).await?;
     let Json(node) = shown(&central, new)?;
     Ok(Json(Replaced { node, left }))
 }

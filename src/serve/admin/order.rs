@@ -70,7 +70,7 @@ pub(super) fn needed(verb: Verb) -> Role {
 
 /// Names the request, in its log lines and its answer.
 pub(super) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
-    let correlation = plane.central.new_correlation();
+    let correlation = plane.central.env.new_correlation();
     request.extensions_mut().insert(correlation);
     request.extensions_mut().insert(plane);
     let answer = async {
@@ -176,7 +176,7 @@ async fn write_down(
             }
         }
     }
-    audit.node = target.as_deref().and_then(|name| plane.central.resolve(name).ok());
+    audit.node = target.as_deref().and_then(|name| plane.central.nodes.resolve(name).ok());
     audit.target = audit.node.map(|node| node.to_string()).or(target);
     let write = plane.central.store().commit(|tx| {
         tx.audit(audit);

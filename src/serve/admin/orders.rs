@@ -31,8 +31,8 @@ pub(super) async fn assign_profile(
     order: Body<AssignProfile>,
 ) -> Answer<NodeView> {
     let order = body(order)?;
-    let id = central.resolve(&node)?;
-    central.assign_profile(id, profile(&order.profile)?, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.assign_profile(id, profile(&order.profile)?, &by).await?;
     shown(&central, id)
 }
 
@@ -46,8 +46,8 @@ pub(super) async fn vars(
     if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
         return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
     }
-    let id = central.resolve(&node)?;
-    central.set_vars(id, set, unset, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.set_vars(id, set, unset, &by).await?;
     detail(&central, id)
 }
 
@@ -59,12 +59,12 @@ pub(super) async fn boot_once(
     order: Body<BootOnce>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     if order.clear {
-        central.clear_once(id, &by).await?;
+        central.nodes.clear_once(id, &by).await?;
     } else {
         let named = order.profile.as_deref().map(profile).transpose()?;
-        central.boot_once(id, named, order.kernel_args, caller.role, &by).await?;
+        central.nodes.boot_once(id, named, order.kernel_args, caller.role, &by).await?;
     }
     detail(&central, id)
 }

@@ -289,24 +289,24 @@ async fn nodes(
         let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
         nodes
             .map(|node| {
-                let view = NodeView::new(node, model.boot_of(node), &site, &central.link_state(node.id));
-                view.rolled_back(|profile| central.rolled_back(profile))
+                let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
+                view.rolled_back(|profile| central.generations.rolled_back(profile))
             })
             .collect()
     })))
 }
 
 async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
-    detail(&central, central.resolve(&node)?)
+    detail(&central, central.nodes.resolve(&node)?)
 }
 
 /// Everything of a node.
 pub(super) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
-    let link = central.link_state(id);
+    let link = central.links.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
         let mut detail = NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id));
-        detail.node = detail.node.rolled_back(|profile| central.rolled_back(profile));
+        detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });
     detail.map(Json).ok_or_else(|| gone(id))
@@ -325,7 +325,7 @@ async fn timeline(
     which: Result<Query<WhichBoot>, QueryRejection>,
 ) -> Answer<TimelineView> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let id = central.resolve(&node)?;
+    let id = central.nodes.resolve(&node)?;
     let timeline = central.store().read(|model| {
         let node = model.node(id)?;
         let boots = model.boots_of(node);
@@ -346,8 +346,8 @@ async fn release(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.release(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.release(id, &by).await?;
     shown(&central, id)
 }
 
@@ -366,8 +366,8 @@ async fn approve(
     order: Option<Json<Option<Approve>>>,
 ) -> Answer<NodeView> {
     let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
-    let id = central.resolve(&node)?;
-    central.approve_at(id, moved, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.approve_at(id, moved, &by).await?;
     shown(&central, id)
 }
 
@@ -376,8 +376,8 @@ async fn reboot(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeView> {
-    let id = central.resolve(&node)?;
-    central.reboot(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.reboot(id, &by).await?;
     shown(&central, id)
 }
 
@@ -389,8 +389,8 @@ async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Profil
 pub(super) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
-        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.link_state(id));
-        Some(view.rolled_back(|profile| central.rolled_back(profile)).working(work_on(model, id)))
+        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
+        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(work_on(model, id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }

@@ -145,16 +145,16 @@ pub(super) fn routes(routes: Routes) -> Routes {
 /// The slot of a path. Its node is named by ID or name.
 fn named(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
     let unit = unit.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
-    Ok(SlotId { node: central.resolve(&node)?, unit })
+    Ok(SlotId { node: central.nodes.resolve(&node)?, unit })
 }
 
 async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<SlotView>> {
-    Json(central.slots().into_iter().map(SlotView::from).collect())
+    Json(central.workloads.slots().into_iter().map(SlotView::from).collect())
 }
 
 async fn show(State(Plane { central, .. }): State<Plane>, Path(id): Path<(String, String)>) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.slot(&id)?.into()))
+    Ok(Json(central.workloads.slot(&id)?.into()))
 }
 
 async fn approve(
@@ -168,7 +168,7 @@ async fn approve(
         return Err(Refused::bad_request("an address without a MAC address is no card's"));
     }
     let (id, card) = (named(&central, id)?, mac.map(|mac| SlotCard { mac, address }));
-    Ok(Json(central.approve_slot(id, SlotParts { disk, fabric, card }, &by).await?.into()))
+    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, card }, &by).await?.into()))
 }
 
 async fn disable(
@@ -177,7 +177,7 @@ async fn disable(
     by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.disable_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.disable_slot(id, &by).await?.into()))
 }
 
 async fn enable(
@@ -186,7 +186,7 @@ async fn enable(
     by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.enable_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.enable_slot(id, &by).await?.into()))
 }
 
 async fn release(
@@ -195,5 +195,5 @@ async fn release(
     by: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.release_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.release_slot(id, &by).await?.into()))
 }

@@ -62,7 +62,7 @@ async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TaskView>>
 }
 
 async fn show(State(Plane { central, .. }): State<Plane>, Path(task): Path<String>) -> Answer<TaskView> {
-    Ok(Json(TaskView::new(&central.job_record(id(&task)?)?)))
+    Ok(Json(TaskView::new(&central.tasks.job_record(id(&task)?)?)))
 }
 
 async fn run(
@@ -77,7 +77,7 @@ async fn run(
     }
     let ranks_per_node = ranks_per_node.unwrap_or(1);
     let ask = RunJob { group, nodes, ranks_per_node, launcher, user, timeout_s, argv };
-    Ok(Json(TaskView::new(&central.run_job(ask, &by).await?)))
+    Ok(Json(TaskView::new(&central.tasks.run_job(ask, &by).await?)))
 }
 
 async fn cancel(
@@ -85,7 +85,7 @@ async fn cancel(
     Path(task): Path<String>,
     by: AuditContext,
 ) -> Result<Response, Refused> {
-    let job = central.cancel_job(id(&task)?, &by).await?;
+    let job = central.tasks.cancel_job(id(&task)?, &by).await?;
     Ok(Json(job.as_ref().map(TaskView::new)).into_response())
 }
 
@@ -106,8 +106,8 @@ async fn output(
 ) -> Result<Response, Refused> {
     let Query(Wanted { follow, from }) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
     let central = plane.central;
-    let job = central.job_record(id(&task)?)?.id;
-    let grows = central.job_output_grows(job).await?;
+    let job = central.tasks.job_record(id(&task)?)?.id;
+    let grows = central.tasks.job_output_grows(job).await?;
     let tail = Tail { central, caller, job, next: from, follow, grows, shutdown: plane.shutdown };
     let stream = Stream::from_stream(futures_util::stream::unfold(tail, |mut tail| async move {
         tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
@@ -134,9 +134,9 @@ impl Tail {
                 return None;
             }
             // Asked before it is read: what a task wrote is kept before it is over.
-            let over = self.central.job_record(self.job).is_ok_and(|job| job.state.is_final());
+            let over = self.central.tasks.job_record(self.job).is_ok_and(|job| job.state.is_final());
             self.grows.mark_unchanged();
-            let chunk = self.central.job_output(self.job, self.next).await.ok()?;
+            let chunk = self.central.tasks.job_output(self.job, self.next).await.ok()?;
             self.next = chunk.next;
             if !chunk.lines.is_empty() {
                 return Some(written(chunk.dropped, chunk.lines));

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub(super) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
     let now = central.now();
-    Json(central.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
+    Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
 }
 
 /// The only answer that a token is ever in.
@@ -29,7 +29,7 @@ pub(super) async fn create(
     order: Body<CreateApiToken>,
 ) -> Result<Response, Refused> {
     let CreateApiToken { name, role, expires_in } = body(order)?;
-    let (text, token) = central.create_api_token(name, role, expires_in.map(Duration::from_secs), &by).await?;
+    let (text, token) = central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &by).await?;
     let token = ApiTokenView::new(&token, central.now());
     let created = Json(CreatedApiToken { token, secret: text.expose().clone() });
     Ok(([(CACHE_CONTROL, "no-store")], created).into_response())
@@ -41,7 +41,7 @@ pub(super) async fn revoke(
     by: AuditContext,
 ) -> Answer<Vec<ApiTokenView>> {
     let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
-    central.revoke_api_token(name, &by).await?;
+    central.admin.revoke_api_token(name, &by).await?;
     let now = central.now();
-    Ok(Json(central.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
+    Ok(Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
 }

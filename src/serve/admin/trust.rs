@@ -142,7 +142,7 @@ impl From<RotateError> for Refused {
 }
 
 pub(super) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TokenView>> {
-    Json(central.manual_tokens().into_iter().map(TokenView::from).collect())
+    Json(central.enrolment.manual_tokens().into_iter().map(TokenView::from).collect())
 }
 
 pub(super) async fn create_token(
@@ -157,12 +157,12 @@ pub(super) async fn create_token(
         _ => return Err(Refused::bad_request("a token is for a node or for another machine; name one of them")),
     };
     let life = order.life_s.map_or(crate::serve::central::TOKEN_LIFE, Duration::from_secs);
-    let (ticket, token) = central.create_token(basis, life, told, &by).await?;
+    let (ticket, token) = central.enrolment.create_token(basis, life, told, &by).await?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket })).into_response())
 }
 
 fn known(central: &Shared, node: &str) -> Result<Basis, Refused> {
-    let id = central.resolve(node)?;
+    let id = central.nodes.resolve(node)?;
     let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
     basis.ok_or_else(|| super::routes::gone(id))
 }
@@ -172,11 +172,11 @@ pub(super) async fn revoke_token(
     Path(token): Path<String>,
     by: AuditContext,
 ) -> Answer<TokenView> {
-    Ok(Json(central.revoke_token(&token, &by).await?.into()))
+    Ok(Json(central.enrolment.revoke_token(&token, &by).await?.into()))
 }
 
 pub(super) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<RootView>> {
-    Json(central.authority_state().into_iter().map(RootView::from).collect())
+    Json(central.enrolment.authority_state().into_iter().map(RootView::from).collect())
 }
 
 pub(super) async fn rotate_ca(
@@ -186,7 +186,7 @@ pub(super) async fn rotate_ca(
 ) -> Answer<Vec<RootView>> {
     let RotateCa { grace_s, enrol_again } = body(order)?;
     let grace = grace_s.map_or(GRACE, Duration::from_secs);
-    let roots = central.rotate_authority(grace, enrol_again, &by).await?;
+    let roots = central.enrolment.rotate_authority(grace, enrol_again, &by).await?;
     Ok(Json(roots.into_iter().map(RootView::from).collect()))
 }
 
@@ -195,7 +195,7 @@ pub(super) async fn revoke_node(
     Path(node): Path<String>,
     by: AuditContext,
 ) -> Answer<NodeDetail> {
-    let id = central.resolve(&node)?;
-    central.revoke(id, &by).await?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.revoke(id, &by).await?;
     detail(&central, id)
 }

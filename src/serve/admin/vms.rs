@@ -206,9 +206,9 @@ async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<VmView>> {
     let mut all: Vec<VmView> =
         central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(&central, vm))).collect());
     for vm in &mut all {
-        central.show_addresses(vm.uuid, vm.node, &mut vm.nics);
+        central.workloads.show_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
-    all.extend(central.strangers().into_iter().map(|(node, report)| VmView::stranger(node, report)));
+    all.extend(central.workloads.strangers().into_iter().map(|(node, report)| VmView::stranger(node, report)));
     all.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
     Json(all)
 }
@@ -223,37 +223,37 @@ async fn templates(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Templ
 }
 
 fn is_linked(central: &Shared, vm: &Vm) -> bool {
-    vm.node().is_some_and(|node| central.link_state(node).since.is_some())
+    vm.node().is_some_and(|node| central.links.link_state(node).since.is_some())
 }
 
 async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>) -> Answer<VmView> {
-    let uuid = central.resolve_vm(&vm)?;
+    let uuid = central.workloads.resolve_vm(&vm)?;
     let found = central.store().read(|model: &Model| model.vm(uuid).cloned());
     if let Some(vm) = found {
         return Ok(shown(&central, &vm));
     }
-    let stranger = central.strangers().into_iter().find(|(_, report)| report.uuid == uuid);
+    let stranger = central.workloads.strangers().into_iter().find(|(_, report)| report.uuid == uuid);
     let stranger = stranger.map(|(node, report)| Json(VmView::stranger(node, report)));
     stranger.ok_or_else(|| Refused::not_found(format!("there is no virtual machine `{vm}`; see `meshd vm list`")))
 }
 
 fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
-    let fetching = vm.node().and_then(|node| central.fetching(node, vm.uuid()));
+    let fetching = vm.node().and_then(|node| central.workloads.fetching(node, vm.uuid()));
     let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
-    central.show_addresses(view.uuid, view.node, &mut view.nics);
+    central.workloads.show_addresses(view.uuid, view.node, &mut view.nics);
     Json(view)
 }
 
 async fn create(State(Plane { central, .. }): State<Plane>, by: AuditContext, order: Body<CreateVm>) -> Answer<VmView> {
     let CreateVm { vm, node, start } = body(order)?;
-    let node = node.map(|node| central.resolve(&node)).transpose()?;
-    let vm = central.create_vm(vm, node, start, &by).await?;
+    let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
+    let vm = central.workloads.create_vm(vm, node, start, &by).await?;
     Ok(shown(&central, &vm))
 }
 
 async fn order(central: &Shared, vm: &str, verb: VmVerb, by: &AuditContext) -> Answer<VmView> {
-    let uuid = central.resolve_vm(vm)?;
-    let vm = central.order_vm(uuid, verb, by).await?;
+    let uuid = central.workloads.resolve_vm(vm)?;
+    let vm = central.workloads.order_vm(uuid, verb, by).await?;
     Ok(shown(central, &vm))
 }
 
@@ -280,8 +280,8 @@ async fn delete(
     order: Body<DeleteVm>,
 ) -> Answer<VmView> {
     let DeleteVm { node } = body(order)?;
-    let node = node.map(|node| central.resolve(&node)).transpose()?;
-    let uuid = central.resolve_vm(&vm)?;
-    let vm = central.delete_vm(uuid, node, &by).await?;
+    let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
+    let uuid = central.workloads.resolve_vm(&vm)?;
+    let vm = central.workloads.delete_vm(uuid, node, &by).await?;
     Ok(shown(&central, &vm))
 }

@@ -77,7 +77,7 @@ impl From<VolumeUseError> for Refused {
 }
 
 async fn list(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<VolumeView>> {
-    let all = central.list_volumes().await?;
+    let all = central.workloads.list_volumes().await?;
     Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
 }
 
@@ -86,6 +86,6 @@ async fn remove(
     Path(volume): Path<String>,
     _: AuditContext,
 ) -> Answer<VolumeView> {
-    let info = central.remove_volume(&volume).await?;
+    let info = central.workloads.remove_volume(&volume).await?;
     Ok(Json(VolumeView::new(info, Vec::new())))
 }

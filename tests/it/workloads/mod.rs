@@ -69,7 +69,7 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
 }
 
 pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, OperateError> {
-    rig.central.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
+    rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 
 pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
@@ -102,6 +102,6 @@ pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkComman
     let peer = Peer { node, serial: newest.serial, key: newest.key.expect("its key"), expired: false };
     let hello = Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
     let (commands, inbox) = mpsc::channel(8);
-    machine.link = Some(rig.central.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
+    machine.link = Some(rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
     inbox
 }
