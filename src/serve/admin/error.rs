@@ -1,7 +1,10 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
 use super::view::ErrorView;
-use crate::serve::central::{ApiTokenError, JobError, OperateError, OrderError, RenderError, SlotError, VmError};
+use crate::serve::central::{
+    ApiTokenError, HeldWork, JobError, LinkError, OperateError, OrderError, RenderError, RollbackError, SlotError,
+    VmError,
+};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
@@ -98,33 +101,95 @@ impl From<OperateError> for Refused {
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
-            OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::StillHeard { .. } => (StatusCode::CONFLICT, "still_heard"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
-            OperateError::Job(JobError::None { .. }) => (StatusCode::NOT_FOUND, "no_task"),
-            OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),
-            OperateError::Job(JobError::RootForbidden) => (StatusCode::FORBIDDEN, "root_forbidden"),
-            OperateError::Job(JobError::NoGroup { .. }) => (StatusCode::NOT_FOUND, "no_group"),
-            OperateError::Job(JobError::NotEnough { .. }) => (StatusCode::CONFLICT, "not_enough_nodes"),
-            OperateError::Job(JobError::Holds { .. }) => (StatusCode::CONFLICT, "node_in_use"),
-            OperateError::Job(JobError::Output(_)) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
-            OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
-            OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),
             OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
-            OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
-            OperateError::Vm(error) => vm(error),
-            OperateError::Slot(SlotError::None(_)) => (StatusCode::NOT_FOUND, "no_slot"),
-            OperateError::Slot(_) => (StatusCode::CONFLICT, "bad_slot"),
+            OperateError::Held(held) => work(held),
+            OperateError::Link(error) => link(error),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
-            OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
-            OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
             OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
-            OperateError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store"),
+            OperateError::Store(_) => STORE,
         };
         Refused::new(status, code, whole(&error))
     }
+}
+
+/// The store cannot be written.
+const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
+
+fn work(held: &HeldWork) -> (StatusCode, &'static str) {
+    match held {
+        HeldWork::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
+        HeldWork::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
+    }
+}
+
+fn link(error: &LinkError) -> (StatusCode, &'static str) {
+    match error {
+        LinkError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
+        LinkError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
+        LinkError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+    }
+}
+
+fn job(error: &JobError) -> (StatusCode, &'static str) {
+    match error {
+        JobError::None { .. } => (StatusCode::NOT_FOUND, "no_task"),
+        JobError::Spec(_) => (StatusCode::BAD_REQUEST, "bad_task"),
+        JobError::RootForbidden => (StatusCode::FORBIDDEN, "root_forbidden"),
+        JobError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        JobError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
+        JobError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
+        JobError::Store(_) => STORE,
+    }
+}
+
+fn api_token(error: &ApiTokenError) -> (StatusCode, &'static str) {
+    match error {
+        ApiTokenError::None(_) => (StatusCode::NOT_FOUND, "no_token"),
+        ApiTokenError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "bad_token"),
+    }
+}
+
+fn rollback(error: &RollbackError) -> (StatusCode, &'static str) {
+    match error {
+        RollbackError::Held(held) => work(held),
+        RollbackError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
+        RollbackError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "no_rollback"),
+    }
+}
+
+fn slot(error: &SlotError) -> (StatusCode, &'static str) {
+    match error {
+        SlotError::None(_) => (StatusCode::NOT_FOUND, "no_slot"),
+        SlotError::Vm(error) => vm(error),
+        SlotError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "bad_slot"),
+    }
+}
+
+macro_rules! refused {
+    ($($error:ident: $status:ident;)+) => {$(
+        impl From<$error> for Refused {
+            fn from(error: $error) -> Self {
+                let (status, code) = $status(&error);
+                Refused::new(status, code, whole(&error))
+            }
+        }
+    )+};
+}
+
+refused! {
+    ApiTokenError: api_token;
+    JobError: job;
+    LinkError: link;
+    RollbackError: rollback;
+    SlotError: slot;
+    VmError: vm;
 }
 
 /// What stands against a placement is its own word, for programs that try again.
@@ -136,12 +201,13 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
         VmError::Cards(_) => (StatusCode::CONFLICT, "card_taken"),
         VmError::Unfit(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
-        VmError::Holds { .. } => (StatusCode::CONFLICT, "holds_vms"),
         VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
         VmError::NotInService { .. } => (StatusCode::CONFLICT, "not_ready"),
         VmError::SlotClosed { .. } => (StatusCode::CONFLICT, "slot_closed"),
         VmError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm_elsewhere"),
         VmError::NoVolume { .. } => (StatusCode::CONFLICT, "volume_missing"),
+        VmError::NoNode(_) => (StatusCode::NOT_FOUND, "no_node"),
+        VmError::Store(_) => STORE,
     }
 }
 

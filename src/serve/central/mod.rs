@@ -17,7 +17,6 @@
 //! | `nodes` | what operators order of nodes |
 //! | `admin` | API tokens and backups |
 //! | `agents` | the protocol of an agent's link |
-//! | `error` | the error of an operation that an operator orders |
 //!
 //! # Lock order
 //!
@@ -40,7 +39,6 @@ pub mod agents;
 pub mod boot;
 pub mod enrolment;
 pub mod environment;
-mod error;
 pub mod generations;
 pub mod links;
 mod locks;
@@ -61,13 +59,12 @@ pub use environment::{
     site_snapshot::SiteSnapshot,
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
 };
-pub use error::OperateError;
 pub use generations::{Reload, RenderError, Rendered, RollbackError, load_catalog};
-pub use links::{LinkCommand, LinkId, WATCH_INTERVAL, doctor_report};
-pub use nodes::{DrainPolicy, OrderError};
+pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
+pub use nodes::{DrainPolicy, OperateError, OrderError};
 pub use tasks::{JobError, RunJob};
 pub use workloads::{
-    ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,
+    ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,
     VolumeUseError, work_on,
 };
 

@@ -2,7 +2,7 @@
 
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
-use meshd::serve::central::OperateError;
+use meshd::serve::central::LinkError;
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage, Verb};
 use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
 use meshd_types::BootSessionId;
@@ -72,7 +72,7 @@ async fn an_operator_asks_and_gets_what_ran_after_the_question() {
     assert_eq!(rig.node(id).phase, Phase::Degraded);
     machine.power_off().await;
     let refused = rig.central.links.node_doctor(id, &by).await;
-    assert!(matches!(refused, Err(OperateError::NotLinked { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(LinkError::NotLinked { .. })), "{refused:?}");
 }
 
 #[tokio::test]

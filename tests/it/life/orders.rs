@@ -4,7 +4,7 @@ use crate::{
     boots::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd::serve::central::OperateError;
+use meshd::serve::central::{LinkError, OperateError};
 use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() 
     new.boot(Stage::Script).await;
     let id = new.id();
     let replace = || async { rig.central.nodes.replace(old_id, id, &ordered(Verb::Replace)).await };
-    assert!(matches!(replace().await, Err(OperateError::StillLinked { .. })));
+    assert!(matches!(replace().await, Err(OperateError::Link(LinkError::StillLinked { .. }))));
     assert_eq!(rig.node(id).phase, Phase::Discovered, "nothing has changed");
     old.power_off().await;
     let node = replace().await.unwrap();

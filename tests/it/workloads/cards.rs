@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::SlotParts;
+use meshd::serve::central::{SlotError, SlotParts};
 use meshd_model::work::SlotCard;
 use meshd_proto::vm::{Nic, VmWant};
 use meshd_types::MacAddr;
@@ -156,7 +156,7 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
 }
 
 /// Approves a unit with addresses.
-async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), OperateError> {
+async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
     let slots = rig.central.workloads.slots();
     let id = slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
     let card = SlotCard { mac: card.0.parse().unwrap(), address: card.1 };

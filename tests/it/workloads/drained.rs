@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{DrainPolicy, RunJob, work_on};
+use meshd::serve::central::{DrainPolicy, JobError, RunJob, work_on};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::job::{Job, JobState, Launcher},
@@ -17,7 +17,7 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
-async fn run(rig: &Rig) -> Result<Job, OperateError> {
+async fn run(rig: &Rig) -> Result<Job, JobError> {
     let ask = RunJob {
         group: "all".to_owned(),
         nodes: None,

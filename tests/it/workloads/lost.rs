@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{ConsoleError, DrainPolicy};
+use meshd::serve::central::{ConsoleError, DrainPolicy, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::vm::VmWant;
 use std::time::Duration;
@@ -71,7 +71,10 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let second = host(&rig, 2).await;
     let by = ordered(Verb::Fence);
-    assert!(matches!(rig.central.nodes.fence(first.id(), &by).await, Err(OperateError::StillLinked { .. })));
+    assert!(matches!(
+        rig.central.nodes.fence(first.id(), &by).await,
+        Err(OperateError::Link(LinkError::StillLinked { .. }))
+    ));
     first.power_off().await;
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(first.id(), &by).await.unwrap();

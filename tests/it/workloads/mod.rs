@@ -13,7 +13,7 @@ mod tasks;
 mod words;
 
 use crate::boots::rig::{Machine, Rig, ordered};
-use meshd::serve::central::{LinkCommand, OperateError};
+use meshd::serve::central::{LinkCommand, VmError};
 use meshd_config::vm::{VmAsk, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
@@ -68,7 +68,7 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
     machine
 }
 
-pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, OperateError> {
+pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, VmError> {
     rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 
@@ -91,7 +91,7 @@ pub async fn released(machine: &Machine<'_>, vm: &Vm) {
     assert!(machine.say(FromAgent::Vm(VmNews::Released { uuid: vm.uuid() })).await);
 }
 
-pub fn code(error: &OperateError) -> String {
+pub fn code(error: &impl std::fmt::Display) -> String {
     error.to_string()
 }
 

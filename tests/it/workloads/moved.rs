@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{LinkCommand, SlotParts, VmVerb};
+use meshd::serve::central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
 use meshd_proto::vm::VmWant;
 use meshd_types::SystemUuid;
 
@@ -87,6 +87,9 @@ async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
     node.link_up().await;
     drop(probe);
     let fenced = fence.await.unwrap();
-    assert!(matches!(fenced, Err(OperateError::StillLinked { .. } | OperateError::StillHeard { .. })), "{fenced:?}");
+    assert!(
+        matches!(fenced, Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::StillHeard { .. })),
+        "{fenced:?}"
+    );
     assert_eq!((rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())), (1, Some(id)));
 }

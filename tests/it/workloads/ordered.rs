@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{SlotParts, VmVerb};
+use meshd::serve::central::{SlotParts, VmError, VmVerb};
 use meshd_proto::vm::VmWant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,7 @@ trait Errors {
     fn flatten_err(self) -> Box<dyn Iterator<Item = String>>;
 }
 
-impl<'a, I: Iterator<Item = &'a Result<Vm, OperateError>>> Errors for I {
+impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
     fn flatten_err(self) -> Box<dyn Iterator<Item = String>> {
         Box::new(self.filter_map(|result| result.as_ref().err().map(code)).collect::<Vec<_>>().into_iter())
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::SlotParts;
+use meshd::serve::central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
@@ -40,7 +40,7 @@ fn slot(rig: &Rig, unit: &str) -> SlotId {
     rig.central.workloads.slots().into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot")
 }
 
-async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Result<(), OperateError> {
+async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Result<(), SlotError> {
     let parts = SlotParts {
         disk: disk.map(|disk| disk.parse().unwrap()),
         fabric: fabric.map(|fabric| fabric.parse().unwrap()),

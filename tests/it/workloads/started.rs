@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{DrainPolicy, VmVerb};
+use meshd::serve::central::{DrainPolicy, VmError, VmVerb};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmWish,
@@ -19,7 +19,7 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
     assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
 }
 
-async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, OperateError> {
+async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
     rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 

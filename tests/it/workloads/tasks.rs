@@ -25,7 +25,7 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     say(world, rig, &format!("[groups.pair]\nnodes = [{}]\n", nodes.join(", "))).await;
 }
 
-async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, OperateError> {
+async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, JobError> {
     let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
     let launcher = Some(Launcher::None);
     let ask = RunJob { group, nodes, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
@@ -60,7 +60,7 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     first.power_off().await;
     rig.central.nodes.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
     match run(&rig, Some(2)).await {
-        Err(OperateError::Job(JobError::NotEnough { free: 1, why, .. })) => {
+        Err(JobError::NotEnough { free: 1, why, .. }) => {
             assert!(why.contains("which the group has already"), "{why}");
         }
         other => panic!("{other:?}"),

@@ -1,8 +1,8 @@
 //! Tokens of the admin API: created, checked at each request, revoked.
 
-use crate::serve::central::{admin::Admin, error::OperateError};
+use crate::serve::central::admin::Admin;
 use meshd_model::fleet::{Audit, AuditContext};
-use meshd_store::MAX_API_TOKENS;
+use meshd_store::{MAX_API_TOKENS, StoreError};
 use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, Digest, Secret};
 use std::time::Duration;
@@ -22,9 +22,12 @@ pub enum ApiTokenError {
     /// Too many.
     #[error("there are {MAX_API_TOKENS} tokens already; revoke some")]
     TooMany,
-    /// Its life is no life.
+    /// Lifetime out of range.
     #[error("a token lives from a second to ten years; leave the time out for one that lives until it is revoked")]
     Life,
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
 }
 
 impl Admin {
@@ -55,33 +58,33 @@ impl Admin {
         role: Role,
         life: Option<Duration>,
         by: &AuditContext,
-    ) -> Result<(Secret<String>, ApiToken), OperateError> {
+    ) -> Result<(Secret<String>, ApiToken), ApiTokenError> {
         if life.is_some_and(|life| life.is_zero() || life > MAX_LIFE) {
-            return Err(ApiTokenError::Life.into());
+            return Err(ApiTokenError::Life);
         }
         let now = self.env.now();
         let (text, token) = ApiToken::mint(self.env.random(), name, role, now, life.map(|life| now.after(life)));
         let made = self.env.store.commit(|tx| {
             let before = tx.before();
             if before.api_tokens().any(|other| other.name == token.name) {
-                return Err(ApiTokenError::Taken(token.name.clone()).into());
+                return Err(ApiTokenError::Taken(token.name.clone()));
             }
             if before.api_tokens().count() >= MAX_API_TOKENS {
-                return Err(ApiTokenError::TooMany.into());
+                return Err(ApiTokenError::TooMany);
             }
             tx.put_api_token(token.clone());
             let mut audit = Audit::done(now, by.clone());
             audit.target = Some(token.name.to_string());
             audit.add(&format!("role {role}"));
             tx.audit(audit);
-            Ok::<_, OperateError>(())
+            Ok::<_, ApiTokenError>(())
         });
         made.await?;
         Ok((text, token))
     }
 
     /// Takes a token away: no request with it is answered from now on, and no stream goes on.
-    pub async fn revoke_api_token(&self, name: ApiTokenName, by: &AuditContext) -> Result<(), OperateError> {
+    pub async fn revoke_api_token(&self, name: ApiTokenName, by: &AuditContext) -> Result<(), ApiTokenError> {
         let now = self.env.now();
         let revoked = self.env.store.commit(|tx| {
             let hash = tx.before().api_tokens().find(|token| token.name == name).map(|token| token.hash);
@@ -89,7 +92,7 @@ impl Admin {
             let mut audit = Audit::done(now, by.clone());
             audit.target = Some(name.to_string());
             tx.audit(audit);
-            Ok::<_, OperateError>(())
+            Ok::<_, ApiTokenError>(())
         });
         let revoked = revoked.await;
         self.enrolment.revoked();

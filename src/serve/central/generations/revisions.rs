@@ -2,9 +2,8 @@
 
 use crate::serve::central::{
     environment::site_snapshot::{PinnedProfile, PinnedProfiles, SiteSnapshot},
-    error::OperateError,
     generations::{Generations, render::RenderError},
-    workloads::spare,
+    workloads::{HeldWork, spare},
 };
 use meshd_config::{Profile, Site};
 use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};
@@ -31,7 +30,7 @@ fn text(kept: &StoredProfile) -> Vec<u8> {
 }
 
 /// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
-fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) -> Result<(), OperateError> {
+fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) -> Result<(), HeldWork> {
     if !fail::defends("rollback-guard") {
         return Ok(());
     }
@@ -66,6 +65,15 @@ pub enum RollbackError {
         /// What is gone.
         why: String,
     },
+    /// A node of the profile holds work that the other revision would host otherwise.
+    #[error(transparent)]
+    Held(#[from] HeldWork),
+    /// The work was interrupted.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
 }
 
 impl SiteSnapshot {
@@ -209,7 +217,7 @@ impl Generations {
         profile: ProfileName,
         text: Option<&str>,
         by: &AuditContext,
-    ) -> Result<Generation, OperateError> {
+    ) -> Result<Generation, RollbackError> {
         let revisions = self.revisions(&profile);
         let target = match text {
             None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
@@ -217,7 +225,7 @@ impl Generations {
                 let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(text));
                 match (found.next(), found.next()) {
                     (Some(one), None) if !text.is_empty() => one.generation,
-                    _ => return Err(RollbackError::NoGeneration(profile, text.chars().take(80).collect()).into()),
+                    _ => return Err(RollbackError::NoGeneration(profile, text.chars().take(80).collect())),
                 }
             }
         };
@@ -237,7 +245,7 @@ impl Generations {
             }
             Ok::<_, String>(held.profile)
         };
-        let checked = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
+        let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         let generation = target.0.short();
         let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
         self.hold_profile(profile, Some(target), &next, by).await?;
@@ -245,10 +253,10 @@ impl Generations {
     }
 
     /// Nodes of a profile boot what the site file says again.
-    pub async fn let_go(self: &Arc<Self>, profile: ProfileName, by: &AuditContext) -> Result<(), OperateError> {
+    pub async fn let_go(self: &Arc<Self>, profile: ProfileName, by: &AuditContext) -> Result<(), RollbackError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).held.is_none() {
-            return Err(RollbackError::NotHeld(profile).into());
+            return Err(RollbackError::NotHeld(profile));
         }
         let live = self.env.live();
         let next = live.filed().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
@@ -261,7 +269,7 @@ impl Generations {
         held: Option<Generation>,
         next: &Profile,
         by: &AuditContext,
-    ) -> Result<(), OperateError> {
+    ) -> Result<(), RollbackError> {
         let (site, now) = (self.env.site(), self.env.now());
         let detail = match held {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
@@ -275,7 +283,7 @@ impl Generations {
                 revisions.held = held;
                 tx.put_revisions(profile, revisions);
                 tx.event(Event::new(now, by, EventKind::ProfileRolledBack, detail));
-                Ok::<_, OperateError>(())
+                Ok::<_, RollbackError>(())
             })
             .await?;
         let this = self.clone();
@@ -283,7 +291,7 @@ impl Generations {
             let now = this.env.live();
             this.with_all_kept(now.with_held(this.all_held()))
         });
-        self.env.replace_live(live.await.map_err(|_| Arc::new(RenderError::Interrupted))?);
+        self.env.replace_live(live.await.map_err(|_| RenderError::Interrupted)?);
         self.update_in_use().await;
         self.reconsider_all();
         Ok(())

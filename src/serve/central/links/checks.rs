@@ -2,8 +2,7 @@
 
 use crate::serve::central::{
     environment::records::{clear, phase_event, reach},
-    error::OperateError,
-    links::{LinkCommand, LinkId, Links},
+    links::{LinkCommand, LinkError, LinkId, Links},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
@@ -26,12 +25,12 @@ pub(crate) struct Asking {
 
 impl Links {
     /// Has a node run its checks now, over its link. Returns what they say.
-    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, OperateError> {
+    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, LinkError> {
         let (done, told) = oneshot::channel();
         let (commands, asked) = {
             let mut links = self.inner.lock();
             let commands = links.live.get(&id).map(|live| live.commands.clone());
-            let commands = commands.ok_or(OperateError::NotLinked { node: id })?;
+            let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
             links.asked += 1;
             let asked = links.asked;
             links.asking.retain(|asking| !asking.done.is_closed());
@@ -44,7 +43,7 @@ impl Links {
         let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
         let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
-        let late = OperateError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
+        let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
         report.filter(|_| answered).ok_or(late)
     }
 

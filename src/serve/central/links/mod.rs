@@ -16,7 +16,6 @@ pub use deadlines::WATCH_INTERVAL;
 
 use crate::serve::central::{
     environment::Environment,
-    error::OperateError,
     locks::{DEADLINES, Leaf, Ordered},
 };
 use checks::Asking;
@@ -49,6 +48,31 @@ pub enum LinkCommand {
     Probe(oneshot::Sender<()>),
     /// End the link, for this reason.
     Close(String),
+}
+
+/// Why an order that needs a node's link, or needs it to be down, is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Hardware that is to be replaced or fenced runs.
+    #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
+    StillLinked {
+        /// Which node.
+        node: NodeId,
+    },
+    /// The node's link is down.
+    #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
+    NotLinked {
+        /// Which node.
+        node: NodeId,
+    },
+    /// The node did not answer.
+    #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
+    NoAnswer {
+        /// Which node.
+        node: NodeId,
+        /// How long it had.
+        seconds: u64,
+    },
 }
 
 /// The live links of all nodes, with the heartbeat deadline of each.
@@ -285,9 +309,9 @@ impl Links {
 
     /// Refuses what a node has to be gone for if it has another link than `silent`, which did not answer: it has come back since.
     /// Asked inside of the transaction that takes its credentials.
-    pub(crate) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), OperateError> {
+    pub(crate) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
         let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
-        if newer { Err(OperateError::StillLinked { node }) } else { Ok(()) }
+        if newer { Err(LinkError::StillLinked { node }) } else { Ok(()) }
     }
 
     /// Which of all links is a node's.

@@ -1,8 +1,8 @@
 //! What a node boots: its profile, its variables, its pinned generation, and orders for the next boot.
 
+use super::OperateError;
 use super::boot_args;
 use crate::serve::central::{
-    error::OperateError,
     generations::{Contexts, RenderError, kept},
     nodes::NodeOps,
     workloads::spare,

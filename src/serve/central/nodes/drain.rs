@@ -1,9 +1,9 @@
 //! Drains a node: it takes no new work, and is in maintenance once nothing runs on it.
 
 use super::NodeOps;
+use super::OperateError;
 use crate::serve::central::{
     environment::records::phase_event,
-    error::OperateError,
     tasks::edit_job,
     workloads::{story, work_on},
 };

@@ -1,9 +1,10 @@
 //! Fences a node: an operator says that its machine runs no more. Its virtual machines may start elsewhere then.
 
 use super::NodeOps;
+use super::OperateError;
+use crate::serve::central::links::LinkError;
 use crate::serve::central::{
-    enrolment::revoke::disown, environment::records::phase_event, error::OperateError, tasks::lose_node,
-    workloads::free,
+    enrolment::revoke::disown, environment::records::phase_event, tasks::lose_node, workloads::free,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
 use meshd_types::{NodeId, fail};
@@ -25,7 +26,7 @@ impl NodeOps {
         let (now, why) = (self.env.now(), "an operator fenced this node");
         let silent = self.links.link_number(id);
         if self.links.probe(id).await {
-            return Err(OperateError::StillLinked { node: id });
+            return Err(LinkError::StillLinked { node: id }.into());
         }
         self.is_silent(id)?;
         let node = self

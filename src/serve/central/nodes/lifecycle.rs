@@ -1,9 +1,10 @@
 //! The lifecycle of a node: reject, quarantine, maintain, resume, replace, remove, revoke.
 
+use super::OperateError;
+use crate::serve::central::links::LinkError;
 use crate::serve::central::{
     enrolment::revoke::{disown, is_let_in, retire},
     environment::records::{clear, phase_event},
-    error::OperateError,
     nodes::NodeOps,
     workloads::{forget, move_vms, spare, spare_all, spare_task},
 };
@@ -171,7 +172,7 @@ impl NodeOps {
         // The old hardware runs: whoever wants to replace it has to say so by switching it off, or by removing it.
         let silent = self.links.link_number(old);
         if self.links.probe(old).await {
-            return Err(OperateError::StillLinked { node: old });
+            return Err(LinkError::StillLinked { node: old }.into());
         }
         let now = self.env.now();
         let why = "other hardware replaces this node";
@@ -223,7 +224,7 @@ impl NodeOps {
     pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &AuditContext) -> Result<Node, OperateError> {
         let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
         if !self.env.store.read(|model| model.node(id).is_some_and(is_own)) && self.links.probe(id).await {
-            return Err(OperateError::StillLinked { node: id });
+            return Err(LinkError::StillLinked { node: id }.into());
         }
         let now = self.env.now();
         self.env

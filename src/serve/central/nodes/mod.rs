@@ -5,6 +5,7 @@
 //! | `boot_args` | which kernel arguments a role may order for one boot |
 //! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
 //! | `drain` | takes no new work, then maintenance |
+//! | `error` | why an order is refused |
 //! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
 //! | `operations` | resolve a name, approve, release, reboot |
@@ -12,12 +13,14 @@
 mod boot_args;
 mod boot_settings;
 mod drain;
+mod error;
 mod fence;
 mod lifecycle;
 mod operations;
 
 pub use boot_settings::OrderError;
 pub use drain::DrainPolicy;
+pub use error::OperateError;
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,

@@ -1,8 +1,9 @@
 //! Resolves the name of a node; approves, releases and reboots nodes.
 
+use super::OperateError;
+use crate::serve::central::links::LinkError;
 use crate::serve::central::{
     environment::records::{clear, phase_event},
-    error::OperateError,
     nodes::{NodeOps, lifecycle::acknowledge},
     workloads::spare,
 };
@@ -81,9 +82,9 @@ impl NodeOps {
     pub async fn reboot(&self, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
         self.env.store.read(|model| spare(model, id, by))?;
         if self.links.link_state(id).since.is_none() {
-            return Err(OperateError::NotLinked { node: id });
+            return Err(LinkError::NotLinked { node: id }.into());
         }
-        let no_answer = OperateError::NoAnswer { node: id, seconds: TaskAction::Reboot.window().as_secs() };
+        let no_answer = LinkError::NoAnswer { node: id, seconds: TaskAction::Reboot.window().as_secs() };
         match self.links.run_task(id, TaskAction::Reboot, by).await?.ok_or(no_answer)? {
             TaskOutcome::Done => self.reboot_ordered(id).await,
             TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {

@@ -3,7 +3,7 @@
 //! The transaction that stores a task also claims its nodes, so that no node has two. The order for each node follows from the record
 //! ([`Job::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
 
-use crate::serve::central::{error::OperateError, links::LinkCommand, tasks::Tasks};
+use crate::serve::central::{links::LinkCommand, tasks::Tasks};
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
     work::job::{Job, JobSpec, JobState, Launcher, Member, NodeObservation},
@@ -71,31 +71,24 @@ pub enum JobError {
         /// What is with the others.
         why: String,
     },
-    /// A node runs one.
-    #[error(
-        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
-    )]
-    Holds {
-        /// Which node.
-        node: NodeId,
-        /// Which task.
-        id: JobId,
-    },
     /// What it wrote cannot be read.
     #[error("the output of a task cannot be read; check the disk")]
     Output(#[from] io::Error),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
 }
 
 impl Tasks {
     /// Claims nodes and starts the job on them.
-    pub async fn run_job(&self, ask: RunJob, by: &AuditContext) -> Result<Job, OperateError> {
+    pub async fn run_job(&self, ask: RunJob, by: &AuditContext) -> Result<Job, JobError> {
         let site = self.env.site();
         let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
         let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
         let group = named.ok_or_else(|| JobError::NoGroup { group: ask.group.clone(), known: known() })?;
         let RunJob { ranks_per_node, user, timeout_s, argv, .. } = ask;
         if user == JobUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
-            return Err(JobError::RootForbidden.into());
+            return Err(JobError::RootForbidden);
         }
         let nodes = ask.nodes.unwrap_or_else(|| self.env.store.read(|model| count(model, &group.nodes)));
         let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
@@ -107,13 +100,13 @@ impl Tasks {
             .store
             .commit(|tx| {
                 if tx.job(id).is_some() {
-                    return Err(JobError::Spec("the new task's ID is taken; ask again".to_owned()).into());
+                    return Err(JobError::Spec("the new task's ID is taken; ask again".to_owned()));
                 }
                 let members = claim(tx, &spec, &group.nodes, &self.orphans.nodes())?;
                 let job = Job::claim(id, spec, by.who.to_string(), members, now);
                 tx.event(Event::new(now, by, EventKind::Job, begun(&job)));
                 tx.put_job(job.clone());
-                Ok::<_, OperateError>(job)
+                Ok::<_, JobError>(job)
             })
             .await?;
         self.tell_of_job(&job);
@@ -122,12 +115,12 @@ impl Tasks {
     }
 
     /// Ends a job: all its processes everywhere.
-    pub async fn cancel_job(&self, id: JobId, by: &AuditContext) -> Result<Option<Job>, OperateError> {
+    pub async fn cancel_job(&self, id: JobId, by: &AuditContext) -> Result<Option<Job>, JobError> {
         let now = self.env.now();
         let none = || JobError::None { id: id.to_string() };
         let detail = by.reason.clone().unwrap_or_else(|| format!("by {}", by.who));
         let cancelled = self.env.store.commit(|tx| {
-            let Some(mut job) = tx.job(id).cloned() else { return Err(OperateError::from(none())) };
+            let Some(mut job) = tx.job(id).cloned() else { return Err(none()) };
             if job.cancel(detail, now) {
                 tx.event(Event::new(now, by, EventKind::Job, format!("task {id} is cancelled")));
                 tx.put_job(job.clone());
@@ -140,29 +133,29 @@ impl Tasks {
                 Ok(Some(job))
             }
             // Nobody knows it, but a node runs it.
-            Err(OperateError::Job(JobError::None { .. })) if self.release_stranger(id) => Ok(None),
+            Err(JobError::None { .. }) if self.release_stranger(id) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// A job on record.
-    pub fn job_record(&self, id: JobId) -> Result<Job, OperateError> {
+    pub fn job_record(&self, id: JobId) -> Result<Job, JobError> {
         let found = self.env.store.read(|model| model.job(id).cloned());
-        found.ok_or_else(|| JobError::None { id: id.to_string() }.into())
+        found.ok_or_else(|| JobError::None { id: id.to_string() })
     }
 
     /// What a job wrote, from a place on.
-    pub async fn job_output(self: &Arc<Self>, id: JobId, from: u64) -> Result<Chunk, OperateError> {
+    pub async fn job_output(self: &Arc<Self>, id: JobId, from: u64) -> Result<Chunk, JobError> {
         let outputs = Arc::clone(&self.outputs);
         let read = tokio::task::spawn_blocking(move || outputs.read(id, from)).await;
-        Ok(read.map_err(io::Error::other).and_then(|read| read).map_err(JobError::from)?)
+        Ok(read.map_err(io::Error::other)??)
     }
 
     /// Tells when a job has written more.
-    pub async fn job_output_grows(self: &Arc<Self>, id: JobId) -> Result<watch::Receiver<u64>, OperateError> {
+    pub async fn job_output_grows(self: &Arc<Self>, id: JobId) -> Result<watch::Receiver<u64>, JobError> {
         let outputs = Arc::clone(&self.outputs);
         let watched = tokio::task::spawn_blocking(move || outputs.watch(id)).await;
-        Ok(watched.map_err(io::Error::other).and_then(|watched| watched).map_err(JobError::from)?)
+        Ok(watched.map_err(io::Error::other)??)
     }
 
     /// Throws away what was written by jobs that are on record no more.
@@ -292,12 +285,7 @@ fn count(model: &Model, group: &[NodeId]) -> usize {
 }
 
 /// Takes nodes of a group, in the order of the site file.
-fn claim(
-    tx: &Tx<'_>,
-    spec: &JobSpec,
-    group: &[NodeId],
-    strangers: &BTreeSet<NodeId>,
-) -> Result<Vec<Member>, OperateError> {
+fn claim(tx: &Tx<'_>, spec: &JobSpec, group: &[NodeId], strangers: &BTreeSet<NodeId>) -> Result<Vec<Member>, JobError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
         match free_node(tx, *id, strangers) {
@@ -318,7 +306,7 @@ fn claim(
         if why.is_empty() {
             why = "the group has no more nodes".to_owned();
         }
-        return Err(JobError::NotEnough { group: spec.group.clone(), wanted, free, why }.into());
+        return Err(JobError::NotEnough { group: spec.group.clone(), wanted, free, why });
     }
     free.truncate(spec.nodes);
     Ok(free)

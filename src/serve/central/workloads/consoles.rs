@@ -4,7 +4,6 @@
 //! connection, and the node drops output and reports the gap.
 
 use crate::serve::central::{
-    error::OperateError,
     links::LinkCommand,
     workloads::{
         Workloads,
@@ -74,7 +73,7 @@ pub struct NodeEnd {
 pub enum ConsoleError {
     /// Not of this machine.
     #[error(transparent)]
-    Vm(#[from] OperateError),
+    Vm(#[from] VmError),
     /// No node has it.
     #[error("virtual machine {0} has no node now; start it first")]
     Unplaced(SystemUuid),
@@ -148,7 +147,7 @@ impl Workloads {
             return node.ok_or(ConsoleError::Unplaced(uuid));
         }
         let stranger = self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
-        Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string())).map_err(OperateError::from)?)
+        Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string()))?)
     }
 
     async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {

@@ -1,13 +1,36 @@
 //! Refuses orders that would end or lose the work of a node.
 
-use super::VmError;
-use crate::serve::central::{error::OperateError, tasks::JobError};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::Vm,
 };
 use meshd_store::Model;
-use meshd_types::NodeId;
+use meshd_types::{JobId, NodeId};
+
+/// The work that a refused order would end or lose.
+#[derive(Debug, thiserror::Error)]
+pub enum HeldWork {
+    /// Virtual machines.
+    #[error(
+        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
+    )]
+    Vms {
+        /// Which node.
+        node: NodeId,
+        /// The machines' names.
+        names: String,
+    },
+    /// A task.
+    #[error(
+        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
+    )]
+    Task {
+        /// Which node.
+        node: NodeId,
+        /// Which task.
+        id: JobId,
+    },
+}
 
 /// Most names that a refusal tells.
 const MAX_TOLD: usize = 5;
@@ -19,17 +42,17 @@ pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
 }
 
 /// Refuses what would end or lose the work of a node, unless it was drained, or whoever orders it says that it may be lost.
-pub(crate) fn spare(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
+pub(crate) fn spare(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
     refuse_loss(model, id, by, |vm| !drained || vm.is_running())
 }
 
 /// The same where nothing of a node is left afterwards: being drained is not enough.
-pub(crate) fn spare_all(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
+pub(crate) fn spare_all(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
     refuse_loss(model, id, by, |_| true)
 }
 
-fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm) -> bool) -> Result<(), OperateError> {
+fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm) -> bool) -> Result<(), HeldWork> {
     spare_task(model, id, by)?;
     let held: Vec<String> = model.vms_of(id).filter(|vm| counts(vm)).map(|vm| vm.name().to_string()).collect();
     if held.is_empty() || by.forced {
@@ -40,11 +63,11 @@ fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm
     if more > 0 {
         names += &format!(" and {more} more");
     }
-    Err(VmError::Holds { node: id, names }.into())
+    Err(HeldWork::Vms { node: id, names })
 }
 
 /// A task that is over may hold a node that was lost; nothing of it is left to lose.
-pub(crate) fn spare_task(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), JobError> {
+pub(crate) fn spare_task(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
     let runs = model.job_on(id).filter(|job| !job.state.is_final() && !by.forced);
-    runs.map_or(Ok(()), |job| Err(JobError::Holds { node: id, id: job.id }))
+    runs.map_or(Ok(()), |job| Err(HeldWork::Task { node: id, id: job.id }))
 }

@@ -5,7 +5,6 @@
 
 use super::Workloads;
 use crate::serve::central::{
-    error::OperateError,
     tasks::lose_node,
     workloads::{slots::forget_slots, vms::story},
 };
@@ -50,7 +49,7 @@ impl Workloads {
                     tx.put_vm(vm);
                     Ok(None)
                 }
-                Err(error) => Err(OperateError::from(error)),
+                Err(error) => Err(error),
             }
         });
         match placed.await {

@@ -29,7 +29,7 @@ mod vms;
 mod volumes;
 
 pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeEnd};
-pub use guard::work_on;
+pub use guard::{HeldWork, work_on};
 pub(crate) use guard::{spare, spare_all, spare_task};
 pub(crate) use lost_node::{forget, free};
 pub(crate) use renamed_node::{move_vms, move_work};

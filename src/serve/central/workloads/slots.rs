@@ -1,9 +1,7 @@
 //! Approves, disables, enables and releases slots.
 
-use crate::serve::central::{
-    error::OperateError,
-    workloads::{Workloads, nics::against_slot, placement::implied},
-};
+use super::VmError;
+use crate::serve::central::workloads::{Workloads, nics::against_slot, placement::implied};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
@@ -13,7 +11,7 @@ use meshd_model::{
     },
 };
 use meshd_proto::{DiskFacts, vm::DiskIdentity};
-use meshd_store::{Model, Tx};
+use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{NodeId, PciAddress, Timestamp, VmName};
 use std::{collections::BTreeSet, str::FromStr};
 
@@ -87,6 +85,12 @@ pub enum SlotError {
     /// The site is full.
     #[error("there are {MAX_SLOTS} slots on record; remove nodes that are gone")]
     TooMany,
+    /// Its virtual machine cannot be deleted.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
 }
 
 /// What belongs to a slot beside its unit.
@@ -116,17 +120,17 @@ impl Workloads {
     }
 
     /// One slot.
-    pub fn slot(&self, id: &SlotId) -> Result<Slot, OperateError> {
+    pub fn slot(&self, id: &SlotId) -> Result<Slot, SlotError> {
         let found = self.slots().into_iter().find(|slot| slot.id == *id);
-        found.ok_or_else(|| SlotError::None(id.clone()).into())
+        found.ok_or_else(|| SlotError::None(id.clone()))
     }
 
     /// Approves a slot as it is now, with what belongs to it; again, what it is now is what is approved.
-    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, OperateError> {
+    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
         if matches!(&parts.fabric, Some(Pick::Named(name)) if !plain(name)) {
-            return Err(SlotError::Fabric.into());
+            return Err(SlotError::Fabric);
         }
         let live = self.env.live();
         self.change_slot(id, by, "approved", |tx, slot, now| {
@@ -158,7 +162,7 @@ impl Workloads {
     }
 
     /// Keeps a slot from being given; who has it keeps it.
-    pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
+    pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
         self.change_slot(id, by, "disabled", |_, slot, now| {
             let known = slot.approved.clone().unwrap_or_else(|| Approved {
@@ -176,7 +180,7 @@ impl Workloads {
     }
 
     /// Lets a disabled slot be given again.
-    pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
+    pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         self.change_slot(id, by, "enabled", |_, slot, _| {
             let known = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
             Ok(Approved { disabled: None, ..known })
@@ -185,12 +189,12 @@ impl Workloads {
     }
 
     /// Asks the node of a slot that cannot be cleaned up to try again.
-    pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, OperateError> {
+    pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let slot = self.slot(&id)?;
         let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.wish)));
         match holder {
             Some((uuid, VmWish::Release)) => drop(self.delete_vm(uuid, None, by).await?),
-            Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete").into()),
+            Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete")),
             None => self.links.ask_checks(id.node),
         }
         self.slot(&id)
@@ -202,7 +206,7 @@ impl Workloads {
         by: &AuditContext,
         word: &str,
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<Approved, SlotError>,
-    ) -> Result<Slot, OperateError> {
+    ) -> Result<Slot, SlotError> {
         let (site, now) = (self.env.site(), self.env.now());
         self.env
             .store
@@ -210,13 +214,13 @@ impl Workloads {
                 let known = tx.before().slots().contains_key(&id)
                     || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
                 if !known {
-                    return Err(SlotError::None(id.clone()).into());
+                    return Err(SlotError::None(id.clone()));
                 }
                 let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
                 let detail = format!("slot {id} is {word}");
                 tx.event(Event::new(now, by, EventKind::SlotChanged, detail).of_node(id.node));
                 tx.put_slot(approved);
-                Ok::<_, OperateError>(())
+                Ok::<_, SlotError>(())
             })
             .await?;
         self.slot(&id)

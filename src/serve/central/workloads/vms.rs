@@ -3,14 +3,11 @@
 //! Each order changes the record, and the node receives the complete desired state. The transaction that records a virtual machine also
 //! places it, so that two orders never get the same unit.
 
-use crate::serve::central::{
-    error::OperateError,
-    workloads::{
-        Workloads,
-        nics::{check_slot_cards, is_private_taken, reserve},
-        placement::{complete, hosts, slot_disks},
-        readiness::{may_be_told, startable},
-    },
+use crate::serve::central::workloads::{
+    Workloads,
+    nics::{check_slot_cards, is_private_taken, reserve},
+    placement::{complete, hosts, slot_disks},
+    readiness::{may_be_told, startable},
 };
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
@@ -18,7 +15,7 @@ use meshd_model::{
     work::{Placement, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
-use meshd_store::{Model, Tx};
+use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 
 /// Most virtual machines of a site.
@@ -58,16 +55,6 @@ pub enum VmError {
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     Unfit(Unfit),
-    /// It would end virtual machines, or lose what they wrote.
-    #[error(
-        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
-    )]
-    Holds {
-        /// Which node.
-        node: NodeId,
-        /// The machines' names.
-        names: String,
-    },
     /// Its node takes no work now.
     #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
     NotInService {
@@ -115,6 +102,12 @@ pub enum VmError {
     /// It is being deleted.
     #[error("virtual machine `{0}` is being deleted; retry after it disappears from `meshd vm list`")]
     Releasing(VmName),
+    /// No such node.
+    #[error("there is no node `{0}`; `meshd node list` shows those that there are")]
+    NoNode(NodeId),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
 }
 
 fn faults(faults: &[SpecFault]) -> String {
@@ -141,7 +134,7 @@ impl Workloads {
         only: Option<NodeId>,
         start: bool,
         by: &AuditContext,
-    ) -> Result<Vm, OperateError> {
+    ) -> Result<Vm, VmError> {
         let (live, now) = (self.env.live(), self.env.now());
         fill_slot_cards(&mut ask.spec, Vec::new());
         // No file goes between the look at it and the record that names it.
@@ -161,7 +154,7 @@ impl Workloads {
                 let node = self.settle(tx, &mut vm, &live.site, now)?;
                 tx.event(story(&vm, node, EventKind::VmCreated, by, placed(&vm), now));
                 tx.put_vm(vm.clone());
-                Ok::<_, OperateError>(vm)
+                Ok::<_, VmError>(vm)
             })
             .await?;
         meshd_types::fail::point("vm-created");
@@ -170,7 +163,7 @@ impl Workloads {
     }
 
     /// Starts, stops or restarts one.
-    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, by: &AuditContext) -> Result<Vm, OperateError> {
+    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, by: &AuditContext) -> Result<Vm, VmError> {
         let (site, now) = (self.env.site(), self.env.now());
         let vm = self
             .env
@@ -178,7 +171,7 @@ impl Workloads {
             .commit(|tx| {
                 let mut vm = known(tx, uuid)?;
                 if vm.wish == VmWish::Release {
-                    return Err(VmError::Releasing(vm.name().clone()).into());
+                    return Err(VmError::Releasing(vm.name().clone()));
                 }
                 let runs = vm.wish == VmWish::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
                 let what = match verb {
@@ -203,7 +196,7 @@ impl Workloads {
                 let node = vm.node();
                 tx.event(story(&vm, node, EventKind::VmOrdered, by, detail, now));
                 tx.put_vm(vm.clone());
-                Ok::<_, OperateError>(vm)
+                Ok::<_, VmError>(vm)
             })
             .await?;
         self.notify(&vm);
@@ -214,12 +207,7 @@ impl Workloads {
     /// not on record, or is on record elsewhere.
     ///
     /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
-    pub async fn delete_vm(
-        &self,
-        uuid: SystemUuid,
-        node: Option<NodeId>,
-        by: &AuditContext,
-    ) -> Result<Vm, OperateError> {
+    pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &AuditContext) -> Result<Vm, VmError> {
         let now = self.env.now();
         let stranger = node.and_then(|node| self.stranger(node, uuid));
         let vm = self
@@ -229,11 +217,11 @@ impl Workloads {
                 let mut vm = match (tx.vm(uuid), stranger, node) {
                     (Some(vm), ..) => vm.clone(),
                     (None, Some(ask), Some(node)) => Vm::stranger(ask, node, now),
-                    (None, ..) => return Err(VmError::None(uuid.to_string()).into()),
+                    (None, ..) => return Err(VmError::None(uuid.to_string())),
                 };
                 let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
                 match node.filter(|node| vm.node() != Some(*node)) {
-                    Some(node) if !is_in(&node) => return Err(OperateError::NoNode { name: node.to_string() }),
+                    Some(node) if !is_in(&node) => return Err(VmError::NoNode(node)),
                     // What another node has of it; the record stays.
                     Some(node) => drop(vm.strays.insert(node)),
                     None => (vm.wish, vm.trouble) = (VmWish::Release, None),
@@ -249,7 +237,7 @@ impl Workloads {
                     tx.event(story(&vm, of, EventKind::VmOrdered, by, "release ordered".to_owned(), now));
                     tx.put_vm(vm.clone());
                 }
-                Ok::<_, OperateError>(vm)
+                Ok::<_, VmError>(vm)
             })
             .await?;
         meshd_types::fail::point("vm-deleted");
@@ -258,13 +246,13 @@ impl Workloads {
     }
 
     /// The virtual machine that an operator means: by UUID, else by name.
-    pub fn resolve_vm(&self, text: &str) -> Result<SystemUuid, OperateError> {
+    pub fn resolve_vm(&self, text: &str) -> Result<SystemUuid, VmError> {
         let none = || VmError::None(text.chars().take(80).collect());
         if let Ok(uuid) = text.parse() {
             return Ok(uuid);
         }
         let name: VmName = text.parse().map_err(|_| none())?;
-        Ok(self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(none)?)
+        self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(none)
     }
 
     /// What a node is told of one virtual machine, or of all that concern it. Read when it is sent, so that the newest wish is

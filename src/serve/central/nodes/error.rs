@@ -1,19 +1,14 @@
-//! The error of an operation that an operator orders. The admin API converts it to an HTTP status.
+//! Why an order about a node is refused.
 
-use super::{
-    admin::ApiTokenError,
-    generations::{RenderError, RollbackError},
-    nodes::OrderError,
-    tasks::JobError,
-    workloads::{SlotError, VmError},
-};
+use super::OrderError;
+use crate::serve::central::{generations::RenderError, links::LinkError, workloads::HeldWork};
 use meshd_model::fleet::UnlawfulTransition;
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId};
 use std::sync::Arc;
 
-/// Why an operator's word was not followed. Nothing has changed then; but where the store could not be written, it may have: look at
-/// what is, and say it again.
+/// Why an order about a node is refused. Nothing has changed then; but where the store could not be written, it may have: look at the
+/// node, and repeat the order.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
     /// No such node.
@@ -31,12 +26,6 @@ pub enum OperateError {
     /// A node cannot take its own place.
     #[error("{node} is the old hardware and the new; name two nodes")]
     SameNode {
-        /// Which.
-        node: NodeId,
-    },
-    /// Hardware that is to be replaced runs.
-    #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
-    StillLinked {
         /// Which.
         node: NodeId,
     },
@@ -71,41 +60,18 @@ pub enum OperateError {
     /// Something that a node cannot be told.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// A job cannot be run, or is not there.
-    #[error(transparent)]
-    Job(#[from] JobError),
-    /// A token of the admin plane.
-    #[error(transparent)]
-    ApiToken(#[from] ApiTokenError),
     /// What it would boot cannot be made, or is not there.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),
-    /// A profile cannot be rolled back.
+    /// It would end or lose work.
     #[error(transparent)]
-    Rollback(#[from] RollbackError),
-    /// A virtual machine.
+    Held(#[from] HeldWork),
+    /// The node's link is down, or is not.
     #[error(transparent)]
-    Vm(#[from] VmError),
-    /// A slot.
-    #[error(transparent)]
-    Slot(#[from] SlotError),
+    Link(#[from] LinkError),
     /// The phase does not allow it.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
-    /// The node's link is down.
-    #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
-    NotLinked {
-        /// Which.
-        node: NodeId,
-    },
-    /// The node did not answer.
-    #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
-    NoAnswer {
-        /// Which.
-        node: NodeId,
-        /// How long it had.
-        seconds: u64,
-    },
     /// The node refused or failed.
     #[error("node {node} did not do it: {reason}")]
     TaskFailed {
