@@ -72,7 +72,7 @@ impl Finding {
 }
 
 /// Everything that the central node can say of itself.
-pub(super) fn findings(central: &Central) -> Vec<Finding> {
+pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
     let mut findings = interfaces(&central.site());
     let segments = central.boot.segments();

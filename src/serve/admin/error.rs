@@ -1,6 +1,6 @@
 //! An answer that is no success: status, word, sentence, what to do, and an ID that finds it in the log.
 
-use super::view::ErrorView;
+use crate::serve::admin::view::ErrorView;
 use crate::serve::central::{
     ApiTokenError, HeldWork, JobError, LinkError, OperateError, OrderError, RenderError, RollbackError, SlotError,
     VmError,
@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 /// Why a request is not done.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
+pub(crate) struct Refused {
     status: StatusCode,
     code: &'static str,
     message: String,
@@ -26,7 +26,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
         // Sentences of this program read "what is wrong; what to do".
         let (message, hint) = match message.split_once("; ") {
@@ -36,42 +36,42 @@ impl Refused {
         Refused { status, code, message, hint }
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    pub(super) fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         let hint = "this is a fault of meshd, its log says where".to_owned();
         Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
     }
 
-    pub(super) fn unauthorized(message: &str) -> Self {
+    pub(crate) fn unauthorized(message: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
     /// The token is honoured, but not for this.
-    pub(super) fn beyond(role: Role, needed: Role) -> Self {
+    pub(crate) fn beyond(role: Role, needed: Role) -> Self {
         let message = format!("a token with role {role} may not do this; it takes role {needed}");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    pub(super) fn too_many(window: Duration) -> Self {
+    pub(crate) fn too_many(window: Duration) -> Self {
         let message = format!("too many refused requests from your address; wait {} s", window.as_secs());
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", message)
     }
 
     /// What it was.
-    pub(super) fn outcome(&self) -> AuditOutcome {
+    pub(crate) fn outcome(&self) -> AuditOutcome {
         let code = self.code.to_owned();
         if self.status.is_server_error() { AuditOutcome::Failed(code) } else { AuditOutcome::Refused(code) }
     }
 
     /// What is wrong.
-    pub(super) fn sentence(&self) -> &str {
+    pub(crate) fn sentence(&self) -> &str {
         &self.message
     }
 
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 }
@@ -224,12 +224,12 @@ impl Refused {
     }
 
     /// Its body, for whoever asks the same once more.
-    pub(super) fn to_json(&self, correlation: CorrelationId) -> String {
+    pub(crate) fn to_json(&self, correlation: CorrelationId) -> String {
         serde_json::to_string(&self.view(correlation)).expect("it is plain data")
     }
 
     /// The answer to the request of this name, which is in the log lines too.
-    pub(super) fn answer(self, correlation: CorrelationId) -> Response {
+    pub(crate) fn answer(self, correlation: CorrelationId) -> Response {
         let view = self.view(correlation);
         let Refused { status, code, message, .. } = self;
         if status.is_server_error() {
@@ -245,7 +245,7 @@ impl Refused {
     }
 }
 
-/// Only a note: [`super::order::named`] makes the answer of it, for it knows what the request is called.
+/// Only a note: [`crate::serve::admin::transport::order::named`] makes the answer of it, for it knows what the request is called.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

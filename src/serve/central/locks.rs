@@ -6,11 +6,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Held while nodes are told what to do for a task.
+/// Level of the lock that is held while a node is sent the order of a task.
 pub(crate) const TASK_ORDERS: usize = 0;
-/// Held while heartbeat deadlines are changed.
+/// Level of the heartbeat deadlines.
 pub(crate) const DEADLINES: usize = 1;
-/// Everything else: no other lock of this type is taken while one of these is held.
+/// Level of all other mutexes: no other one is taken under it.
 const INNERMOST: usize = 2;
 
 /// A mutex under which no other one is taken.
@@ -26,6 +26,9 @@ thread_local! {
 /// A panic elsewhere does not poison it: the boot services go on, and the panic is seen where the task is joined.
 #[derive(Default)]
 pub(crate) struct Ordered<const LEVEL: usize, T>(Mutex<T>);
+
+/// The guard of a [`Leaf`].
+pub(crate) type LeafGuard<'a, T> = Guard<'a, INNERMOST, T>;
 
 /// A lock that is held.
 pub(crate) struct Guard<'a, const LEVEL: usize, T>(MutexGuard<'a, T>);

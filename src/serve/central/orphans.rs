@@ -1,7 +1,7 @@
 //! Work that nodes report and that is not on record: after a restore, most likely. It is shown, and ended only by an operator. In
 //! memory: nodes report again after each welcome.
 
-use super::locks::{Guard, Leaf};
+use super::locks::{Leaf, LeafGuard};
 use meshd_proto::vm::VmReport;
 use meshd_types::{JobId, NodeId, SystemUuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ type VmsByNode = BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>;
 pub(crate) struct OrphanVms(Leaf<VmsByNode>);
 
 impl OrphanVms {
-    pub(crate) fn lock(&self) -> Guard<'_, 2, VmsByNode> {
+    pub(crate) fn lock(&self) -> LeafGuard<'_, VmsByNode> {
         self.0.lock()
     }
 
@@ -54,7 +54,7 @@ impl OrphanVms {
     }
 }
 
-/// Jobs that nodes tell of and nobody has on record: after a restore, most likely. What runs is never killed by itself.
+/// Tasks. meshd never kills a task that is not on record.
 #[derive(Default)]
 pub(crate) struct OrphanJobs(Leaf<BTreeMap<NodeId, BTreeSet<JobId>>>);
 

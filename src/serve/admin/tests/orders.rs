@@ -1,7 +1,7 @@
 //! Orders: each leaves a line in the audit log, and one with a key is followed once.
 
 use super::*;
-use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};
+use crate::serve::admin::{KEY_HEADER, REASON_HEADER, transport::auth::Caller};
 use meshd_model::fleet::{Audit, AuditOutcome, Principal, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::Digest;

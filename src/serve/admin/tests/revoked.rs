@@ -3,11 +3,12 @@
 use super::*;
 use crate::serve::{
     admin::{
-        Plane,
-        auth::{self, Caller, From},
-        connection::{Conversation, converse},
-        consoles::carry,
-        routes,
+        Plane, router,
+        routes::consoles::carry,
+        transport::{
+            auth::{self, Caller, From},
+            connection::{Conversation, converse},
+        },
     },
     central::{ConsoleFrame, ConsoleSession},
     limiter::{ConnectionLimiter, Source},
@@ -55,7 +56,7 @@ impl Client {
         };
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, conversation) = (routes::router(plane), Conversation::new(permit));
+        let (router, conversation) = (router::router(plane), Conversation::new(permit));
         let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
         let served = tokio::spawn(converse(end, router, origin, conversation.clone(), central, stop));
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());

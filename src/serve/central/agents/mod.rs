@@ -88,7 +88,7 @@ impl AgentSessions {
         Ok((id, Welcome { version, heartbeat_s, now: Some(now) }))
     }
 
-    /// A node said something on its link.
+    /// Handles a message of a node.
     pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
         let (shown, session) = self.links.heard(link).ok_or(PlaneError::Unauthorized)?;
         match message {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 /// One DHCP exchange, as the engine understood it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpSeen {
-    /// Who.
+    /// The MAC address.
     pub mac: MacAddr,
     /// Firmware, iPXE, or an operating system.
     pub exchange: DhcpExchange,
@@ -109,7 +109,7 @@ impl BootService {
         self.env.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
     }
 
-    /// Something happened to the addresses of a segment that an operator should know. `cause` bounds how often it is recorded.
+    /// Records an event about the addresses of a segment. `cause` limits how often.
     pub async fn dhcp_event(&self, kind: EventKind, cause: &str, detail: String) {
         if self.env.allows(cause) {
             self.env.record(Event::new(self.env.now(), Actor::Central, kind, detail)).await;

@@ -28,7 +28,7 @@ impl BootService {
         }
     }
 
-    /// Somebody spoke DHCP in the name of a network card. `who` bounds how often it is recorded.
+    /// Records that another machine used DHCP as a network card. `who` limits how often.
     pub async fn dhcp_alarm(&self, mac: MacAddr, kind: ConditionKind, who: &str, detail: String) {
         let (node, session) = self.env.store.read(|model| {
             (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))

@@ -22,18 +22,18 @@ pub struct LineState {
 }
 
 impl BootService {
-    /// How the line stands.
+    /// Returns the state of the queue.
     pub fn line(&self) -> LineState {
         let line = self.queue.lock();
         LineState { loading: line.loading(), limit: self.env.site().boot.max_loading, waiting: line.waiting() }
     }
 
-    /// The place of a machine that waits for its turn; 1 is next.
+    /// Returns the place of a waiting machine; 1 is next.
     pub fn place_in_line(&self, mac: MacAddr) -> Option<usize> {
         self.queue.lock().place(mac)
     }
 
-    /// A machine wants to load: now, or it is told to wait.
+    /// Admits a machine, or refuses it with its place in the queue.
     pub(crate) fn take_turn(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
         let standing = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
         let mut line = self.queue.lock();
@@ -54,7 +54,7 @@ impl BootService {
         }
     }
 
-    /// A machine does not load after all.
+    /// Gives a place in the queue back.
     pub(crate) fn give_up_turn(&self, mac: MacAddr) {
         self.queue.lock().leave(mac);
     }

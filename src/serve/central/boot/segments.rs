@@ -43,7 +43,7 @@ pub struct OtherServer {
 }
 
 impl BootService {
-    /// The DHCP service says how a segment is; it replaces what it said before.
+    /// Replaces the reported health of a segment.
     pub fn report_segment(&self, health: SegmentHealth) {
         let mut segments = self.segments.lock();
         match segments.iter_mut().find(|known| known.name == health.name) {

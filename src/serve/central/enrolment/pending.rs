@@ -27,7 +27,7 @@ const MAX_FACTS: usize = 128 * 1024;
 /// How often a node that waits is looked at, whatever happens.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Everybody who waits.
+/// All pending connections.
 #[derive(Default)]
 pub(crate) struct PendingEnrolments {
     entries: Leaf<BTreeMap<u64, PendingEnrolment>>,
@@ -115,12 +115,12 @@ impl Enrolment {
         Ok(ticket)
     }
 
-    /// An operator decided: everybody who waits looks again.
+    /// Wakes all pending connections: an operator or the site decided about a node.
     pub(crate) fn decided(&self) {
         self.pending.decided.send_modify(|count| *count += 1);
     }
 
-    /// How many agents wait.
+    /// Returns the number of pending connections.
     pub fn pending_count(&self) -> usize {
         self.pending.entries.lock().len()
     }
@@ -184,7 +184,7 @@ impl PendingTicket {
         }
     }
 
-    /// One certificate for each boot session: whoever comes second is a stranger.
+    /// Issues one certificate for each boot session. A second request is refused.
     async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
         let now = self.enrolment.env.now();
         let issued = self.enrolment.authority().issue_node(&self.csr_pem, self.node, now)?;

@@ -21,7 +21,7 @@ impl Enrolment {
         self.revoked();
     }
 
-    /// Something was revoked: everything that stands on a credential looks at it again.
+    /// Wakes every connection and stream that depends on a credential.
     pub(crate) fn revoked(&self) {
         self.revocations.send_modify(|count| *count += 1);
     }

@@ -11,7 +11,7 @@ use meshd_types::{NodeId, Timestamp};
 const MAX_LET_IN_BY_SITE: usize = 20_000;
 
 impl Enrolment {
-    /// The rules of the site have changed: whoever waits and fits one goes on at once.
+    /// Approves waiting nodes that the changed rules of the site let in.
     pub(crate) async fn admit_waiting(&self) {
         let (live, now) = (self.env.live(), self.env.now());
         let lets_in = |node: &&Node| node.phase == Phase::Discovered && live.lets_in(node).is_some();

@@ -29,9 +29,9 @@ pub enum TokenError {
     /// The node may not have one.
     #[error("node {node} is {phase}; a token would let it in: approve or release it first")]
     Held {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Why not.
+        /// The phase.
         phase: Phase,
     },
     /// Nothing like it.
@@ -170,7 +170,7 @@ fn stranger(basis: &Basis, now: Timestamp) -> Node {
     node
 }
 
-/// Stands for a network card that nobody has seen yet.
+/// The MAC address of a node whose network card is not known yet.
 pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
 
 /// Tokens that are long over go, and the oldest when they are too many.

@@ -34,14 +34,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Generations that wait to be kept, at most: a rack that powers on at once.
 const MAX_WAITING: usize = 16_384;
 
-/// How often it is said what is in use, at most: a rack that powers on at once changes that a thousand times.
+/// Minimum interval between two lists of images in use: a rack that powers on at once changes the list a thousand times.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Generations that wait to be kept.
 #[derive(Default)]
 pub(crate) struct PendingArchive {
     generations: Leaf<Vec<Rendered>>,
-    /// Something else is in use since it was said last, and when that was.
+    /// Whether the list of images in use has changed since it was written last, and the time of that write.
     unsaid: Leaf<(bool, Option<Duration>)>,
 }
 
@@ -91,7 +91,7 @@ impl Generations {
         self.to_keep.unsaid.lock().0 = true;
     }
 
-    /// Says what is in use, if that has changed and was not said a moment ago.
+    /// Writes the list of images in use, if it has changed and was not written a moment ago.
     pub(crate) async fn say_in_use(self: &Arc<Self>) {
         let now = self.env.monotonic();
         {

@@ -217,7 +217,7 @@ fn other_profiles(model: &Model, was: &Site, new: &Site, by: &AuditContext) -> V
     faults
 }
 
-/// Stands for a machine that nobody has seen.
+/// A node record for a machine that was never seen.
 fn nobody() -> Node {
     let mac = MacAddr([0; 6]);
     Node::discovered(Basis::Mac(mac), meshd_model::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)

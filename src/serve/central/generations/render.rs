@@ -48,13 +48,13 @@ pub enum RenderError {
     /// The image is not built, or damaged.
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
     NoImage {
-        /// Which.
+        /// The image.
         image: ImageName,
     },
     /// What the node is pinned to is not there.
     #[error("node {node} cannot boot what it is pinned to; let it go with `meshd node pin {node} --off`")]
     NotKept {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// Why.
         source: ArchiveError,
@@ -62,25 +62,25 @@ pub enum RenderError {
     /// The image of what the node is pinned to is gone.
     #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
     ImageGone {
-        /// Which image.
+        /// The image.
         image: ImageName,
-        /// Which version of it.
+        /// The version of the image.
         version: String,
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// What its profile is rolled back to is not there.
     #[error("profile {profile} is rolled back, and {why}; let it go with `meshd profile rollback {profile} --off`")]
     HeldGone {
-        /// Which profile.
+        /// The profile.
         profile: ProfileName,
-        /// What is gone.
+        /// The cause.
         why: String,
     },
     /// The image of a generation cannot be read.
     #[error("node {node} cannot be pinned to it: its image cannot be read")]
     Image {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// Why.
         source: ImageError,
@@ -88,21 +88,21 @@ pub enum RenderError {
     /// A bundle is not built, or damaged.
     #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
     NoBundle {
-        /// Which.
+        /// The bundle.
         bundle: BundleName,
     },
     /// A layer of what the node is pinned to is gone.
     #[error("layer {layer} of a bundle is gone; let the node go with `meshd node pin {node} --off`")]
     LayerGone {
-        /// Which layer, for people.
+        /// The layer.
         layer: String,
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
     Faults {
-        /// Which.
+        /// The profile.
         profile: String,
         /// All of them.
         source: RenderFaults,

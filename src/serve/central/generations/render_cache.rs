@@ -56,7 +56,7 @@ impl Cache {
         slot
     }
 
-    /// The outcome of a key: at once if it is known, from whoever makes it, or made now.
+    /// Returns the outcome of a key: from the cache, from a render under way, or from a new render.
     pub(crate) async fn once(
         &self,
         key: Digest,

@@ -58,11 +58,11 @@ pub enum RollbackError {
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
     Gone {
-        /// Which profile.
+        /// The profile.
         profile: ProfileName,
-        /// Which generation of it.
+        /// The generation.
         generation: String,
-        /// What is gone.
+        /// The cause.
         why: String,
     },
     /// A node of the profile holds work that the other revision would host otherwise.

@@ -56,19 +56,19 @@ pub enum LinkError {
     /// Hardware that is to be replaced or fenced runs.
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// The node's link is down.
     #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
     NotLinked {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// The node did not answer.
     #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
     NoAnswer {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// How long it had.
         seconds: u64,
@@ -190,7 +190,7 @@ impl Links {
         (LinkId { node, number }, due.map(|outstanding| outstanding.task.clone()).collect())
     }
 
-    /// A link is over. Silence counts from its last sign of life; the phase changes only after `offline_after`.
+    /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.
     pub async fn link_down(&self, link: LinkId) {
         let heard = {
             let mut links = self.inner.lock();

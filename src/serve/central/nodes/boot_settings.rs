@@ -1,7 +1,6 @@
 //! What a node boots: its profile, its variables, its pinned generation, and orders for the next boot.
 
-use super::OperateError;
-use super::boot_args;
+use super::{OperateError, boot_args};
 use crate::serve::central::{
     generations::{Contexts, RenderError, kept},
     nodes::NodeOps,
@@ -29,17 +28,17 @@ pub enum OrderError {
     /// A variable that it does not have.
     #[error("node {node} has no variable `{name}` of its own; `meshd node show {node}` lists them")]
     NoVar {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Which variable.
+        /// The name.
         name: VarName,
     },
     /// A variable that no overlay of the site declares.
     #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
     UnknownVar {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Which variable.
+        /// The name.
         name: VarName,
         /// The name that was meant, or the names that there are.
         hint: String,
@@ -47,9 +46,9 @@ pub enum OrderError {
     /// Too many variables.
     #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
     TooManyVars {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// How many.
+        /// The number.
         count: usize,
     },
     /// A kernel argument that cannot be set.
@@ -63,7 +62,7 @@ pub enum OrderError {
     ForbiddenArg {
         /// As ordered.
         arg: String,
-        /// Of whoever ordered it.
+        /// The role of the operator.
         role: Role,
     },
     /// Nothing was ordered, or too much.
@@ -74,27 +73,27 @@ pub enum OrderError {
     /// It boots what it is pinned to and nothing else.
     #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
     Pinned {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// It is not pinned.
     #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
     NotPinned {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// No generation of it is named so.
     #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
     NoGeneration {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// What was asked for.
+        /// The text that was given.
         text: String,
     },
-    /// It never said what it runs.
+    /// The generation that it runs is not known.
     #[error("node {node} has not said yet which generation it runs; name one with --generation")]
     RunsNothing {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
     /// What it runs is not kept.
@@ -103,7 +102,7 @@ pub enum OrderError {
     /// There is nothing to take back.
     #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
     NothingOrdered {
-        /// Which node.
+        /// The node.
         node: NodeId,
     },
 }

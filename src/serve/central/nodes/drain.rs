@@ -1,7 +1,6 @@
 //! Drains a node: it takes no new work, and is in maintenance once nothing runs on it.
 
-use super::NodeOps;
-use super::OperateError;
+use super::{NodeOps, OperateError};
 use crate::serve::central::{
     environment::records::phase_event,
     tasks::edit_job,
@@ -26,7 +25,7 @@ pub enum DrainPolicy {
 }
 
 impl NodeOps {
-    /// A node that drains stops what runs on it. With a patience of the operator's, also what is being stopped has that one, if it is shorter.
+    /// Stops the virtual machines and the task of a node that drains. A grace time also shortens shutdowns that have begun.
     pub(crate) async fn stop_vms_of(
         &self,
         id: NodeId,

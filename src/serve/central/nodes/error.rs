@@ -14,37 +14,37 @@ pub enum OperateError {
     /// No such node.
     #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
     NoNode {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
     /// Several nodes have this name.
     #[error("several nodes are called `{name}`; use the node ID")]
     Ambiguous {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
     /// A node cannot take its own place.
     #[error("{node} is the old hardware and the new; name two nodes")]
     SameNode {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// A network card that a node is to have is another one's.
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
     NicTaken {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Which card.
+        /// The MAC address.
         mac: MacAddr,
-        /// Whose it is.
+        /// The holder of the card.
         holder: String,
     },
     /// A node that is to be fenced was heard of a moment ago.
     #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
     StillHeard {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Seconds since.
+        /// The time in seconds.
         seconds: u64,
         /// Seconds of silence that are left.
         wait: u64,
@@ -52,7 +52,7 @@ pub enum OperateError {
     /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
     NoProfile {
-        /// What was asked for.
+        /// The profile.
         profile: String,
         /// What there is.
         known: String,
@@ -75,7 +75,7 @@ pub enum OperateError {
     /// The node refused or failed.
     #[error("node {node} did not do it: {reason}")]
     TaskFailed {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// In its own words.
         reason: String,

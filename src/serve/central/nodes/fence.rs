@@ -1,10 +1,8 @@
 //! Fences a node: an operator says that its machine runs no more. Its virtual machines may start elsewhere then.
 
-use super::NodeOps;
-use super::OperateError;
-use crate::serve::central::links::LinkError;
+use super::{NodeOps, OperateError};
 use crate::serve::central::{
-    enrolment::revoke::disown, environment::records::phase_event, tasks::lose_node, workloads::free,
+    enrolment::revoke::disown, environment::records::phase_event, links::LinkError, tasks::lose_node, workloads::free,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
 use meshd_types::{NodeId, fail};

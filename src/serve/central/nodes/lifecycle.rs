@@ -1,10 +1,10 @@
 //! The lifecycle of a node: reject, quarantine, maintain, resume, replace, remove, revoke.
 
 use super::OperateError;
-use crate::serve::central::links::LinkError;
 use crate::serve::central::{
     enrolment::revoke::{disown, is_let_in, retire},
     environment::records::{clear, phase_event},
+    links::LinkError,
     nodes::NodeOps,
     workloads::{forget, move_vms, spare, spare_all, spare_task},
 };
@@ -33,8 +33,8 @@ impl NodeOps {
         node
     }
 
-    /// What follows an order that takes credentials. One that could not be flushed is in memory all the same, and given again it
-    /// changes nothing: nothing else would end the link.
+    /// Closes the link of a node that has lost its credentials. A change that could not be flushed is in memory all the same, and a repeated
+    /// order changes nothing: nothing else would end the link.
     pub(crate) fn cut_off_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
         let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
         if may_be_done && !self.env.store.read(|model| model.node(id).is_some_and(is_let_in)) {
@@ -42,7 +42,7 @@ impl NodeOps {
         }
     }
 
-    /// Turns a machine away: it is refused at its next boot, and told so if it waits.
+    /// Rejects a machine: its next boot is refused, and a pending connection ends.
     pub async fn reject(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         self.end_service(id, by, "an operator rejected this node", |_, node| Ok(node.reject()?)).await
     }
@@ -57,7 +57,7 @@ impl NodeOps {
         self.end_service(id, by, "an operator holds this node", hold).await
     }
 
-    /// Forgets a node: its certificates, tokens and address are void, its link is cut, and everything that was said of it is gone.
+    /// Removes a node: its certificates, tokens and address are void, its link is closed, and its settings are deleted.
     /// The machine is discovered anew if it ever boots again.
     pub async fn remove(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let why = "an operator removed this node";
@@ -114,7 +114,7 @@ impl NodeOps {
         ended
     }
 
-    /// Out of service now, whatever virtual machines run; a task ends by it, and that has to be said.
+    /// Takes a node out of service at once, whatever virtual machines run. A task would end: that has to be forced.
     pub async fn maintain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let end = |tx: &Tx<'_>, node: &mut Node| {
             spare_task(tx.before(), id, by)?;

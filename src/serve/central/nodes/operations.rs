@@ -1,9 +1,9 @@
 //! Resolves the name of a node; approves, releases and reboots nodes.
 
 use super::OperateError;
-use crate::serve::central::links::LinkError;
 use crate::serve::central::{
     environment::records::{clear, phase_event},
+    links::LinkError,
     nodes::{NodeOps, lifecycle::acknowledge},
     workloads::spare,
 };
@@ -78,7 +78,7 @@ impl NodeOps {
             .await
     }
 
-    /// Tells a node to reboot, over its link. Returns when the node has said that it does.
+    /// Reboots a node over its link. Returns when the node has confirmed it.
     pub async fn reboot(&self, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
         self.env.store.read(|model| spare(model, id, by))?;
         if self.links.link_state(id).since.is_none() {

@@ -22,7 +22,7 @@ const MAX_NAMED: usize = 8;
 pub struct RunJob {
     /// Whose nodes.
     pub group: String,
-    /// On so many; on all of the group unless it is said.
+    /// The number of nodes; all nodes of the group by default.
     pub nodes: Option<usize>,
     /// Ranks on each node.
     pub ranks_per_node: u16,
@@ -45,13 +45,13 @@ pub enum JobError {
         /// What was asked for.
         id: String,
     },
-    /// What it shall be is not possible.
+    /// Invalid specification.
     #[error("{0}")]
     Spec(String),
     /// No such group.
     #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
     NoGroup {
-        /// What was asked for.
+        /// The group.
         group: String,
         /// What there is.
         known: String,
@@ -62,11 +62,11 @@ pub enum JobError {
     /// Too few nodes can take it now.
     #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
     NotEnough {
-        /// Of which group.
+        /// The group.
         group: GroupName,
-        /// How many.
+        /// The number of wanted nodes.
         wanted: usize,
-        /// How many there are.
+        /// The number of free nodes.
         free: usize,
         /// What is with the others.
         why: String,
@@ -206,8 +206,8 @@ impl Tasks {
         }
     }
 
-    /// Says to a node what is wanted of the job that holds it. What is said last is what the store says last: the record is read while
-    /// nobody else can say anything of a job. The lock of the links is not held for that: transactions take it.
+    /// Sends a node the order of the task that holds it. The record is read under [`Tasks::orders`], so that the newest order is sent last.
+    /// The lock of the links is not held meanwhile: transactions take it.
     pub(crate) fn tell_of_work(&self, node: NodeId) {
         let _turn = self.orders.lock();
         let Some(commands) = self.links.commands(node) else { return };

@@ -13,7 +13,7 @@ use meshd_types::{BootSessionId, JobId, NodeId};
 use std::sync::Arc;
 
 impl Tasks {
-    /// A node tells of its jobs.
+    /// Handles a report about tasks.
     pub(crate) async fn job_news(&self, link: LinkId, news: JobNews) -> Result<Option<FromCentral>, PlaneError> {
         let (node, now) = (link.node(), self.env.now());
         match news {

@@ -31,7 +31,7 @@ const SHOWN: usize = 16;
 /// Pieces of typing that wait for a node.
 const TYPED: usize = 64;
 
-/// Those that are sat at, or shall be.
+/// Open and requested consoles.
 pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
 
 pub(super) struct PendingConsole {
@@ -46,7 +46,7 @@ pub(super) struct PendingConsole {
 pub enum ConsoleFrame {
     /// What the guest wrote.
     Bytes(Bytes),
-    /// What is said beside it.
+    /// A note to the operator.
     Note(ConsoleNote),
 }
 
@@ -83,7 +83,7 @@ pub enum ConsoleError {
     /// Its node did not bring it.
     #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
     NoAnswer {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// There are too many.
@@ -95,7 +95,7 @@ pub enum ConsoleError {
 }
 
 impl Workloads {
-    /// Sits down at a console: `history` bytes of what was, and with `follow` what comes. With `by` it is written down that somebody may type.
+    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `by` the operator may type, which is recorded.
     pub async fn sit(
         &self,
         uuid: SystemUuid,

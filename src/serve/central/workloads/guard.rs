@@ -15,7 +15,7 @@ pub enum HeldWork {
         "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
     )]
     Vms {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// The machines' names.
         names: String,
@@ -25,7 +25,7 @@ pub enum HeldWork {
         "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
     )]
     Task {
-        /// Which node.
+        /// The node.
         node: NodeId,
         /// Which task.
         id: JobId,
@@ -41,7 +41,7 @@ pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
     machines.chain(model.job_on(id).map(|job| format!("task {}", job.id))).collect()
 }
 
-/// Refuses what would end or lose the work of a node, unless it was drained, or whoever orders it says that it may be lost.
+/// Refuses an order that would end or lose the work of a node, unless the node was drained or the order is forced.
 pub(crate) fn spare(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
     refuse_loss(model, id, by, |vm| !drained || vm.is_running())

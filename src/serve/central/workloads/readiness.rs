@@ -65,7 +65,7 @@ pub(crate) fn may_be_told(model: &Model, node: NodeId) -> bool {
 }
 
 impl Workloads {
-    /// Never two copies: one that a node tells of is not started on another.
+    /// Refuses to start a virtual machine that another node reports: there are never two copies.
     pub(crate) fn not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
         match self.orphans.vms.with(uuid) {
             Some(node) => Err(VmError::Elsewhere { uuid, node }),

@@ -54,7 +54,7 @@ impl Workloads {
         replace(&mut self.addresses.lock(), node, given);
     }
 
-    /// A node tells of its virtual machines.
+    /// Handles a report about virtual machines.
     pub(crate) async fn vm_news(&self, node: NodeId, news: VmNews) -> Result<(), StoreError> {
         match news {
             VmNews::All { mut vms } => {
@@ -199,7 +199,7 @@ impl Workloads {
             .await
     }
 
-    /// What is not yet as wanted on a node is said again.
+    /// Repeats the orders that a node has not followed yet.
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
         let open: Vec<SystemUuid> = self.env.store.read(|model| {
             let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
@@ -269,7 +269,7 @@ fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Time
 enum Concern<'a> {
     /// It is on record there.
     Own(&'a Vm),
-    /// What the node shall release, also of one that it was given anew.
+    /// The node has to release it, also where the node has been given it again.
     Going,
     /// It is not on record there.
     Strange,

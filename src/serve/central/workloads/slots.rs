@@ -30,11 +30,11 @@ pub enum SlotError {
     /// Its state does not allow it.
     #[error("slot {id} is {}: {reason}; {hint}", state.as_str())]
     Unlawful {
-        /// Which.
+        /// The slot.
         id: SlotId,
         /// What it is.
         state: SlotState,
-        /// Why.
+        /// The cause.
         reason: String,
         /// What to do.
         hint: &'static str,
@@ -47,33 +47,33 @@ pub enum SlotError {
     /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
     #[error("disk `{disk}` is not given away: {why}; `meshd node show` lists the node's disks")]
     DiskBlocked {
-        /// Which.
+        /// The disk.
         disk: DiskIdentity,
-        /// Why.
+        /// The cause.
         why: String,
     },
     /// A virtual machine that does not have the slot has the disk.
     #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
     DiskHeld {
-        /// Which.
+        /// The disk.
         disk: DiskIdentity,
-        /// Whose it is.
+        /// The virtual machine.
         vm: VmName,
     },
-    /// The node tells of none.
+    /// The node reports none.
     #[error("no {what} is near slot {id}, as its node tells; name one, or leave it out")]
     NoneNear {
-        /// Which.
+        /// The slot.
         id: SlotId,
-        /// What was asked for.
+        /// The kind of device.
         what: &'static str,
     },
     /// What its node says of itself is not proven (DR-12).
     #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
     Unproven {
-        /// Which.
+        /// The slot.
         id: SlotId,
-        /// What is not proven.
+        /// The cause.
         why: String,
     },
     /// Its addresses cannot be its own.
@@ -100,7 +100,7 @@ pub struct SlotParts {
     pub disk: Option<Pick<DiskIdentity>>,
     /// A fabric device of the node.
     pub fabric: Option<Pick<String>>,
-    /// Addresses of the card of whoever has it.
+    /// The addresses of the NIC of the virtual machine that has the slot.
     pub card: Option<SlotCard>,
 }
 

@@ -32,7 +32,7 @@ pub enum VmError {
     NameTaken {
         /// The name.
         name: VmName,
-        /// Whose it is.
+        /// The UUID.
         uuid: SystemUuid,
     },
     /// Another one has the UUID.
@@ -40,7 +40,7 @@ pub enum VmError {
     UuidTaken {
         /// The name of the one that has it.
         name: VmName,
-        /// Which.
+        /// The UUID.
         uuid: SystemUuid,
     },
     /// The site is full.
@@ -78,15 +78,15 @@ pub enum VmError {
         slot: SlotId,
         /// What it is.
         state: SlotState,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// A node tells of it, and it is not on record there.
+    /// A node reports it, and it is not on record there.
     #[error(
         "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
     Elsewhere {
-        /// Which.
+        /// The UUID.
         uuid: SystemUuid,
         /// Where it is.
         node: NodeId,
@@ -118,11 +118,11 @@ fn faults(faults: &[SpecFault]) -> String {
 /// What an operator wants of one that is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmVerb {
-    /// It shall run; one that runs is left alone.
+    /// Start it; a running one is left alone.
     Start,
-    /// It shall be off.
+    /// Stop it.
     Stop,
-    /// It shall be stopped and run again.
+    /// Stop it, then start it.
     Restart,
 }
 
@@ -314,7 +314,7 @@ impl Workloads {
     }
 }
 
-/// A new one: sound, and with a name and UUID of its own.
+/// Refuses an unsound specification, and a name or UUID that is taken.
 fn fresh(model: &Model, ask: &VmAsk) -> Result<(), VmError> {
     let faults = ask.faults();
     if !faults.is_empty() {

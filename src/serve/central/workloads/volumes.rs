@@ -13,7 +13,7 @@ pub enum VolumeUseError {
     /// Machines name it.
     #[error("volume {volume} is named by {}; delete these first", names(.by))]
     Used {
-        /// Which.
+        /// The volume.
         volume: String,
         /// By which machines.
         by: Vec<VmName>,
@@ -43,7 +43,7 @@ impl Workloads {
         Volumes::new(&self.env.site().blobs_dir)
     }
 
-    /// Where a file lies, if a machine that the node has, or shall have, names it.
+    /// Returns the path of a volume, if a virtual machine placed on the node names it.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
         let may =
             self.env.store.read(|model| model.vms_of(node).any(|vm| vm.wish != VmWish::Release && has(vm, digest)));

@@ -1,13 +1,14 @@
 //! Images and overlays as the admin plane lists them. `meshd image list` and `meshd overlay list` print the same values.
 
-use super::{
-    Plane,
-    error::Refused,
-    orders,
-    routes::{Answer, gone},
-    view::{GENERATION_HEADER, PROFILE_HEADER},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{Answer, gone, orders},
+        view::{GENERATION_HEADER, PROFILE_HEADER},
+    },
+    central::Rendered,
 };
-use crate::serve::central::Rendered;
 use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
@@ -126,7 +127,7 @@ impl OverlayView {
     }
 }
 
-pub(super) async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageView>> {
+pub(crate) async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageView>> {
     let site = central.site();
     let read = tokio::task::spawn_blocking(move || ImageView::all(&site)).await;
     let read =
@@ -134,7 +135,7 @@ pub(super) async fn images(State(Plane { central, .. }): State<Plane>) -> Answer
     read.map(Json).map_err(|error| Refused::internal(format!("cannot list images: {error}")))
 }
 
-pub(super) async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
+pub(crate) async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
     let live = central.env.live();
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
@@ -142,13 +143,13 @@ pub(super) async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json
 /// What an overlay is rendered for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WhichOverlay {
+pub(crate) struct WhichOverlay {
     /// Another profile than the node's.
     profile: Option<String>,
 }
 
 /// The public part of what a node would boot now, or would boot if another profile were assigned to it.
-pub(super) async fn overlay(
+pub(crate) async fn overlay(
     State(plane): State<Plane>,
     Path(node): Path<String>,
     which: Result<Query<WhichOverlay>, QueryRejection>,

@@ -1,10 +1,10 @@
 //! Routes by which an operator says what a node boots.
 
-use super::{
+use crate::serve::admin::{
     Plane,
-    auth::Caller,
     error::Refused,
     routes::{Answer, detail, shown},
+    transport::auth::Caller,
     view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
 };
 use axum::{
@@ -14,17 +14,17 @@ use axum::{
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
-pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
+pub(crate) type Body<T> = Result<Json<T>, JsonRejection>;
 
-pub(super) fn body<T>(body: Body<T>) -> Result<T, Refused> {
+pub(crate) fn body<T>(body: Body<T>) -> Result<T, Refused> {
     body.map(|Json(body)| body).map_err(|error| Refused::bad_request(error.body_text()))
 }
 
-pub(super) fn profile(text: &str) -> Result<ProfileName, Refused> {
+pub(crate) fn profile(text: &str) -> Result<ProfileName, Refused> {
     text.parse().map_err(|error| Refused::bad_request(format!("{error}")))
 }
 
-pub(super) async fn assign_profile(
+pub(crate) async fn assign_profile(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
     by: AuditContext,
@@ -36,7 +36,7 @@ pub(super) async fn assign_profile(
     shown(&central, id)
 }
 
-pub(super) async fn vars(
+pub(crate) async fn vars(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
     by: AuditContext,
@@ -51,7 +51,7 @@ pub(super) async fn vars(
     detail(&central, id)
 }
 
-pub(super) async fn boot_once(
+pub(crate) async fn boot_once(
     State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(node): Path<String>,

@@ -1,9 +1,11 @@
 //! Routes about generations: what nodes ran, run and would boot; and the reload that changes it.
 
-use super::{
+use crate::serve::admin::{
     Plane,
-    orders::{Body, body, profile},
-    routes::{Answer, detail},
+    routes::{
+        Answer, detail,
+        orders::{Body, body, profile},
+    },
     view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
 };
 use axum::{
@@ -12,7 +14,7 @@ use axum::{
 };
 use meshd_model::fleet::AuditContext;
 
-pub(super) async fn history(
+pub(crate) async fn history(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
 ) -> Answer<Vec<GenerationView>> {
@@ -29,16 +31,16 @@ pub(super) async fn history(
     Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
 }
 
-pub(super) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
+pub(crate) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
     let Plane { central, told, .. } = plane;
     let id = central.nodes.resolve(&node)?;
     let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(told)).await?;
-    let view = super::routes::shown(&central, id)?;
+    let view = crate::serve::admin::routes::shown(&central, id)?;
     let (pinned, rolled_back) = (view.0.pinned, view.0.rolled_back);
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 
-pub(super) async fn pin(
+pub(crate) async fn pin(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
     by: AuditContext,
@@ -54,7 +56,7 @@ pub(super) async fn pin(
     detail(&central, id)
 }
 
-pub(super) async fn revisions(
+pub(crate) async fn revisions(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
 ) -> Answer<Vec<RevisionView>> {
@@ -69,7 +71,7 @@ pub(super) async fn revisions(
     Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
 }
 
-pub(super) async fn rollback(
+pub(crate) async fn rollback(
     State(plane): State<Plane>,
     Path(name): Path<String>,
     by: AuditContext,
@@ -85,7 +87,7 @@ pub(super) async fn rollback(
     revisions(State(plane), Path(name)).await
 }
 
-pub(super) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
+pub(crate) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
     let reload = central.generations.reload(&by).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })

@@ -1,15 +1,19 @@
 //! Routes of tasks: run, see, end, and what they wrote.
 
-use super::{
-    Plane,
-    auth::Caller,
-    error::Refused,
-    orders::{Body, body},
-    routes::Answer,
-    table::{Lines, Many, Nothing, One, Routes},
-    view::{RunTask, TaskOutput, TaskView},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{
+            Answer,
+            orders::{Body, body},
+        },
+        table::{Lines, Many, Nothing, One, Routes},
+        transport::auth::Caller,
+        view::{RunTask, TaskOutput, TaskView},
+    },
+    central::{RunJob, Shared},
 };
-use crate::serve::central::{RunJob, Shared};
 use axum::{
     Extension, Json,
     body::Body as Stream,
@@ -31,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(500);
 
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<TaskView>, _, _>("/tasks", &[], Role::Viewer, "tasks, the newest last", list)
         .see::<One<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "one task and its nodes", show)

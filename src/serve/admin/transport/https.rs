@@ -1,12 +1,14 @@
 //! The way in for everybody who does not sit at the socket: TLS 1.3 on an address of its own, never on a boot network unless the site
 //! says so. Each request shows a token.
 
-use super::{
-    Serving,
-    auth::From,
-    connection::{Conversation, converse},
-};
 use crate::serve::{
+    admin::{
+        Serving,
+        transport::{
+            auth::From,
+            connection::{Conversation, converse},
+        },
+    },
     bind::{self, BindError, Service},
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
 };
@@ -99,7 +101,7 @@ fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String
 }
 
 /// Serves until told to stop. Connections that showed no token yet make room first.
-pub(super) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
+pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
     let limiter = ConnectionLimiter::new("admin-https", connections);
     let mut connections = JoinSet::new();
     loop {

@@ -1,7 +1,11 @@
 //! Each request has a name before any route sees it. An order has who gives it, which it is and why, too: it is followed only if they
 //! may, once for each key, to its end, and leaves a line in the audit log whatever becomes of it.
 
-use super::{Plane, auth::Caller, error::Refused, idempotency};
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    transport::{auth::Caller, idempotency},
+};
 use axum::{
     body::{Body, to_bytes},
     extract::{FromRequestParts, RawPathParams, Request, State},
@@ -29,7 +33,7 @@ const MAX_TARGET: usize = 80;
 const REVOKED: &str = "the token was revoked while the order came in; ask for another one";
 
 /// A route by which something is ordered.
-pub(super) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
+pub(crate) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
     T: 'static,
@@ -38,7 +42,7 @@ where
 }
 
 /// A route by which something is seen that not everybody may see.
-pub(super) fn see<H, T>(needed: Role, handler: H) -> MethodRouter<Plane>
+pub(crate) fn see<H, T>(needed: Role, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
     T: 'static,
@@ -55,7 +59,7 @@ async fn seen(needed: Role, request: Request, next: Next) -> Response {
 }
 
 /// Who may give an order.
-pub(super) fn needed(verb: Verb) -> Role {
+pub(crate) fn needed(verb: Verb) -> Role {
     match verb {
         Verb::TokenCreate
         | Verb::TokenRevoke
@@ -69,7 +73,7 @@ pub(super) fn needed(verb: Verb) -> Role {
 }
 
 /// Names the request, in its log lines and its answer.
-pub(super) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
     let correlation = plane.central.env.new_correlation();
     request.extensions_mut().insert(correlation);
     request.extensions_mut().insert(plane);
@@ -133,7 +137,7 @@ async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused
         return Err(Refused::internal("nobody knows who asks"));
     };
     let read = tokio::select! {
-        read = to_bytes(body, super::routes::MAX_BODY) => read,
+        read = to_bytes(body, crate::serve::admin::MAX_BODY) => read,
         () = caller.revoked(&plane.central) => return Err(Refused::unauthorized(REVOKED)),
     };
     let bytes = read.map_err(|_| Refused::bad_request("the body is too long, or it broke off"))?;

@@ -112,7 +112,7 @@ pub struct AcceptNic {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replaced {
     /// The new node.
-    pub node: super::view::NodeView,
+    pub node: crate::serve::admin::view::NodeView,
     /// What the site file says of the old hardware and nothing has taken over, for people.
     pub left: Vec<String>,
 }
@@ -237,7 +237,7 @@ pub struct ApiTokenView {
 }
 
 impl ApiTokenView {
-    pub(super) fn new(token: &ApiToken, now: Timestamp) -> Self {
+    pub(crate) fn new(token: &ApiToken, now: Timestamp) -> Self {
         let ApiToken { name, role, created_at, expires_at, .. } = token.clone();
         ApiTokenView { name, role, created_at, expires_at, expired: token.is_over(now) }
     }

@@ -1,13 +1,15 @@
 //! Consoles of virtual machines: `console`, a WebSocket that shows and takes what is typed, and `logs`, which only shows. Both take an
 //! operator: what a guest prints may hold its secrets. Binary frames are bytes, text frames are notes, as on the agent plane.
 
-use super::{
-    Plane,
-    auth::Caller,
-    error::Refused,
-    table::{Nothing, Routes, Sealed},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        table::{Nothing, Routes, Sealed},
+        transport::auth::Caller,
+    },
+    central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared},
 };
-use crate::serve::central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use axum::{
     Extension,
     body::Body,
@@ -44,7 +46,7 @@ const PING: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// The routes of consoles.
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Nothing, _, _>(
             "/vms/{vm}/console",
@@ -95,7 +97,7 @@ async fn console(
     }))
 }
 
-pub(super) async fn carry(
+pub(crate) async fn carry(
     socket: WebSocket,
     sitting: ConsoleSession,
     central: &Shared,

@@ -1,12 +1,14 @@
 //! Routes of volumes. A volume is added by `meshd volume add`, which copies a file beside meshd; it needs no running meshd.
 
-use super::{
-    Plane,
-    error::Refused,
-    routes::Answer,
-    table::{Many, Nothing, One, Routes},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::Answer,
+        table::{Many, Nothing, One, Routes},
+    },
+    central::VolumeUseError,
 };
-use crate::serve::central::VolumeUseError;
 use axum::{
     Json,
     extract::{Path, State},
@@ -52,7 +54,7 @@ impl VolumeView {
 }
 
 /// The routes of volumes.
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<VolumeView>, _, _>("/volumes", &[], Role::Viewer, "files of virtual machines", list)
         .order::<Nothing, One<VolumeView>, _, _>(

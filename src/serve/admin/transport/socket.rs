@@ -37,7 +37,7 @@ pub enum SocketError {
 /// The bound socket; its file goes when it is dropped.
 #[derive(Debug)]
 pub struct Socket {
-    pub(super) listener: UnixListener,
+    pub(crate) listener: UnixListener,
     path: PathBuf,
 }
 

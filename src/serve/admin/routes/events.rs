@@ -1,13 +1,15 @@
 //! `/v1/events`: what happened, and what happens from now on, one JSON object a line.
 
-use super::{Plane, auth::Caller, error::Refused, view::EventView};
-use crate::serve::central::Shared;
+use crate::serve::{
+    admin::{Plane, error::Refused, transport::auth::Caller, view::EventView},
+    central::Shared,
+};
 use axum::{
     Extension,
     body::Body,
     extract::{Query, State, rejection::QueryRejection},
     http::header::CONTENT_TYPE,
-    response::{IntoResponse, Response},
+    response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
 use meshd_config::suggest;
@@ -27,7 +29,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     #[serde(default)]
     follow: bool,
     after: Option<u64>,
@@ -37,7 +39,7 @@ pub(super) struct Wanted {
     limit: Option<usize>,
 }
 
-pub(super) async fn events(
+pub(crate) async fn events(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     wanted: Result<Query<Wanted>, QueryRejection>,

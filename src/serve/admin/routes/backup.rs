@@ -1,7 +1,9 @@
 //! `POST /v1/backup`: everything that the rack depends on, sealed, as a stream.
 
-use super::{Plane, error::Refused, orders};
-use crate::backup::{BackupError, MIN_KEY};
+use crate::{
+    backup::{BackupError, MIN_KEY},
+    serve::admin::{Plane, error::Refused, routes::orders},
+};
 use axum::{
     body::Body,
     extract::State,
@@ -31,7 +33,7 @@ pub struct MakeBackup {
     pub blobs: bool,
 }
 
-pub(super) async fn backup(
+pub(crate) async fn backup(
     State(Plane { central, .. }): State<Plane>,
     by: AuditContext,
     wanted: orders::Body<MakeBackup>,

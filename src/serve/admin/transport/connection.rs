@@ -1,7 +1,7 @@
 //! One connection of this plane, whichever way it came. It ends once the token of its request is revoked, also while it waits for a
 //! client that does not read or does not write.
 
-use super::auth::Caller;
+use crate::serve::admin::transport::auth::Caller;
 use crate::serve::{
     central::Shared,
     limiter::{ConnectionPermit, Meter},
@@ -36,19 +36,19 @@ const MAX_HEAD: usize = 16 * 1024;
 
 /// What the routes tell of a connection.
 #[derive(Clone)]
-pub(super) struct Conversation {
+pub(crate) struct Conversation {
     permit: Arc<ConnectionPermit>,
     caller: Arc<watch::Sender<Option<Caller>>>,
 }
 
 impl Conversation {
     /// A connection that has this place, of which nobody knows yet who asks.
-    pub(super) fn new(permit: ConnectionPermit) -> Self {
+    pub(crate) fn new(permit: ConnectionPermit) -> Self {
         Conversation { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
     }
 
     /// The caller of a request is known: the place counts to the caller, and the connection ends with the caller's token.
-    pub(super) fn is_by(&self, caller: &Caller) {
+    pub(crate) fn is_by(&self, caller: &Caller) {
         self.permit.meter.asked();
         self.permit.trust(caller.identity());
         self.caller.send_replace(Some(caller.clone()));
@@ -56,7 +56,7 @@ impl Conversation {
 
     /// Resolves once the caller of a request is known.
     #[cfg(test)]
-    pub(super) async fn has_a_caller(&self) {
+    pub(crate) async fn has_a_caller(&self) {
         // It lives as long as `self`.
         let _ = self.caller.subscribe().wait_for(Option::is_some).await;
     }
@@ -82,7 +82,7 @@ impl Conversation {
 }
 
 /// Answers its requests. `origin` says who asks, or from where.
-pub(super) async fn converse<S>(
+pub(crate) async fn converse<S>(
     stream: S,
     router: Router,
     mut origin: Extensions,

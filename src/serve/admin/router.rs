@@ -1,45 +1,29 @@
-//! The routes of the admin plane, version 1.
+//! All routes of the admin API, version 1: path, role, handler.
 
 use super::{
-    Plane, audit,
-    auth::admitted,
-    backup, catalog_view, consoles, doctor,
-    doctor::{Finding, Status},
+    MAX_BODY, Plane,
+    doctor::Finding,
     error::Refused,
-    events, generations, life,
-    order::named,
-    orders, slots,
+    routes::*,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
-    tasks, tokens, trust,
+    transport::{auth::admitted, order::named},
     view::*,
-    vms, volumes,
-};
-use crate::serve::{
-    central::{Shared, work_on},
-    metrics,
 };
 use axum::{
-    Json, Router,
-    extract::{DefaultBodyLimit, MatchedPath, Path, Query, Request, State, rejection::QueryRejection},
-    http::{StatusCode, header::CONTENT_TYPE},
+    Router,
+    extract::{DefaultBodyLimit, MatchedPath, Request},
+    http::StatusCode,
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::{AuditContext, Phase, Verb};
-use meshd_proto::UnitState;
+use meshd_model::fleet::Verb;
 use meshd_trust::Role;
-use meshd_types::{BootSessionId, NodeId};
-use serde::Deserialize;
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-/// Largest request body, in bytes: a virtual machine with all that cloud-init may get.
-pub(super) const MAX_BODY: usize = 512 * 1024;
 /// How long an answer may take to begin.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-pub(super) type Answer<T> = Result<Json<T>, Refused>;
-
-pub(super) fn router(plane: Plane) -> Router {
+pub(crate) fn router(plane: Plane) -> Router {
     let routes = tasks::routes(slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default()))))));
     let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
@@ -241,160 +225,6 @@ async fn in_time(request: Request, next: Next) -> Response {
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message).into_response()
         }
     };
-    metrics::count_request("admin", route, response.status().as_u16());
+    crate::serve::metrics::count_request("admin", route, response.status().as_u16());
     response
-}
-
-async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
-    let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
-    let (mut nodes, mut units) = (0, UnitCount::default());
-    central.store().read(|model| {
-        for node in model.nodes() {
-            nodes += 1;
-            *phases.entry(node.phase.to_string()).or_default() += 1;
-            for condition in &node.conditions {
-                *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
-            }
-            let told = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-            let ready = told.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
-            units = UnitCount { ready: units.ready + ready.count(), total: units.total + told.len() };
-        }
-    });
-    let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
-    let mut found = doctor::findings(&central);
-    if let Err(error) = central.store().ready().await {
-        found.push(doctor::Finding::fail_of("store", &error));
-    }
-    let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
-    let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
-    let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
-    Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
-}
-
-/// Which nodes.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct WhichNodes {
-    /// Also those that were removed.
-    removed: bool,
-}
-
-async fn nodes(
-    State(Plane { central, .. }): State<Plane>,
-    which: Result<Query<WhichNodes>, QueryRejection>,
-) -> Answer<Vec<NodeView>> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let site = central.site();
-    Ok(Json(central.store().read(|model| {
-        let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
-        nodes
-            .map(|node| {
-                let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
-                view.rolled_back(|profile| central.generations.rolled_back(profile))
-            })
-            .collect()
-    })))
-}
-
-async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
-    detail(&central, central.nodes.resolve(&node)?)
-}
-
-/// Everything of a node.
-pub(super) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
-    let link = central.links.link_state(id);
-    let detail = central.store().read(|model| {
-        let node = model.node(id)?;
-        let mut detail = NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id));
-        detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
-        Some(detail)
-    });
-    detail.map(Json).ok_or_else(|| gone(id))
-}
-
-/// Which boot of a node.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WhichBoot {
-    session: Option<BootSessionId>,
-}
-
-async fn timeline(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    which: Result<Query<WhichBoot>, QueryRejection>,
-) -> Answer<TimelineView> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let id = central.nodes.resolve(&node)?;
-    let timeline = central.store().read(|model| {
-        let node = model.node(id)?;
-        let boots = model.boots_of(node);
-        let newest = boots.first().map(|boot| boot.id);
-        Some(which.session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
-    });
-    let never = || match which.session {
-        Some(session) => Refused::not_found(format!(
-            "node {id} has no boot {session} on record; `meshd node timeline {id}` lists those that are kept"
-        )),
-        None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
-    };
-    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
-}
-
-async fn release(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.release(id, &by).await?;
-    shown(&central, id)
-}
-
-async fn doctor(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Finding>> {
-    Json(doctor::findings(&central))
-}
-
-async fn metrics(State(plane): State<Plane>) -> Response {
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
-}
-
-async fn approve(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-    order: Option<Json<Option<Approve>>>,
-) -> Answer<NodeView> {
-    let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.approve_at(id, moved, &by).await?;
-    shown(&central, id)
-}
-
-async fn reboot(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.reboot(id, &by).await?;
-    shown(&central, id)
-}
-
-async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
-    let site = central.site();
-    Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
-}
-
-pub(super) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
-    let view = central.store().read(|model| {
-        let node = model.node(id)?;
-        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
-        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(work_on(model, id)))
-    });
-    view.map(Json).ok_or_else(|| gone(id))
-}
-
-pub(super) fn gone(id: NodeId) -> Refused {
-    Refused::not_found(format!("node {id} was removed meanwhile; see `meshd node list`"))
 }

@@ -1,13 +1,17 @@
 //! Routes of virtual machines. What cloud-init gets is never answered.
 
-use super::{
-    Plane,
-    error::Refused,
-    orders::{Body, body},
-    routes::Answer,
-    table::{Many, Nothing, One, Routes},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{
+            Answer,
+            orders::{Body, body},
+        },
+        table::{Many, Nothing, One, Routes},
+    },
+    central::{Shared, VmVerb},
 };
-use crate::serve::central::{Shared, VmVerb};
 use axum::{
     Json,
     extract::{Path, State},
@@ -175,7 +179,7 @@ impl VmView {
     }
 }
 
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<VmView>, _, _>("/vms", &[], Role::Viewer, "all virtual machines", list)
         .see::<One<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "one virtual machine", show)

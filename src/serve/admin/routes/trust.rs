@@ -1,13 +1,17 @@
 //! Routes about credentials: tokens for machines that are not netbooted, the certificate authority, what a node holds.
 
-use super::{
-    Plane,
-    error::Refused,
-    orders::{Body, body},
-    routes::{Answer, detail},
-    view::NodeDetail,
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{
+            Answer, detail,
+            orders::{Body, body},
+        },
+        view::NodeDetail,
+    },
+    central::{AuthorityState, RotateError, Shared, TokenError},
 };
-use crate::serve::central::{AuthorityState, RotateError, Shared, TokenError};
 use axum::{
     Json,
     extract::{Path, State},
@@ -141,11 +145,11 @@ impl From<RotateError> for Refused {
     }
 }
 
-pub(super) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TokenView>> {
+pub(crate) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TokenView>> {
     Json(central.enrolment.manual_tokens().into_iter().map(TokenView::from).collect())
 }
 
-pub(super) async fn create_token(
+pub(crate) async fn create_token(
     State(Plane { central, told, .. }): State<Plane>,
     by: AuditContext,
     order: Body<CreateToken>,
@@ -164,10 +168,10 @@ pub(super) async fn create_token(
 fn known(central: &Shared, node: &str) -> Result<Basis, Refused> {
     let id = central.nodes.resolve(node)?;
     let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
-    basis.ok_or_else(|| super::routes::gone(id))
+    basis.ok_or_else(|| crate::serve::admin::routes::gone(id))
 }
 
-pub(super) async fn revoke_token(
+pub(crate) async fn revoke_token(
     State(Plane { central, .. }): State<Plane>,
     Path(token): Path<String>,
     by: AuditContext,
@@ -175,11 +179,11 @@ pub(super) async fn revoke_token(
     Ok(Json(central.enrolment.revoke_token(&token, &by).await?.into()))
 }
 
-pub(super) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<RootView>> {
+pub(crate) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<RootView>> {
     Json(central.enrolment.authority_state().into_iter().map(RootView::from).collect())
 }
 
-pub(super) async fn rotate_ca(
+pub(crate) async fn rotate_ca(
     State(Plane { central, .. }): State<Plane>,
     by: AuditContext,
     order: Body<RotateCa>,
@@ -190,7 +194,7 @@ pub(super) async fn rotate_ca(
     Ok(Json(roots.into_iter().map(RootView::from).collect()))
 }
 
-pub(super) async fn revoke_node(
+pub(crate) async fn revoke_node(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
     by: AuditContext,

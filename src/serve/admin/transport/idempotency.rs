@@ -1,7 +1,7 @@
 //! An order with an `Idempotency-Key` is followed once: asked again, it is answered again. The key is written down before anything is
 //! done, so that a program that ends in between leaves a question, never a second deed.
 
-use super::{Plane, auth::Caller, error::Refused};
+use crate::serve::admin::{Plane, error::Refused, transport::auth::Caller};
 use axum::{
     body::{Body, to_bytes},
     extract::Request,
@@ -32,7 +32,7 @@ const MAX_KEPT: usize = 64 * 1024;
 
 /// Keys whose orders are being followed now.
 #[derive(Clone, Default)]
-pub(super) struct UnderWay(Arc<Mutex<BTreeSet<Digest>>>);
+pub(crate) struct UnderWay(Arc<Mutex<BTreeSet<Digest>>>);
 
 impl UnderWay {
     fn has(&self, slot: &Digest) -> bool {
@@ -58,16 +58,16 @@ impl Drop for UnderWayGuard {
 
 /// Marks an answer that was given before.
 #[derive(Clone, Copy)]
-pub(super) struct Replayed;
+pub(crate) struct Replayed;
 
 /// Follows an order, or answers as before.
-pub(super) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
+pub(crate) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
         Ok(None) => return next.run(Request::from_parts(parts, body)).await,
         Err(refused) => return refused.into_response(),
     };
-    let Ok(bytes) = to_bytes(body, super::routes::MAX_BODY).await else {
+    let Ok(bytes) = to_bytes(body, crate::serve::admin::MAX_BODY).await else {
         return Refused::bad_request("the body is too long, or it broke off").into_response();
     };
     let caller = parts.extensions.get::<Caller>().map_or_else(|| by.who.to_string(), Caller::identity);

@@ -1,8 +1,10 @@
 //! Who asks, and what they may: whoever is at the socket is an administrator; everybody else shows a token at each request, so that one
 //! that is revoked is worth nothing from then on.
 
-use super::{Plane, connection::Conversation, error::Refused};
-use crate::serve::central::Shared;
+use crate::serve::{
+    admin::{Plane, error::Refused, transport::connection::Conversation},
+    central::Shared,
+};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, header::AUTHORIZATION},
@@ -30,31 +32,31 @@ const MAX_TOKEN: usize = 256;
 
 /// Who asks.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) who: Principal,
-    pub(super) role: Role,
+pub(crate) struct Caller {
+    pub(crate) who: Principal,
+    pub(crate) role: Role,
     /// The hash of the token that was shown. Its name may be another token's one day.
     token: Option<Digest>,
 }
 
 impl Caller {
     /// Somebody at the socket.
-    pub(super) fn at_socket(uid: u32) -> Self {
+    pub(crate) fn at_socket(uid: u32) -> Self {
         Caller { who: Principal::Operator(uid), role: Role::Admin, token: None }
     }
 
     /// Somebody who shows a token.
-    pub(super) fn with(token: ApiToken) -> Self {
+    pub(crate) fn with(token: ApiToken) -> Self {
         Caller { who: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
     }
 
     /// False once the token is revoked or its time is over.
-    pub(super) fn still_may(&self, central: &Shared) -> bool {
+    pub(crate) fn still_may(&self, central: &Shared) -> bool {
         self.token.is_none_or(|token| central.admin.api_token_lives(&token))
     }
 
     /// Resolves once the token is revoked or its time is over.
-    pub(super) async fn revoked(&self, central: &Shared) {
+    pub(crate) async fn revoked(&self, central: &Shared) {
         match self.token {
             None => std::future::pending().await,
             Some(_) => central.enrolment.until_revoked(|| self.still_may(central)).await,
@@ -62,7 +64,7 @@ impl Caller {
     }
 
     /// Tells callers apart: a token from one that had its name before.
-    pub(super) fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         match self.token {
             None => self.who.to_string(),
             Some(token) => format!("{} {token}", self.who),
@@ -72,11 +74,11 @@ impl Caller {
 
 /// The address of a request that came by TLS.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct From(pub(super) IpAddr);
+pub(crate) struct From(pub(crate) IpAddr);
 
 /// Those whose tokens were refused lately.
 #[derive(Clone, Default)]
-pub(super) struct Failures(Arc<Mutex<BTreeMap<IpAddr, (Instant, u32)>>>);
+pub(crate) struct Failures(Arc<Mutex<BTreeMap<IpAddr, (Instant, u32)>>>);
 
 impl Failures {
     /// True if an address has failed too often.
@@ -93,7 +95,7 @@ impl Failures {
 }
 
 /// Lets in who is known: the caller is part of the request from here on.
-pub(super) async fn admitted(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn admitted(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Caller>().is_none() {
         match by_token(&plane, &request) {
             Ok(caller) => drop(request.extensions_mut().insert(caller)),

@@ -1,10 +1,12 @@
 //! Routes of the tokens of this plane.
 
-use super::{
+use crate::serve::admin::{
     Plane,
     error::Refused,
-    orders::{Body, body},
-    routes::Answer,
+    routes::{
+        Answer,
+        orders::{Body, body},
+    },
     view::{ApiTokenView, CreateApiToken, CreatedApiToken},
 };
 use axum::{
@@ -17,13 +19,13 @@ use meshd_model::fleet::AuditContext;
 use meshd_types::ApiTokenName;
 use std::time::Duration;
 
-pub(super) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
+pub(crate) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
     let now = central.now();
     Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
 }
 
 /// The only answer that a token is ever in.
-pub(super) async fn create(
+pub(crate) async fn create(
     State(Plane { central, .. }): State<Plane>,
     by: AuditContext,
     order: Body<CreateApiToken>,
@@ -35,7 +37,7 @@ pub(super) async fn create(
     Ok(([(CACHE_CONTROL, "no-store")], created).into_response())
 }
 
-pub(super) async fn revoke(
+pub(crate) async fn revoke(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
     by: AuditContext,

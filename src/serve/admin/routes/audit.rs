@@ -1,6 +1,6 @@
 //! `/v1/audit`: who ordered what, and what came of it.
 
-use super::{Plane, error::Refused, routes::Answer, view::AuditView};
+use crate::serve::admin::{Plane, error::Refused, routes::Answer, view::AuditView};
 use axum::{
     Json,
     extract::{Query, State, rejection::QueryRejection},
@@ -16,14 +16,14 @@ const MAX_LIMIT: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     node: Option<String>,
     actor: Option<String>,
     after: Option<u64>,
     limit: Option<usize>,
 }
 
-pub(super) async fn audit(
+pub(crate) async fn audit(
     State(Plane { central, .. }): State<Plane>,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Answer<Vec<AuditView>> {

@@ -1,13 +1,17 @@
 //! Routes of slots: what of nodes can be given to virtual machines.
 
-use super::{
-    Plane,
-    error::Refused,
-    orders::{Body, body},
-    routes::Answer,
-    table::{Many, Nothing, One, Routes},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{
+            Answer,
+            orders::{Body, body},
+        },
+        table::{Many, Nothing, One, Routes},
+    },
+    central::{Shared, SlotParts},
 };
-use crate::serve::central::{Shared, SlotParts};
 use axum::{
     Json,
     extract::{Path, State},
@@ -112,7 +116,7 @@ impl From<Slot> for SlotView {
     }
 }
 
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<SlotView>, _, _>("/slots", &[], Role::Viewer, "what of nodes can be given away", list)
         .see::<One<SlotView>, _, _>("/slots/{node}/{unit}", &[], Role::Viewer, "one slot", show)

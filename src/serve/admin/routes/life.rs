@@ -1,14 +1,19 @@
 //! Routes by which an operator speaks of a node's life.
 
-use super::{
-    Plane,
-    error::Refused,
-    orders::{Body, body},
-    routes::{Answer, shown},
-    table::{Nothing, One, Routes},
-    view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::{
+            Answer,
+            orders::{Body, body},
+            shown,
+        },
+        table::{Nothing, One, Routes},
+        view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
+    },
+    central::{DrainPolicy, Shared},
 };
-use crate::serve::central::{DrainPolicy, Shared};
 use axum::{
     Json,
     extract::{Path, State},
@@ -17,7 +22,7 @@ use meshd_config::{Whom, vm::MAX_GRACE_S};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_types::fail;
 
-pub(super) fn routes(routes: Routes) -> Routes {
+pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/reject", Verb::Reject, "never let a node in", reject)
         .order::<Nothing, One<NodeView>, _, _>(
