@@ -62,23 +62,23 @@ impl Machines for NoMachines {
 
 impl Machines for Central {
     fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
-        self.node_of_mac(mac)
+        self.boot.node_of_mac(mac)
     }
 
     fn keeps_address(&self, mac: MacAddr) -> bool {
-        self.is_approved_card(mac)
+        self.boot.is_approved_card(mac)
     }
 
     fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        Central::uses_address(self, mac, address)
+        self.boot.uses_address(mac, address)
     }
 
     fn is_approved(&self, node: NodeId) -> bool {
-        self.is_approved_node(node)
+        self.boot.is_approved_node(node)
     }
 
     fn attachment(&self, mac: MacAddr, boots: bool) -> Option<Attachment> {
-        let (is_local, relay_port) = self.attachment_of(mac, boots)?;
+        let (is_local, relay_port) = self.boot.attachment_of(mac, boots)?;
         Some(Attachment { is_local, relay_port })
     }
 }

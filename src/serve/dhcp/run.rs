@@ -131,9 +131,9 @@ struct Driver {
 
 impl Driver {
     fn new(shared: Shared, bound: Bound) -> Self {
-        let loaders = loader_names().filter(|name| shared.loader(name).is_some()).map(str::to_owned).collect();
+        let loaders = loader_names().filter(|name| shared.boot.loader(name).is_some()).map(str::to_owned).collect();
         let site = shared.site();
-        let (cards_seen, cards) = shared.all_cards();
+        let (cards_seen, cards) = shared.workloads.all_cards();
         let setup = Setup {
             interfaces: bound.ears.iter().map(|ear| ear.interface.clone()).collect(),
             segments: site.segments.clone(),
@@ -145,8 +145,8 @@ impl Driver {
         for ear in bound.ears.iter().filter(|ear| ear.server.is_some()) {
             tracing::info!(interface = ear.interface.name, address = %ear.interface.address, "DHCP serves");
         }
-        let mut engine = Engine::new(setup, shared.leases());
-        engine.keep_addresses(&shared.approved_cards());
+        let mut engine = Engine::new(setup, shared.boot.leases());
+        engine.keep_addresses(&shared.boot.approved_cards());
         Driver {
             engine,
             cards_seen,
@@ -236,7 +236,7 @@ impl Driver {
     }
 
     fn look_at_cards(&mut self) {
-        if let Some((seen, news)) = self.shared.cards_since(self.cards_seen) {
+        if let Some((seen, news)) = self.shared.workloads.cards_since(self.cards_seen) {
             self.cards_seen = seen;
             self.engine.cards(news);
         }
@@ -298,7 +298,7 @@ impl Driver {
                     if let Some(kind) = note.event() {
                         let shared = Arc::clone(&self.shared);
                         let cause = note.cause();
-                        self.tasks.spawn(async move { shared.dhcp_event(kind, cause, note.to_string()).await });
+                        self.tasks.spawn(async move { shared.boot.dhcp_event(kind, cause, note.to_string()).await });
                     }
                 }
             }
@@ -308,12 +308,12 @@ impl Driver {
     /// Records an alarm, if the note is one and it was not recorded just now: a flood of them must not become a flood of tasks.
     fn raise(&mut self, note: &Note) {
         let Some((mac, kind, who)) = note.alarm() else { return };
-        let is_known = self.shared.node_of_mac(mac).is_some();
+        let is_known = self.shared.boot.node_of_mac(mac).is_some();
         if self.tasks.len() >= if is_known { MAX_ALARMS * 4 } else { MAX_ALARMS } {
             return;
         }
         let (shared, detail) = (Arc::clone(&self.shared), note.to_string());
-        self.tasks.spawn(async move { shared.dhcp_alarm(mac, kind, &who, detail).await });
+        self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &who, detail).await });
     }
 
     fn send(&mut self, reply: &Reply, since: Instant) {
@@ -335,7 +335,7 @@ impl Driver {
         self.next_commit = tokio::time::Instant::now() + PACE;
         let (steps, waiting) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.waiting));
         let shared = Arc::clone(&self.shared);
-        Some(Box::pin(async move { (shared.dhcp_steps(&steps).await, waiting) }))
+        Some(Box::pin(async move { (shared.boot.dhcp_steps(&steps).await, waiting) }))
     }
 
     /// What was stored is promised now.
@@ -363,7 +363,7 @@ impl Driver {
     fn beat(&mut self) {
         self.look_at_cards();
         let now = self.shared.now();
-        for lease in self.shared.take_freed() {
+        for lease in self.shared.nodes.take_freed() {
             self.engine.free(now, &lease);
         }
         let phase = self.beat % PROBE_EVERY;
@@ -371,10 +371,10 @@ impl Driver {
             self.probe();
         }
         if self.beat.is_multiple_of(SECOND) {
-            self.engine.keep_addresses(&self.shared.approved_cards());
+            self.engine.keep_addresses(&self.shared.boot.approved_cards());
             let health = self.engine.health(self.shared.now());
             self.figures.publish(self.engine.counters());
-            health.into_iter().for_each(|segment| self.shared.report_segment(segment));
+            health.into_iter().for_each(|segment| self.shared.boot.report_segment(segment));
         }
         self.beat += 1;
     }

@@ -22,7 +22,7 @@ pub trait Table: Send + Sync + 'static {
 
 impl Table for Central {
     fn loader(&self, name: &str) -> Option<Bytes> {
-        Central::loader(self, name)
+        self.boot.loader(name)
     }
 
     fn blob(&self, digest: Digest, part: &str) -> Option<Bytes> {
@@ -30,7 +30,7 @@ impl Table for Central {
     }
 
     async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
-        Central::fetched(self, from, what).await;
+        self.boot.fetched(from, what).await;
     }
 }
 

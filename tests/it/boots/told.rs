@@ -15,9 +15,9 @@ async fn a_capability_in_foreign_hands_is_an_alarm_by_head_too() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;
-    let own = rig.central.probe_overlay(machine.capability(), machine.address).await;
+    let own = rig.central.boot.probe_overlay(machine.capability(), machine.address).await;
     assert!(own.is_ok() && rig.events("capability_replayed").is_empty());
-    let foreign = rig.central.probe_overlay(machine.capability(), Ipv4Addr::new(10, 77, 0, 66)).await;
+    let foreign = rig.central.boot.probe_overlay(machine.capability(), Ipv4Addr::new(10, 77, 0, 66)).await;
     assert!(foreign.is_err());
     assert_eq!(rig.events("capability_replayed").len(), 1);
     machine.overlay().await;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{VmVerb, Workloads};
+use meshd::serve::central::{DrainPolicy, VmError, VmVerb};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmWish,
@@ -19,12 +19,12 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
     assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
 }
 
-async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, OperateError> {
-    rig.central.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
+async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
+    rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 
 fn want(rig: &Rig, node: NodeId) -> Option<VmWant> {
-    rig.central.vm_orders(node, None).pop().map(|order| order.want)
+    rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want)
 }
 
 /// Its checks, of which one says this.
@@ -49,7 +49,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
     assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
     refuse(first, &vm, 1, "bridge_missing: br0").await;
-    assert!(rig.central.strangers().is_empty(), "it is known there");
+    assert!(rig.central.workloads.strangers().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();
@@ -112,25 +112,25 @@ async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_t
     tell(&node, &[(&vm, VmState::Stopped)]).await;
     let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
     // Its slot.
-    let slot = rig.central.slots().pop().expect("a slot").id;
-    rig.central.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("a slot").id;
+    rig.central.workloads.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("disabled"));
     }
-    rig.central.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
+    rig.central.workloads.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
     // A check.
     check(&node, "FAIL").await;
     assert!(refused(VmVerb::Start).await.contains("check clock says it is an hour late"));
     check(&node, "PASS").await;
     // An operator.
-    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("meshd node resume"));
     }
     assert!(matches!(want(&rig, id), Some(VmWant::Stop { .. })), "nothing has changed");
-    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
 }
@@ -145,21 +145,21 @@ async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_pas
     let off = create(&rig, ask(2, ""), None).await.unwrap();
     tell(&node, &[(&always, VmState::Running), (&off, VmState::Running)]).await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
-    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
     node.power_off().await;
     node.link_up().await;
-    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let told = rig.central.vm_orders(id, None);
+    let told = rig.central.workloads.vm_orders(id, None);
     assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmWant::Stop { .. })), "{told:?}");
-    assert!(rig.central.vm_orders(id, Some(always.uuid())).is_empty());
+    assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
-    assert_eq!(rig.central.vm_orders(id, None).len(), 1);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
-    let told = rig.central.vm_orders(id, None);
+    let told = rig.central.workloads.vm_orders(id, None);
     assert!(told.iter().any(|order| matches!(order.want, VmWant::Run { start: 2, .. })), "{told:?}");
 }
 
@@ -171,7 +171,7 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
     let id = node.id();
     let vm = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
-    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -233,7 +233,7 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     };
     restored().await;
     assert_eq!(life(&rig, &vm), VmLife::Unconfirmed);
-    assert!(rig.central.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     tell(&first, &[(&vm, VmState::Running)]).await;
     assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmLife::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
@@ -245,10 +245,10 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     ready(&first).await;
     tell(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
-    assert!(rig.central.vm_orders(first.id(), None).is_empty(), "never two copies");
+    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty(), "never two copies");
     assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
     let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
-    rig.central.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
     tell(&second, &[]).await;
     released(&second, &vm).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
