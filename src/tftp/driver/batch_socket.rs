@@ -1,11 +1,11 @@
-//! Many datagrams in one system call: `recvmmsg`, `sendmmsg`, and windows by UDP segmentation offload (`UDP_SEGMENT`).
+//! A UDP socket that sends and receives many datagrams in one system call: `recvmmsg`, `sendmmsg`, and UDP segmentation offload
+//! (`UDP_SEGMENT`).
 //!
-//! Blocks travel from the memory of the catalog to the kernel without a copy in between. A window is one message: the kernel
-//! cuts it into datagrams of the size that the socket's option `UDP_SEGMENT` says; messages that are not longer are not
-//! cut. If the kernel or the interface refuses, windows are sent as separate datagrams from then on.
+//! Blocks are not copied between the file in memory and the kernel. A window is one message; the kernel splits it into datagrams of the
+//! size in the socket option `UDP_SEGMENT`. If the kernel or the interface refuses, windows are sent as separate datagrams from then on.
 
-use super::{
-    effect::{Payload, Send, block_of},
+use crate::{
+    effect::{Payload, Transmission, block_of},
     negotiation::{MAX_BLOCK, MAX_WINDOW},
     packet::{self, HEADER},
 };
@@ -17,42 +17,42 @@ use std::{
     os::fd::AsRawFd,
 };
 
-/// Datagrams received in one call, and messages sent in one.
-pub(super) const BATCH: usize = 64;
-/// Bytes read of each datagram: acknowledgements have 4, and of an ERROR only the code counts.
+/// Datagrams received, and messages sent, in one system call.
+pub(crate) const BATCH: usize = 64;
+/// Bytes read of each datagram: an ACK has 4, and only the code of an ERROR counts.
 const MAX_RECEIVED: usize = 64;
-/// The kernel cuts a message into at most so many datagrams (UDP_MAX_SEGMENTS).
+/// Most datagrams that the kernel makes of one message (UDP_MAX_SEGMENTS).
 const MAX_SEGMENTS: usize = 64;
 /// The longest UDP payload over IPv4, in bytes.
 const MAX_MESSAGE: usize = 65_507;
-/// Received and not yet read: acknowledgements of thousands of clients, in bytes.
+/// Receive buffer in bytes: acknowledgements of thousands of clients.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Sent and still in the kernel, in bytes: below what a queue of 1,000 packets takes, so that none is dropped there.
+/// Transmission buffer in bytes: less than an interface queue of 1,000 packets takes, so that no packet is dropped there.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// A socket that many transfers share.
-pub(super) struct Shared {
+/// The socket of one worker; all its transfers share it.
+pub(crate) struct BatchSocket {
     socket: UdpSocket,
     headers: MultiHeaders<SockaddrIn>,
     buffers: Box<[[u8; MAX_RECEIVED]; BATCH]>,
-    /// The size that the kernel cuts messages into now; `None` if it does not cut.
+    /// Current value of `UDP_SEGMENT`, in bytes; `None` without segmentation offload.
     segment: Option<usize>,
 }
 
-/// What sending ended with.
+/// The result of sending.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(crate) enum Sent {
     All,
-    /// The kernel's queue is full: the first so many messages have left.
+    /// The send queue of the kernel is full; this many messages were sent.
     Full(usize),
-    /// The first so many have left, the next was refused.
+    /// This many messages were sent, and the next one was refused.
     Failed(usize, io::Error),
-    /// As many have left; from here on windows are not cut by the kernel.
-    NotCut(usize, io::Error),
+    /// This many messages were sent. From here on the kernel does not split windows.
+    NoSegmentation(usize, io::Error),
 }
 
-/// Makes a bound socket ready for many clients. Without privileges the kernel's default buffers must do.
-pub(super) fn enlarge(socket: &UdpSocket) {
+/// Enlarges the buffers of a socket. Without privileges, the limits of the kernel apply.
+pub(crate) fn enlarge(socket: &UdpSocket) {
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER);
     }
@@ -61,11 +61,11 @@ pub(super) fn enlarge(socket: &UdpSocket) {
     }
 }
 
-impl Shared {
+impl BatchSocket {
     /// Takes a bound, non-blocking socket.
-    pub(super) fn new(socket: UdpSocket) -> Self {
+    pub(crate) fn new(socket: UdpSocket) -> Self {
         let segment = setsockopt(&socket, UdpGsoSegment, &0).ok().map(|()| 0);
-        Shared {
+        BatchSocket {
             socket,
             headers: MultiHeaders::preallocate(BATCH, None),
             buffers: Box::new([[0; MAX_RECEIVED]; BATCH]),
@@ -73,13 +73,13 @@ impl Shared {
         }
     }
 
-    /// The socket, for waiting.
-    pub(super) fn socket(&self) -> &UdpSocket {
+    /// Returns the socket, to wait for it.
+    pub(crate) fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
-    /// Reads what is there, at most [`BATCH`] datagrams, and says how many there were.
-    pub(super) fn receive(&mut self, mut each: impl FnMut(SocketAddrV4, &[u8])) -> io::Result<usize> {
+    /// Receives up to [`BATCH`] datagrams and returns their number.
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(SocketAddrV4, &[u8])) -> io::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let descriptor = self.socket.as_raw_fd();
@@ -95,14 +95,14 @@ impl Shared {
     }
 
     /// Sends messages in their order.
-    pub(super) fn send(&mut self, messages: &[Message<'_>]) -> Sent {
+    pub(crate) fn send(&mut self, messages: &[Message<'_>]) -> Sent {
         let mut done = 0;
         while done < messages.len() {
-            let run = run_of(&messages[done..]);
-            if let Err(error) = self.cut(&run) {
-                return Sent::NotCut(done, error);
+            let batch = batch_of(&messages[done..]);
+            if let Err(error) = self.segment_windows(&batch) {
+                return Sent::NoSegmentation(done, error);
             }
-            match self.send_run(run.messages) {
+            match self.send_batch(batch.messages) {
                 Ok(0) => return Sent::Full(done),
                 Ok(sent) => done += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Full(done),
@@ -111,7 +111,7 @@ impl Shared {
                 Err(error) if messages[done].datagrams > 1 && refuses_to_cut(&error) => {
                     let _ = setsockopt(&self.socket, UdpGsoSegment, &0);
                     self.segment = None;
-                    return Sent::NotCut(done, error);
+                    return Sent::NoSegmentation(done, error);
                 }
                 Err(error) => return Sent::Failed(done, error),
             }
@@ -119,16 +119,16 @@ impl Shared {
         Sent::All
     }
 
-    /// Whether the kernel cuts windows.
-    pub(super) fn cuts(&self) -> bool {
+    /// Returns true if the kernel splits windows into datagrams.
+    pub(crate) fn has_segmentation(&self) -> bool {
         self.segment.is_some()
     }
 
-    /// Tells the kernel which size to cut to: that of the run's windows, or none if it would cut what is whole.
-    fn cut(&mut self, run: &Run<'_, '_>) -> io::Result<()> {
+    /// Sets `UDP_SEGMENT` to the size of the windows in this batch; to 0 if it would split a message that is one datagram.
+    fn segment_windows(&mut self, batch: &Batch<'_, '_>) -> io::Result<()> {
         let Some(current) = self.segment else { return Ok(()) };
-        let wanted = match run.segment {
-            0 if run.longest <= current => current,
+        let wanted = match batch.segment {
+            0 if batch.longest <= current => current,
             segment => segment,
         };
         if wanted != current {
@@ -140,11 +140,11 @@ impl Shared {
         Ok(())
     }
 
-    fn send_run(&self, run: &[Message<'_>]) -> io::Result<usize> {
-        let addresses: Vec<SocketAddrAny> = run.iter().map(|message| message.to.into()).collect();
+    fn send_batch(&self, batch: &[Message<'_>]) -> io::Result<usize> {
+        let addresses: Vec<SocketAddrAny> = batch.iter().map(|message| message.to.into()).collect();
         let mut none: Vec<SendAncillaryBuffer<'_, '_, '_>> = Vec::new();
-        none.resize_with(run.len(), SendAncillaryBuffer::default);
-        let mut headers: Vec<MMsgHdr<'_>> = run
+        none.resize_with(batch.len(), SendAncillaryBuffer::default);
+        let mut headers: Vec<MMsgHdr<'_>> = batch
             .iter()
             .zip(&addresses)
             .zip(&mut none)
@@ -160,18 +160,18 @@ fn refuses_to_cut(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// One message to the kernel: a datagram, or several of one size that it shall cut.
-pub(super) struct Message<'a> {
+/// One message for the kernel: a datagram, or several datagrams of one size.
+pub(crate) struct Message<'a> {
     to: SocketAddrV4,
     parts: Vec<IoSlice<'a>>,
     datagrams: usize,
-    /// Bytes of the first datagram, which are those of all but the last.
+    /// Size of each datagram but the last, in bytes.
     segment: usize,
 }
 
 impl<'a> Message<'a> {
-    /// Its datagrams one by one.
-    pub(super) fn apart(self) -> Vec<Message<'a>> {
+    /// Splits the message into one message for each datagram.
+    pub(crate) fn into_single(self) -> Vec<Message<'a>> {
         if self.datagrams <= 1 {
             return vec![self];
         }
@@ -181,16 +181,16 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Messages that one call can send.
-struct Run<'m, 'a> {
+/// Messages that one system call can send.
+struct Batch<'m, 'a> {
     messages: &'m [Message<'a>],
-    /// The size that the kernel shall cut to, in bytes; 0 if there is nothing to cut.
+    /// Value that `UDP_SEGMENT` must have, in bytes; 0 if no message is split.
     segment: usize,
-    /// Bytes of the longest datagram.
+    /// Size of the longest datagram, in bytes.
     longest: usize,
 }
 
-fn run_of<'m, 'a>(messages: &'m [Message<'a>]) -> Run<'m, 'a> {
+fn batch_of<'m, 'a>(messages: &'m [Message<'a>]) -> Batch<'m, 'a> {
     let (mut segment, mut longest, mut length) = (0, 0, 0);
     for message in messages.iter().take(BATCH) {
         let together = match message.datagrams {
@@ -206,14 +206,14 @@ fn run_of<'m, 'a>(messages: &'m [Message<'a>]) -> Run<'m, 'a> {
         longest = longest.max(message.segment);
         length += 1;
     }
-    Run { messages: &messages[..length], segment, longest }
+    Batch { messages: &messages[..length], segment, longest }
 }
 
-/// The headers of all blocks of some sends, in their order.
-pub(super) fn headers_of(sends: &[Send]) -> Vec<[u8; HEADER]> {
+/// Returns the headers of all blocks, in order.
+pub(crate) fn headers_of(sends: &[Transmission]) -> Vec<[u8; HEADER]> {
     let mut headers = Vec::new();
     for send in sends {
-        if let Payload::Blocks { first, count, .. } = &send.what {
+        if let Payload::Blocks { first, count, .. } = &send.payload {
             // Block numbers roll over from 65535 to 0.
             headers.extend((*first..first + u64::from(*count)).map(|number| packet::data_header(number as u16)));
         }
@@ -221,12 +221,16 @@ pub(super) fn headers_of(sends: &[Send]) -> Vec<[u8; HEADER]> {
     headers
 }
 
-/// Messages for some sends. With `cut`, the blocks of a window share messages as long as the kernel's bounds allow.
-pub(super) fn messages_of<'a>(sends: &'a [Send], headers: &'a [[u8; HEADER]], cut: bool) -> Vec<Message<'a>> {
+/// Returns the messages for these sends. With `segment_windows`, the blocks of a window share messages within the limits of the kernel.
+pub(crate) fn messages_of<'a>(
+    sends: &'a [Transmission],
+    headers: &'a [[u8; HEADER]],
+    segment_windows: bool,
+) -> Vec<Message<'a>> {
     let mut messages = Vec::with_capacity(sends.len());
     let mut headers = headers.iter();
-    for Send { to, what } in sends {
-        match what {
+    for Transmission { to, payload } in sends {
+        match payload {
             Payload::Packet(bytes) => {
                 messages.push(Message {
                     to: *to,
@@ -237,7 +241,7 @@ pub(super) fn messages_of<'a>(sends: &'a [Send], headers: &'a [[u8; HEADER]], cu
             }
             Payload::Blocks { file, block, first, count, .. } => {
                 let segment = HEADER + usize::from(*block);
-                let most = if cut { (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS) } else { 1 };
+                let most = if segment_windows { (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS) } else { 1 };
                 let mut left = usize::from(*count);
                 let mut number = *first;
                 while left > 0 {

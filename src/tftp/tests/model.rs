@@ -1,12 +1,11 @@
 //! One transfer against a model of a client, over a network that loses, doubles and reorders. All in one thread, in its own time.
 
-use super::super::{
-    effect::{Effects, Happened, Payload, block_of},
+use crate::{
+    check::check_invariants,
+    effect::{Effects, Event, Payload, block_of},
     engine::{Engine, Limits},
-    exercise::exercise,
     packet,
 };
-use crate::serve::central::Fetched;
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::{
@@ -101,10 +100,10 @@ pub(super) fn request(options: &str) -> Vec<u8> {
 }
 
 /// The datagrams of some effects.
-pub(super) fn datagrams(out: &mut Effects) -> Vec<Vec<u8>> {
+pub(super) fn datagrams(out: &mut Effects<()>) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for send in out.sends.drain(..) {
-        match send.what {
+        match send.payload {
             Payload::Packet(bytes) => packets.push(bytes.to_vec()),
             Payload::Blocks { file, block, first, count, .. } => {
                 for number in first..first + u64::from(count) {
@@ -120,7 +119,7 @@ struct Outcome {
     got: Vec<u8>,
     finished: bool,
     sent: usize,
-    happened: Vec<Happened>,
+    events: Vec<Event>,
     took: Duration,
 }
 
@@ -186,7 +185,7 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
                     network.launch(now, true, &answer);
                 }
             } else if packet[1] == 1 {
-                engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), Fetched::Loader)), &mut out);
+                engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), ())), &mut out);
             } else {
                 engine.receive(now, CLIENT, &packet, &mut out);
             }
@@ -201,7 +200,7 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
             network.launch(now, true, &reader.nag());
         }
     }
-    Outcome { got: reader.got, finished: reader.finished, sent, happened: out.happened, took: now - begin }
+    Outcome { got: reader.got, finished: reader.finished, sent, events: out.events, took: now - begin }
 }
 
 fn file_of(length: usize) -> Bytes {
@@ -225,16 +224,16 @@ proptest! {
     ) {
         let file = file_of(length.min(block * 500));
         let outcome = play(&file, block, window, &fates);
-        prop_assert!(outcome.finished, "{:?} after {:?}", outcome.happened, outcome.took);
+        prop_assert!(outcome.finished, "{:?} after {:?}", outcome.events, outcome.took);
         prop_assert!(outcome.got == file);
-        let fetched = outcome.happened.iter().filter(|what| matches!(what, Happened::Fetched { .. })).count();
-        let silent = outcome.happened.iter().any(|what| matches!(what, Happened::Silent { .. }));
+        let fetched = outcome.events.iter().filter(|event| matches!(event, Event::Completed)).count();
+        let silent = outcome.events.iter().any(|event| matches!(event, Event::TimedOut { .. }));
         prop_assert!(fetched >= 1 || silent, "only a lost last acknowledgement goes unreported");
     }
 
     #[test]
     fn any_sequence_of_packets_keeps_the_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        exercise(&bytes);
+        check_invariants(&bytes);
     }
 }
 
@@ -272,7 +271,7 @@ fn a_client_that_vanishes_at_any_block_is_forgotten_in_time() {
     for heard in 0..40 {
         let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
         let bytes = request("blksize 512 windowsize 4 ");
-        engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), Fetched::Loader)), &mut out);
+        engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), ())), &mut out);
         for number in (0..heard).step_by(4) {
             engine.receive(begin, CLIENT, &ack(number), &mut out);
         }

@@ -1,15 +1,15 @@
-//! Packets of TFTP as bytes: RFC 1350, and the options of RFC 2347 to 2349 and 7440. Pure and total.
+//! TFTP packets as bytes: RFC 1350 and the options of RFC 2347 to 2349 and 7440. Pure; accepts any input.
 
 use bytes::Bytes;
 
 /// The smallest block that RFC 2348 allows, in bytes.
 const MIN_BLOCK: u16 = 8;
-/// The largest, in bytes.
+/// The largest block that RFC 2348 allows, in bytes.
 const LARGEST_BLOCK: u16 = 65464;
-/// The longest request that is read, in bytes; RFC 2347 allows 512.
-pub(super) const MAX_REQUEST: usize = 512;
-/// Opcode and number in front of each block of data, in bytes.
-pub(super) const HEADER: usize = 4;
+/// The longest request (RFC 2347), in bytes.
+pub(crate) const MAX_REQUEST: usize = 512;
+/// Length of the header of a DATA packet (opcode and block number), in bytes.
+pub(crate) const HEADER: usize = 4;
 
 const RRQ: u16 = 1;
 const WRQ: u16 = 2;
@@ -18,59 +18,58 @@ const ACK: u16 = 4;
 const ERROR: u16 = 5;
 const OACK: u16 = 6;
 
-/// What a client sent.
+/// A packet of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packet<'a> {
+pub(crate) enum Packet<'a> {
     Read(Request<'a>),
     Write,
     Ack(u16),
-    /// The client wants no more. What it says beside the code is not kept.
+    /// The client aborts the transfer. The message beside the code is ignored.
     Error(u16),
-    /// DATA and OACK: right as packets, but only a server sends them to a reader.
-    Stray,
+    /// DATA or OACK: valid packets that only a server sends.
+    Unexpected,
 }
 
 /// A read request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request<'a> {
-    /// As the client wrote it.
-    pub(super) name: &'a str,
-    pub(super) mode: Mode,
-    pub(super) asked: RequestedOptions,
+pub(crate) struct Request<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) mode: Mode,
+    pub(crate) options: RequestedOptions,
 }
 
-/// How bytes shall travel.
+/// Transfer mode (RFC 1350).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Octet,
     /// netascii, mail, or anything else.
     Other,
 }
 
-/// The options of a request that are well-formed; the rest is left unanswered, as RFC 2347 says.
+/// The valid options of a request. The server does not acknowledge the others (RFC 2347).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct RequestedOptions {
+pub(crate) struct RequestedOptions {
     /// RFC 2348, in bytes.
-    pub(super) block: Option<u16>,
+    pub(crate) block: Option<u16>,
     /// RFC 2349, in seconds.
-    pub(super) timeout: Option<u8>,
-    /// RFC 2349: it wants to know the size.
-    pub(super) size: bool,
+    pub(crate) timeout: Option<u8>,
+    /// RFC 2349: the client asks for the file size.
+    pub(crate) size: bool,
     /// RFC 7440, in blocks.
-    pub(super) window: Option<u16>,
+    pub(crate) window: Option<u16>,
 }
 
-/// What a server refuses with (RFC 1350).
+/// Error codes (RFC 1350).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum Code {
     Undefined = 0,
     NotFound = 1,
     AccessViolation = 2,
     IllegalOperation = 4,
 }
 
-/// Reads a packet; nothing if it is none.
-pub(super) fn parse(bytes: &[u8]) -> Option<Packet<'_>> {
+/// Parses a packet; `None` if it is not a TFTP packet.
+pub(crate) fn parse(bytes: &[u8]) -> Option<Packet<'_>> {
     let (opcode, body) = bytes.split_first_chunk::<2>()?;
     let number = || body.first_chunk::<2>().copied().map(u16::from_be_bytes);
     match u16::from_be_bytes(*opcode) {
@@ -78,7 +77,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Packet<'_>> {
         WRQ => Some(Packet::Write),
         ACK => number().map(Packet::Ack),
         ERROR => number().map(Packet::Error),
-        DATA | OACK => Some(Packet::Stray),
+        DATA | OACK => Some(Packet::Unexpected),
         _ => None,
     }
 }
@@ -90,15 +89,15 @@ fn request(body: &[u8]) -> Option<Request<'_>> {
     let mut words = Words(body);
     let name = std::str::from_utf8(words.next()?).ok()?;
     let mode = if words.next()?.eq_ignore_ascii_case(b"octet") { Mode::Octet } else { Mode::Other };
-    let mut asked = RequestedOptions::default();
-    // Firmware that pads its request with NULs ends here too: an option has a name.
+    let mut options = RequestedOptions::default();
+    // Padding of some firmware (NULs after the request) ends the loop: an option has a name.
     while let (Some(option @ [_, ..]), Some(value)) = (words.next(), words.next()) {
-        asked.read(option, value);
+        options.read(option, value);
     }
-    Some(Request { name, mode, asked })
+    Some(Request { name, mode, options })
 }
 
-/// Words that end in NUL; what is not ended is none.
+/// NUL-terminated words; an unterminated rest is ignored.
 struct Words<'a>(&'a [u8]);
 
 impl<'a> Iterator for Words<'a> {
@@ -113,7 +112,7 @@ impl<'a> Iterator for Words<'a> {
 }
 
 impl RequestedOptions {
-    /// The first of two values counts: RFC 2347 allows an option once.
+    /// Reads one option. The first value counts, because RFC 2347 allows an option once.
     fn read(&mut self, option: &[u8], value: &[u8]) {
         let within = |least, most| decimal(value).filter(|number| (least..=most).contains(number));
         if option.eq_ignore_ascii_case(b"blksize") {
@@ -133,14 +132,14 @@ fn decimal(text: &[u8]) -> Option<u16> {
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// The header of a block.
-pub(super) fn data_header(number: u16) -> [u8; HEADER] {
+/// Returns the header of a DATA packet.
+pub(crate) fn data_header(number: u16) -> [u8; HEADER] {
     let [high, low] = number.to_be_bytes();
     [0, DATA as u8, high, low]
 }
 
-/// Acknowledges options, in the order given.
-pub(super) fn option_ack(options: impl IntoIterator<Item = (&'static str, u64)>) -> Bytes {
+/// Returns an OACK with options in this order.
+pub(crate) fn option_ack(options: impl IntoIterator<Item = (&'static str, u64)>) -> Bytes {
     let mut packet = OACK.to_be_bytes().to_vec();
     for (name, value) in options {
         for word in [name, &value.to_string()] {
@@ -151,8 +150,8 @@ pub(super) fn option_ack(options: impl IntoIterator<Item = (&'static str, u64)>)
     packet.into()
 }
 
-/// A refusal.
-pub(super) fn error(code: Code, message: &str) -> Bytes {
+/// Returns an ERROR.
+pub(crate) fn error(code: Code, message: &str) -> Bytes {
     let mut packet = ERROR.to_be_bytes().to_vec();
     packet.extend_from_slice(&(code as u16).to_be_bytes());
     packet.extend_from_slice(message.as_bytes());

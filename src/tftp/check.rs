@@ -1,11 +1,10 @@
-//! An engine with a few clients, for any bytes: what fuzzing and tests ask of it. Any packets, in any order, from a few clients, while time passes.
+//! Checks the invariants of the engine for arbitrary packets of a few clients while time passes. Used by fuzzing and tests.
 
-use super::{
-    effect::{Effects, Happened, Payload},
+use crate::{
+    effect::{Effects, Event, Payload},
     engine::{Engine, Limits},
     negotiation::MAX_WINDOW,
 };
-use crate::serve::central::Fetched;
 use bytes::Bytes;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -13,14 +12,14 @@ use std::{
 };
 
 const LIMITS: Limits = Limits { transfers: 3, window_bytes: 4000 };
-/// More blocks than numbers, if the blocks are small.
+/// With small blocks, more blocks than block numbers.
 const LENGTH: usize = 70_000 * 8;
 
-/// Plays `bytes` to an engine and checks what must always hold. Panics if it does not.
+/// Feeds arbitrary bytes to an engine and panics if an invariant is violated.
 ///
-/// One step is: who (a byte), what (a byte: pass time, or send a packet of so many bytes to one of the two ports), and the
-/// packet.
-pub fn exercise(bytes: &[u8]) {
+/// Each step is a byte for the client, a byte for the action (pass time, or send a packet of this length to one of the two ports), and
+/// the packet.
+pub fn check_invariants(bytes: &[u8]) {
     let file = Bytes::from(vec![7; LENGTH]);
     let mut engine = Engine::new(LIMITS);
     let mut now = Instant::now();
@@ -32,7 +31,7 @@ pub fn exercise(bytes: &[u8]) {
         let mut out = Effects::default();
         match what >> 6 {
             0 => now += Duration::from_millis(u64::from(what & 0x3f).pow(3)),
-            1 => engine.request(now, client, packet, &|_| Some((file.clone(), Fetched::Loader)), &mut out),
+            1 => engine.request(now, client, packet, &|_| Some((file.clone(), ())), &mut out),
             _ => engine.receive(now, client, packet, &mut out),
         }
         engine.tick(now, &mut out);
@@ -42,15 +41,15 @@ pub fn exercise(bytes: &[u8]) {
     let mut out = Effects::default();
     engine.close(&mut out);
     assert_eq!(engine.len(), 0);
-    assert_eq!(engine.next_deadline(), None, "nobody is waited for");
+    assert_eq!(engine.next_deadline(), None, "no timer is left");
 }
 
-fn check(engine: &Engine, now: Instant, out: &Effects) {
+fn check(engine: &Engine<()>, now: Instant, out: &Effects<()>) {
     assert!(engine.len() <= LIMITS.transfers);
-    assert_eq!(engine.next_deadline().is_some(), engine.len() > 0, "a transfer is always looked after");
-    assert!(engine.next_deadline().is_none_or(|at| at > now), "a deadline that has passed was met");
+    assert_eq!(engine.next_deadline().is_some(), !engine.is_empty(), "each transfer has a timer");
+    assert!(engine.next_deadline().is_none_or(|at| at > now), "past deadlines were handled");
     for send in &out.sends {
-        match &send.what {
+        match &send.payload {
             Payload::Packet(packet) => assert!(packet.len() <= 512),
             Payload::Blocks { block, first, count, .. } => {
                 assert!(*first >= 1 && (1..=MAX_WINDOW).contains(count) && *block >= 8);
@@ -59,8 +58,8 @@ fn check(engine: &Engine, now: Instant, out: &Effects) {
             }
         }
     }
-    // A step concerns one client; time passing, at most all of them.
+    // A packet concerns one client; a deadline concerns at most all of them.
     assert!(out.sends.len() <= 1 + LIMITS.transfers);
-    let ended = out.happened.iter().filter(|what| matches!(what, Happened::Silent { .. })).count();
+    let ended = out.events.iter().filter(|event| matches!(event, Event::TimedOut { .. })).count();
     assert!(ended <= LIMITS.transfers);
 }

@@ -1,9 +1,8 @@
 //! Bytes and what they mean.
 
-use super::super::{
-    negotiation::{MAX_BLOCK, MAX_WINDOW, Terms},
+use crate::{
+    negotiation::{MAX_BLOCK, MAX_WINDOW, Negotiated},
     packet::{self, Code, Mode, Packet, Request, RequestedOptions},
-    table::Name,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -13,8 +12,8 @@ const NONE: RequestedOptions = RequestedOptions { block: None, timeout: None, si
 #[test]
 fn a_request_is_read_with_its_options_in_any_case() {
     let bytes = b"\0\x01ipxe.efi\0OcTet\0tsize\x000\0BLKSIZE\x001468\0windowsize\x004\0timeout\x003\0";
-    let asked = RequestedOptions { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
-    let request = Request { name: "ipxe.efi", mode: Mode::Octet, asked };
+    let options = RequestedOptions { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
+    let request = Request { name: "ipxe.efi", mode: Mode::Octet, options };
     assert_eq!(packet::parse(bytes), Some(Packet::Read(request)));
 }
 
@@ -33,7 +32,7 @@ fn options_that_are_out_of_bounds_unknown_or_cut_off_are_not_answered() {
     ];
     for options in cases {
         let bytes = [b"\0\x01a\0octet\0".as_slice(), options].concat();
-        let request = Request { name: "a", mode: Mode::Octet, asked: NONE };
+        let request = Request { name: "a", mode: Mode::Octet, options: NONE };
         assert_eq!(packet::parse(&bytes), Some(Packet::Read(request)), "{:?}", String::from_utf8_lossy(options));
     }
 }
@@ -61,13 +60,13 @@ fn what_the_server_writes_is_as_the_rfcs_say() {
 
 #[test]
 fn terms_stay_within_the_bounds_and_a_spent_budget_makes_windows_smaller() {
-    let asked = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
-    let terms = Terms::grant(&asked, usize::MAX);
+    let options = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
+    let terms = Negotiated::grant(&options, usize::MAX);
     assert_eq!((terms.block, terms.window, terms.timeout), (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255)));
-    assert_eq!(Terms::grant(&asked, 5 * usize::from(MAX_BLOCK)).window, 5);
-    assert_eq!(Terms::grant(&asked, 0).window, 1, "one block is always granted");
-    let plain = Terms::grant(&NONE, usize::MAX);
-    assert_eq!((plain.block, plain.window, plain.offer(&NONE, 7)), (512, 1, None));
+    assert_eq!(Negotiated::grant(&options, 5 * usize::from(MAX_BLOCK)).window, 5);
+    assert_eq!(Negotiated::grant(&options, 0).window, 1, "one block is always granted");
+    let plain = Negotiated::grant(&NONE, usize::MAX);
+    assert_eq!((plain.block, plain.window, plain.option_ack(&NONE, 7)), (512, 1, None));
     assert_eq!((plain.blocks(0), plain.blocks(511), plain.blocks(512)), (1, 1, 2), "the last block is short or empty");
 }
 
@@ -76,15 +75,6 @@ proptest! {
     fn any_bytes_are_a_packet_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         if let Some(Packet::Read(request)) = packet::parse(&bytes) {
             prop_assert!(bytes.len() <= 512 && !request.name.contains('\0'));
-        }
-    }
-
-    #[test]
-    fn a_name_is_a_loader_or_a_blob_or_nothing(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {
-        match Name::parse(&name) {
-            Some(Name::Loader(loader)) => prop_assert!(!loader.contains('/') && name.ends_with(loader)),
-            Some(Name::Blob { part, .. }) => prop_assert!(!part.contains('/')),
-            None => {}
         }
     }
 }

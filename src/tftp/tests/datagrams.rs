@@ -1,9 +1,9 @@
 //! Windows as the kernel cuts them, over loopback.
 
-use super::super::{
-    effect::{Payload, Send},
+use crate::{
+    driver::batch_socket::{BatchSocket, Message, Sent, enlarge, headers_of, messages_of},
+    effect::{Payload, Transmission},
     packet,
-    socket::{Message, Sent, Shared, enlarge, headers_of, messages_of},
 };
 use bytes::Bytes;
 use std::{
@@ -20,15 +20,15 @@ fn socket() -> (UdpSocket, SocketAddrV4) {
 }
 
 /// Three clients: windows of two sizes, single blocks and packets longer than both, the end of a file in a window.
-fn sends(to: SocketAddrV4) -> Vec<Send> {
+fn sends(to: SocketAddrV4) -> Vec<Transmission> {
     let file = Bytes::from_iter((0..100_000u32).map(|at| (at % 253) as u8));
-    let blocks = |block, first, count| Send {
+    let blocks = |block, first, count| Transmission {
         to,
-        what: Payload::Blocks { file: file.clone(), block, first, count, again: false },
+        payload: Payload::Blocks { file: file.clone(), block, first, count, resent: false },
     };
     vec![
         blocks(512, 1, 16),
-        Send { to, what: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))) },
+        Transmission { to, payload: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))) },
         blocks(8, 1, 64),
         blocks(1468, 3, 1),
         blocks(1468, 5, 64),
@@ -37,10 +37,10 @@ fn sends(to: SocketAddrV4) -> Vec<Send> {
 }
 
 /// What each block must be, without any cutting.
-fn expected(sends: &[Send]) -> Vec<Vec<u8>> {
+fn expected(sends: &[Transmission]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for send in sends {
-        match &send.what {
+        match &send.payload {
             Payload::Packet(bytes) => all.push(bytes.to_vec()),
             Payload::Blocks { file, block, first, count, .. } => {
                 for number in *first..first + u64::from(*count) {
@@ -57,12 +57,12 @@ fn arrive(apart: bool) {
     let (client, to) = socket();
     let sends = sends(to);
     let headers = headers_of(&sends);
-    let mut shared = Shared::new(socket().0);
-    assert!(shared.cuts(), "this kernel knows UDP_SEGMENT");
+    let mut shared = BatchSocket::new(socket().0);
+    assert!(shared.has_segmentation(), "this kernel knows UDP_SEGMENT");
     let mut messages = messages_of(&sends, &headers, true);
     assert!(messages.len() < 20, "windows are few messages: {}", messages.len());
     if apart {
-        messages = messages.into_iter().flat_map(Message::apart).collect();
+        messages = messages.into_iter().flat_map(Message::into_single).collect();
     }
     let sent = shared.send(&messages);
     assert!(matches!(sent, Sent::All), "{sent:?}");
@@ -83,7 +83,7 @@ fn windows_arrive_as_the_datagrams_that_they_are_whoever_cuts_them() {
 fn datagrams_are_read_many_at_a_time() {
     let (client, _) = socket();
     let (server, to) = socket();
-    let mut shared = Shared::new(server);
+    let mut shared = BatchSocket::new(server);
     for number in 0..100u16 {
         client.send_to(&[&[0, 4][..], &number.to_be_bytes(), &[0; 200]].concat(), to).expect("loopback takes it");
     }

@@ -1,7 +1,6 @@
 //! Programs that others wrote, against the service on loopback: `make setup` installs them.
 
 use super::service::{KERNEL, world};
-use meshd_types::Digest;
 use std::net::SocketAddr;
 use tokio::process::Command;
 
@@ -15,14 +14,12 @@ async fn output(program: &str, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-fn name() -> String {
-    format!("blob/{}/kernel", Digest::of(&KERNEL))
-}
+const NAME: &str = "images/kernel";
 
 #[tokio::test]
 async fn curl_reads_with_its_options_and_without() {
     let world = world();
-    let url = format!("tftp://{}/{}", world.server, name());
+    let url = format!("tftp://{}/{}", world.server, NAME);
     for options in [&["--tftp-blksize", "1468"][..], &["--tftp-no-options"], &[]] {
         let arguments = [&["--silent", "--show-error", &url], options].concat();
         assert_eq!(output("curl", &arguments).await, KERNEL, "{options:?}");
@@ -33,7 +30,7 @@ async fn curl_reads_with_its_options_and_without() {
 async fn atftp_reads_block_by_block_and_in_windows() {
     let world = world();
     let SocketAddr::V4(server) = world.server else { panic!("IPv4") };
-    let (host, port, name) = (server.ip().to_string(), server.port().to_string(), name());
+    let (host, port, name) = (server.ip().to_string(), server.port().to_string(), NAME);
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("kernel");
     let file = file.to_str().expect("a plain name");
@@ -41,7 +38,7 @@ async fn atftp_reads_block_by_block_and_in_windows() {
         [&[][..], &["blksize 1468"], &["blksize 512", "windowsize 4"], &["blksize 8", "windowsize 64", "tsize 0"]]
     {
         let options = options.iter().flat_map(|option| ["--option", option]);
-        let fixed = ["--get", "--remote-file", &name, "--local-file", file, &host, &port];
+        let fixed = ["--get", "--remote-file", name, "--local-file", file, &host, &port];
         let arguments: Vec<&str> = options.chain(fixed).collect();
         output("atftp", &arguments).await;
         assert_eq!(std::fs::read(file).expect("it was written"), KERNEL, "{arguments:?}");

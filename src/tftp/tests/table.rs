@@ -2,13 +2,12 @@
 
 use super::{
     super::{
-        effect::{Effects, Happened, Refusal},
+        effect::{Effects, Event, Refusal},
         engine::{Engine, Limits},
-        transfer::{ECHO, MAX_SILENCE},
+        transfer::{DUPLICATE_WITHIN, MAX_SILENCE},
     },
     model::{CLIENT, LIMITS, ack, datagrams, request},
 };
-use crate::serve::central::Fetched;
 use bytes::Bytes;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -16,8 +15,8 @@ use std::{
 };
 
 struct Table {
-    engine: Engine,
-    out: Effects,
+    engine: Engine<()>,
+    out: Effects<()>,
     now: Instant,
 }
 
@@ -28,7 +27,7 @@ impl Table {
 
     /// Asks for a file of 3000 bytes; the datagrams that come back.
     fn ask(&mut self, client: SocketAddrV4, options: &str) -> Vec<Vec<u8>> {
-        let files = |name: &str| (name == "file").then(|| (Bytes::from(vec![9; 3000]), Fetched::Loader));
+        let files = |name: &str| (name == "file").then(|| (Bytes::from(vec![9; 3000]), ()));
         self.engine.request(self.now, client, &request(options), &files, &mut self.out);
         datagrams(&mut self.out)
     }
@@ -55,11 +54,11 @@ fn a_stage_is_reported_when_the_last_block_was_acknowledged_and_not_before() {
     table.ask(CLIENT, "blksize 1468 ");
     for number in 0..3 {
         assert_eq!(table.send(CLIENT, &ack(number)).len(), 1);
-        assert!(!table.out.happened.iter().any(|what| matches!(what, Happened::Fetched { .. })));
+        assert!(!table.out.events.iter().any(|event| matches!(event, Event::Completed)));
     }
     assert!(table.send(CLIENT, &ack(3)).is_empty());
-    let fetched = Happened::Fetched { from: *CLIENT.ip(), what: Fetched::Loader };
-    assert_eq!(table.out.happened, [Happened::Began, fetched]);
+    assert_eq!(table.out.events, [Event::Began, Event::Completed]);
+    assert_eq!(table.out.completed, [(*CLIENT.ip(), ())]);
     assert_eq!((table.engine.len(), table.engine.next_deadline()), (0, None));
     assert!(table.send(CLIENT, &ack(3)).is_empty(), "a copy of the last acknowledgement is nobody's");
 }
@@ -76,7 +75,7 @@ fn an_error_frees_the_transfer_at_once_and_the_same_port_may_ask_again() {
             table.send(CLIENT, abort);
         }
         assert_eq!(table.engine.len(), 0);
-        assert_eq!(table.out.happened.pop(), Some(Happened::Aborted));
+        assert_eq!(table.out.events.pop(), Some(Event::Aborted));
     }
     assert_eq!(table.ask(CLIENT, "blksize 1024 ").len(), 1);
 }
@@ -88,7 +87,7 @@ fn a_request_that_comes_again_is_answered_again_but_an_echo_is_not() {
     for _ in 0..1000 {
         assert!(table.ask(CLIENT, "blksize 1468 ").is_empty(), "100,000 requests a second are not 100,000 answers");
     }
-    table.now += ECHO;
+    table.now += DUPLICATE_WITHIN;
     assert_eq!(table.ask(CLIENT, "blksize 1468 "), offer, "the first answer was lost");
     assert_eq!(table.engine.len(), 1);
     table.send(CLIENT, &ack(0));
@@ -200,7 +199,7 @@ fn a_full_table_of_readers_is_silent_and_one_with_too_many_gives() {
         (1..=4).for_each(|host| drop(table.send(client(host, 1), &ack(number))));
     }
     assert!(table.ask(client(9, 1), "").is_empty());
-    assert!(matches!(table.out.happened.last(), Some(Happened::Full { .. })), "{:?}", table.out.happened.last());
+    assert!(matches!(table.out.events.last(), Some(Event::Full { .. })), "{:?}", table.out.events.last());
     // One address may have everything while nobody else wants it; then it gives, however fast it reads.
     let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
     for port in 1..=4 {
@@ -258,7 +257,7 @@ fn what_cannot_be_had_is_refused_in_words() {
         table.engine.request(table.now, CLIENT, bytes, &|_| None, &mut table.out);
         let answers = datagrams(&mut table.out);
         assert_eq!((answers.len(), answers[0][..4].to_vec()), (1, vec![0, 5, 0, code]));
-        assert_eq!(table.out.happened.pop(), Some(Happened::Refused { client: CLIENT, cause }));
+        assert_eq!(table.out.events.pop(), Some(Event::Refused { client: CLIENT, cause }));
     }
     assert_eq!(table.engine.len(), 0);
 }
@@ -269,5 +268,5 @@ fn the_end_is_told_to_clients_that_are_cut_off() {
     table.ask(CLIENT, "tsize 0 ");
     table.engine.close(&mut table.out);
     assert_eq!(datagrams(&mut table.out)[0][..2], [0, 5]);
-    assert_eq!(table.out.happened.pop(), Some(Happened::CutOff));
+    assert_eq!(table.out.events.pop(), Some(Event::CutOff));
 }

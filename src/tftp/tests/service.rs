@@ -1,9 +1,11 @@
 //! Over loopback, with a client of a few lines: real sockets, the real service.
 
-use super::super::{run::open, *};
-use crate::serve::central::Fetched;
+use crate::{
+    MAX_BLOCK,
+    driver::{Sockets, TftpError, serve},
+    files::Files,
+};
 use bytes::Bytes;
-use meshd_types::Digest;
 use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::Arc,
@@ -15,38 +17,41 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(60);
 pub(super) static KERNEL: [u8; 5000] = [7; 5000];
 
-struct Shelf {
-    fetched: mpsc::UnboundedSender<(Ipv4Addr, Fetched)>,
+/// Names and contents of two files; records who completed one.
+struct TwoFiles {
+    completed: mpsc::UnboundedSender<(Ipv4Addr, &'static str)>,
 }
 
-impl Table for Shelf {
-    fn loader(&self, name: &str) -> Option<Bytes> {
-        (name == "undionly.kpxe").then(|| Bytes::from(vec![42; 4 * usize::from(MAX_BLOCK)]))
+impl Files for TwoFiles {
+    type Id = &'static str;
+
+    fn open(&self, name: &str) -> Option<(Bytes, &'static str)> {
+        match name {
+            "undionly.kpxe" => Some((Bytes::from(vec![42; 4 * usize::from(MAX_BLOCK)]), "loader")),
+            "images/kernel" => Some((Bytes::from_static(&KERNEL), "kernel")),
+            _ => None,
+        }
     }
 
-    fn blob(&self, digest: Digest, part: &str) -> Option<Bytes> {
-        (digest == Digest::of(&KERNEL) && part == "kernel").then(|| Bytes::from_static(&KERNEL))
-    }
-
-    async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
-        let _ = self.fetched.send((from, what));
+    async fn completed(&self, client: Ipv4Addr, file: &'static str) {
+        let _ = self.completed.send((client, file));
     }
 }
 
 pub(super) struct World {
     pub(super) server: SocketAddr,
-    pub(super) fetched: mpsc::UnboundedReceiver<(Ipv4Addr, Fetched)>,
+    pub(super) completed: mpsc::UnboundedReceiver<(Ipv4Addr, &'static str)>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), TftpError>>,
 }
 
 pub(super) fn world() -> World {
-    let (sender, fetched) = mpsc::unbounded_channel();
-    let bound = open("lo", SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
-    let server = bound.local_addr().expect("it is bound");
+    let (sender, completed) = mpsc::unbounded_channel();
+    let sockets = Sockets::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let server = sockets.local_addr().expect("it is bound");
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(run(Arc::new(Shelf { fetched: sender }), bound, shutdown.clone()));
-    World { server, fetched, shutdown, task }
+    let task = tokio::spawn(serve(Arc::new(TwoFiles { completed: sender }), Arc::new(()), sockets, shutdown.clone()));
+    World { server, completed, shutdown, task }
 }
 
 /// One answer: opcode, and what follows it.
@@ -113,18 +118,17 @@ async fn a_loader_arrives_whole_within_the_bounds_and_its_stage_is_reported() {
     assert_eq!((opcode, text.trim()), (6, "blksize 1468 timeout 2 tsize 5872 windowsize 64"));
     client.ack(from, 0).await;
     assert_eq!(client.read(usize::from(MAX_BLOCK)).await, vec![42; 5872]);
-    let fetched = timeout(DEADLINE, world.fetched.recv()).await.expect("a report");
-    assert_eq!(fetched, Some((Ipv4Addr::LOCALHOST, Fetched::Loader)));
+    let completed = timeout(DEADLINE, world.completed.recv()).await.expect("a report");
+    assert_eq!(completed, Some((Ipv4Addr::LOCALHOST, "loader")));
 }
 
 #[tokio::test]
-async fn a_kernel_is_had_by_its_digest() {
+async fn file_is_read_without_options() {
     let mut world = world();
-    let name = format!("/blob/{}/kernel", Digest::of(&KERNEL));
-    let client = Client::ask(world.server, 1, &name, &[]).await;
+    let client = Client::ask(world.server, 1, "images/kernel", &[]).await;
     assert_eq!(client.read(512).await, KERNEL);
-    let fetched = timeout(DEADLINE, world.fetched.recv()).await.expect("a report");
-    assert_eq!(fetched, Some((Ipv4Addr::LOCALHOST, Fetched::Blob(Digest::of(&KERNEL)))));
+    let completed = timeout(DEADLINE, world.completed.recv()).await.expect("a report");
+    assert_eq!(completed, Some((Ipv4Addr::LOCALHOST, "kernel")));
 }
 
 #[tokio::test]
@@ -135,15 +139,14 @@ async fn a_size_probe_reports_no_stage_and_does_not_hold_up_the_next_client() {
     probe.0.send_to(b"\0\x05\0\x08abort\0", from).await.expect("loopback takes it");
     let client = Client::ask(world.server, 1, "undionly.kpxe", &["blksize", "1468"]).await;
     assert_eq!(client.read(usize::from(MAX_BLOCK)).await.len(), 5872);
-    assert!(timeout(DEADLINE, world.fetched.recv()).await.is_ok());
-    assert!(world.fetched.try_recv().is_err(), "only the second client fetched it");
+    assert!(timeout(DEADLINE, world.completed.recv()).await.is_ok());
+    assert!(world.completed.try_recv().is_err(), "only the second client fetched it");
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_table_does_not_exist_and_nothing_can_be_written() {
+async fn unknown_names_and_writes_are_refused() {
     let world = world();
-    let digest = Digest::of(b"another");
-    for name in ["../undionly.kpxe", "//undionly.kpxe", "etc/passwd", "", "/", &format!("blob/{digest}/kernel")] {
+    for name in ["../undionly.kpxe", "//undionly.kpxe", "etc/passwd", "", "/"] {
         let (opcode, body, _) = Client::ask(world.server, 1, name, &[]).await.answer().await;
         assert_eq!((opcode, &body[..2]), (5, [0, 1].as_slice()), "{name:?}");
     }
