@@ -25,7 +25,7 @@ const PURE: [&str; 19] = [
     "src/agent/vm/plan.rs",
     "src/agent/vm/qmp.rs",
     "src/agent/vm/seed.rs",
-    "src/serve/dhcp/engine.rs",
+    "src/dhcp",
     "src/tftp",
     "src/agent/nat/subnet.rs",
 ];
