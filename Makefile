@@ -65,6 +65,7 @@ unit: agent ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
+	@cargo test --quiet --locked --doc
 	@echo "test: integration tests"
 	@cargo test --quiet --locked --test integration --no-run
 	@target/debug/meshd lab image

@@ -1,11 +1,7 @@
 //! Finds the DHCP servers of a network before meshd serves there.
 
-use super::probe::{PROBE_PORT, packets};
 use crate::serve::bind::{BindError, Service, udp};
-use dhcproto::{
-    Decodable as _, Decoder,
-    v4::{DhcpOption, Message, Opcode, OptionCode, SERVER_PORT},
-};
+use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, ServerMessage, probe_packets};
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
@@ -23,11 +19,11 @@ pub fn find_servers(
     xid: u32,
     wait: Duration,
 ) -> Result<BTreeSet<Ipv4Addr>, BindError> {
-    let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PROBE_PORT);
+    let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, CLIENT_PORT);
     let socket = UdpSocket::from(udp(Service::Dhcp, Some(interface), at)?);
     let failed = |source| BindError::Io { service: Service::Dhcp, at, source };
     socket.set_nonblocking(false).map_err(failed)?;
-    for packet in packets(address, xid) {
+    for packet in probe_packets(address, xid) {
         socket.send_to(&packet, (Ipv4Addr::BROADCAST, SERVER_PORT)).map_err(failed)?;
     }
     let (end, mut found, mut buffer) = (Instant::now() + wait, BTreeSet::new(), [0; LONGEST]);
@@ -39,19 +35,8 @@ pub fn find_servers(
         socket.set_read_timeout(Some(left)).map_err(failed)?;
         // A timeout ends the loop above; an ICMP error is no answer.
         if let Ok((length, _)) = socket.recv_from(&mut buffer) {
-            found.extend(server_of(&buffer[..length], xid).filter(|server| *server != address));
+            let message = ServerMessage::parse(&buffer[..length]).filter(|message| message.xid == xid);
+            found.extend(message.map(|message| message.server).filter(|server| *server != address));
         }
-    }
-}
-
-/// The server identifier of a reply to this transaction (RFC 2132, 9.7).
-fn server_of(packet: &[u8], xid: u32) -> Option<Ipv4Addr> {
-    let message = Message::decode(&mut Decoder::new(packet)).ok()?;
-    if message.opcode() != Opcode::BootReply || message.xid() != xid {
-        return None;
-    }
-    match message.opts().get(OptionCode::ServerIdentifier)? {
-        DhcpOption::ServerIdentifier(server) => Some(*server),
-        _ => None,
     }
 }

@@ -2,8 +2,7 @@
 
 use crate::serve::central::boot::BootService;
 use meshd_config::DhcpMode;
-use meshd_types::Timestamp;
-use std::net::Ipv4Addr;
+pub use meshd_dhcp::{OtherServer, PoolUse};
 
 /// One segment, now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,30 +15,6 @@ pub struct SegmentHealth {
     pub pool: PoolUse,
     /// Other DHCP and PXE servers that were heard there, newest last.
     pub other_servers: Vec<OtherServer>,
-}
-
-/// Addresses of a pool, by what they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolUse {
-    /// All of them.
-    pub size: u32,
-    /// With a lease that has not run out.
-    pub leased: u32,
-    /// Offered within the last minute.
-    pub offered: u32,
-    /// Left alone, because a client found them in use.
-    pub declined: u32,
-}
-
-/// A server that is not ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherServer {
-    /// Its server identifier (option 54).
-    pub address: Ipv4Addr,
-    /// True if it answers as a proxy for PXE clients only.
-    pub proxy: bool,
-    /// Last heard.
-    pub last: Timestamp,
 }
 
 impl BootService {
