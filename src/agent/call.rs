@@ -20,6 +20,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a whole POST, or the upgrade to a WebSocket, may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Address of the central node, and the TLS configuration with the certificate of this node.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Address of the central node.
+    pub config: AgentConfig,
+    /// Certificate of this node, and the authorities that it trusts.
+    pub tls: Arc<ClientConfig>,
+}
+
 /// A WebSocket to the central node.
 pub type Socket = WebSocketStream<TlsStream<TcpStream>>;
 

@@ -229,7 +229,7 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
 
 fn vm_enter(entry: vm_enter::ExecContext, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
-    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::Pass::parse(pass)).collect();
+    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::PassedFile::parse(pass)).collect();
     let entered = pass.and_then(|pass| vm_enter::ExecContext { pass, ..entry }.enter(program, args));
     match entered {
         Ok(never) => match never {},

@@ -19,8 +19,10 @@ pub use self::{
     report::report,
 };
 
-use super::facts;
-use super::system::{self, Tree};
+use super::{
+    facts,
+    system::{self, Tree},
+};
 use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts};
 use meshd_types::{DenyList, Timestamp};
 use std::{fmt, path::Path};

@@ -5,10 +5,12 @@ mod apart;
 mod calls;
 mod edge;
 
-use self::apart::Apart;
-use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
+use self::{
+    apart::Apart,
+    edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
+};
 use super::{
-    call::{self, Read, Socket},
+    call::{self, Endpoint, Read, Socket},
     checks, facts,
     files::{self, FileError},
     job::Jobs,
@@ -16,7 +18,7 @@ use super::{
     machine::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,
-    vm::{self, Desk, Doctor, Endpoint, Places},
+    vm::{self, CheckRunner, HostConfig, VmManager},
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
@@ -101,7 +103,7 @@ struct Driver {
     work: JoinSet<Done>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
-    vms: Desk,
+    vms: VmManager,
     _nat: nat::Keeper,
     /// The central node's clock as it was told last.
     clock: Option<checks::Reference>,
@@ -128,7 +130,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         "mesh-agent started");
     let places = places(&options, &tree, &config, &boot);
     let apart = Apart::new()?;
-    let vms = apart.within(|| Desk::open(places));
+    let vms = apart.within(|| VmManager::open(places));
     let nat = nat::Keeper::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
@@ -172,18 +174,18 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
 }
 
 /// Where virtual machines lie, and what of the node is theirs.
-fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> Places {
-    let doctor = {
+fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
+    let checks = {
         let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
         let (vms, clock) = (options.vm_dir.clone(), move || checks::Reference::kept(&state_dir));
-        Doctor::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
+        CheckRunner::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
     };
-    Places {
-        doctor,
+    HostConfig {
+        checks,
         root: options.root.clone(),
         machines: options.vm_dir.clone(),
         images: vm::volumes(&options.vm_dir),
-        models: vm::Models::default(),
+        models: vm::CpuModels::default(),
         vfio: config.vfio.clone(),
         data_disks: config.data_disks.clone(),
     }
@@ -331,7 +333,9 @@ impl Driver {
 
     /// The central node says what time it is whenever a link begins.
     fn set_clock(&mut self, event: &Event) {
-        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else { return };
+        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
+            return;
+        };
         let clock = checks::Reference::new(&self.tree, *central);
         self.clock = Some(clock);
         if let Err(error) = clock.keep(&self.options.state_dir) {

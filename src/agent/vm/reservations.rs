@@ -1,6 +1,10 @@
 //! What of a node is promised to its machines.
 
-use super::{host, memory::Memory, nic_addresses::NicAddresses as Addresses, plan};
+use super::{
+    host::{memory::Memory, resources},
+    net::nic_addresses::NicAddresses,
+    spec::plan,
+};
 use meshd_proto::{
     DiskFacts,
     vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
@@ -17,7 +21,7 @@ pub struct Reservations {
     specs: Arc<Mutex<BTreeMap<SystemUuid, Reservation>>>,
     slots: Arc<Mutex<Vec<SlotDisk>>>,
     /// Addresses that the private network gave, by card.
-    addresses: Arc<Mutex<Addresses>>,
+    addresses: Arc<Mutex<NicAddresses>>,
 }
 
 #[derive(Debug)]
@@ -32,14 +36,14 @@ const LEAVING: &str = "being-released";
 
 /// Disks that somebody leaves.
 #[derive(Debug)]
-pub struct Leaving {
-    promised: Reservations,
+pub struct ReleaseHold {
+    reservations: Reservations,
     uuid: SystemUuid,
 }
 
-impl Drop for Leaving {
+impl Drop for ReleaseHold {
     fn drop(&mut self) {
-        self.promised.remove(self.uuid);
+        self.reservations.remove(self.uuid);
     }
 }
 
@@ -49,12 +53,12 @@ impl Reservations {
     }
 
     /// Addresses of cards of the private network, from now on.
-    pub fn set_addresses(&self, given: Addresses) {
+    pub fn set_addresses(&self, given: NicAddresses) {
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = given;
     }
 
     /// Addresses of cards of the private network.
-    pub fn addresses(&self) -> Addresses {
+    pub fn addresses(&self) -> NicAddresses {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -77,9 +81,9 @@ impl Reservations {
     ///
     /// # Errors
     /// Everything that stands against it.
-    pub fn take(&self, spec: &VmSpec, host: &host::Host) -> Result<plan::Plan, Vec<VmRefusal>> {
+    pub fn take(&self, spec: &VmSpec, host: &resources::HostResources) -> Result<plan::Plan, Vec<VmRefusal>> {
         self.with(|all| {
-            let mut host = host::Host { slots: self.slots(), ..host.clone() };
+            let mut host = resources::HostResources { slots: self.slots(), ..host.clone() };
             counted(all, &mut host.memory);
             let others: Vec<&VmSpec> =
                 all.values().map(|given| &given.spec).filter(|it| it.uuid != spec.uuid).collect();
@@ -102,7 +106,7 @@ impl Reservations {
     }
 
     /// Keeps disks from others until what is given back is dropped: who had them leaves them.
-    pub fn leaving<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> Leaving {
+    pub fn leaving<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> ReleaseHold {
         let mut spec = VmSpec::unknown(LEAVING.parse().expect("it is a name"), uuid);
         let volume = |(number, disk): (usize, &DiskIdentity)| Volume {
             name: format!("disk{number}").parse().expect("it is a name"),
@@ -116,7 +120,7 @@ impl Reservations {
         };
         spec.volumes = disks.enumerate().map(volume).collect();
         self.insert(&spec);
-        Leaving { promised: self.clone(), uuid }
+        ReleaseHold { reservations: self.clone(), uuid }
     }
 
     /// Takes a machine in that runs already.

@@ -1,10 +1,8 @@
 //! The control group of one machine (version 2): memory, processors, processes and I/O of QEMU and its helpers have a limit, and all of
 //! them end together. A controller that the kernel does not have sets no limit; without the hierarchy nothing is run.
 
-use super::{
-    super::folder::Files,
-    cpuset::{self, Dedicated},
-};
+use super::cpuset::{self, DedicatedCpus};
+use crate::vm::vm_paths::VmPaths;
 use meshd_proto::vm::VmSpec;
 use meshd_types::Digest;
 use std::{
@@ -25,27 +23,27 @@ const IO_WEIGHT: &str = "default 100";
 
 /// What one machine may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CgroupLimits {
     /// Bytes of memory, of the guest and of all that serves it.
     pub memory: u64,
     /// Virtual processors; one more serves them.
     pub vcpus: u32,
     /// Processors that it has for itself; it shares the node's if absent.
-    pub dedicated: Option<Dedicated>,
+    pub dedicated: Option<DedicatedCpus>,
 }
 
 /// The group of one machine.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct VmCgroup {
     path: PathBuf,
 }
 
-impl Group {
+impl VmCgroup {
     /// Of a machine by its folder: two agents of one computer do not meet.
     ///
     /// # Errors
     /// In words: there is no hierarchy.
-    pub fn of(files: &Files, spec: &VmSpec) -> Result<Self, String> {
+    pub fn of(files: &VmPaths, spec: &VmSpec) -> Result<Self, String> {
         let root = root().map_err(|error| format!("cannot mount the control groups: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
         let (base, uuid) = (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
@@ -53,14 +51,14 @@ impl Group {
             true => root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()),
             false => root.join(format!("{}{}-{uuid}", cpuset::PREFIX, &base[..12])),
         };
-        Ok(Group { path })
+        Ok(VmCgroup { path })
     }
 
     /// Makes it with its limits; gives the file by which a process enters it.
     ///
     /// # Errors
     /// In words: it cannot be made, or a limit that the kernel has is not set.
-    pub fn make(&self, limits: &Limits) -> Result<PathBuf, String> {
+    pub fn make(&self, limits: &CgroupLimits) -> Result<PathBuf, String> {
         let failed = |error: io::Error| format!("cannot make {}: {error}", self.path.display());
         fs::create_dir_all(&self.path).map_err(failed)?;
         let is_group = |folder: &&Path| folder.join("cgroup.subtree_control").exists();
@@ -93,7 +91,7 @@ impl Group {
     ///
     /// # Errors
     /// In words: the kernel does not accept them.
-    pub fn dedicate(&self, limits: &Limits) -> Result<bool, String> {
+    pub fn dedicate(&self, limits: &CgroupLimits) -> Result<bool, String> {
         let Some(dedicated) = &limits.dedicated else { return Ok(false) };
         let failed = |error| format!("cannot set the processors of {}: {error}", self.path.display());
         cpuset::dedicate(&self.path, dedicated).map_err(failed)

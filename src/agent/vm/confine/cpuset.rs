@@ -4,7 +4,7 @@
 //! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent. Those groups are
 //! children of the root group: Linux before 6.7 accepts partitions nowhere else.
 
-use super::super::host::cpu_list;
+use crate::vm::host::resources::cpu_list;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -20,7 +20,7 @@ pub(super) const PREFIX: &str = "meshd-vm-";
 
 /// Processors that a machine was promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dedicated {
+pub struct DedicatedCpus {
     /// Number of processors.
     pub count: usize,
     /// Processors to choose from; all that are online if absent.
@@ -32,7 +32,7 @@ pub struct Dedicated {
 ///
 /// # Errors
 /// The kernel does not accept the processors.
-pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
+pub fn dedicate(group: &Path, dedicated: &DedicatedCpus) -> io::Result<bool> {
     if !group.join(CPUS).exists() {
         tracing::warn!(group = %group.display(), "the kernel has no cpuset for a machine that has processors for itself");
         return Ok(false);
@@ -115,8 +115,8 @@ mod tests {
         group
     }
 
-    fn dedicated(count: usize, among: &[u32]) -> Dedicated {
-        Dedicated { count, among: Some(among.to_vec()) }
+    fn dedicated(count: usize, among: &[u32]) -> DedicatedCpus {
+        DedicatedCpus { count, among: Some(among.to_vec()) }
     }
 
     fn read(group: &Path, file: &str) -> String {

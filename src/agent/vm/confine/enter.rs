@@ -31,7 +31,7 @@ const OOM_SCORE: &str = "500";
 
 /// A file that is opened with the rights of root and passed as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum PassedFile {
     /// To be read.
     Read(PathBuf),
     /// To be read and written.
@@ -40,12 +40,12 @@ pub enum Pass {
     Listen(PathBuf),
 }
 
-impl Pass {
+impl PassedFile {
     fn to_arg(&self) -> OsString {
         let (kind, path) = match self {
-            Pass::Read(path) => ("r:", path),
-            Pass::Write(path) => ("w:", path),
-            Pass::Listen(path) => ("l:", path),
+            PassedFile::Read(path) => ("r:", path),
+            PassedFile::Write(path) => ("w:", path),
+            PassedFile::Listen(path) => ("l:", path),
         };
         let mut arg = OsString::from(kind);
         arg.push(path);
@@ -60,18 +60,18 @@ impl Pass {
         let bytes = arg.as_encoded_bytes();
         let path = || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
         match bytes.get(..2) {
-            Some(b"r:") => Ok(Pass::Read(path())),
-            Some(b"w:") => Ok(Pass::Write(path())),
-            Some(b"l:") => Ok(Pass::Listen(path())),
+            Some(b"r:") => Ok(PassedFile::Read(path())),
+            Some(b"w:") => Ok(PassedFile::Write(path())),
+            Some(b"l:") => Ok(PassedFile::Listen(path())),
             _ => Err(format!("`{}` is no file to be passed", arg.display())),
         }
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
         Ok(match self {
-            Pass::Read(path) => OpenOptions::new().read(true).open(path)?.into(),
-            Pass::Write(path) => OpenOptions::new().read(true).write(true).open(path)?.into(),
-            Pass::Listen(path) => listen(path)?.into(),
+            PassedFile::Read(path) => OpenOptions::new().read(true).open(path)?.into(),
+            PassedFile::Write(path) => OpenOptions::new().read(true).write(true).open(path)?.into(),
+            PassedFile::Listen(path) => listen(path)?.into(),
         })
     }
 }
@@ -102,7 +102,7 @@ pub struct ExecContext {
     /// It may keep all its memory from being moved: devices write to it.
     pub pins: bool,
     /// What it gets as descriptors, from [`FIRST`] on.
-    pub pass: Vec<Pass>,
+    pub pass: Vec<PassedFile>,
     /// A file that it sees as /etc/passwd: busybox takes users by name alone.
     pub users: Option<PathBuf>,
 }
@@ -196,9 +196,11 @@ mod tests {
 
     #[test]
     fn what_is_passed_is_read_as_it_was_written() {
-        for pass in [Pass::Read("/a b".into()), Pass::Write("/dev/sda".into()), Pass::Listen("/x:y".into())] {
-            assert_eq!(Pass::parse(&pass.to_arg()), Ok(pass));
+        for pass in
+            [PassedFile::Read("/a b".into()), PassedFile::Write("/dev/sda".into()), PassedFile::Listen("/x:y".into())]
+        {
+            assert_eq!(PassedFile::parse(&pass.to_arg()), Ok(pass));
         }
-        assert!(Pass::parse("x".as_ref()).is_err() && Pass::parse("z:/a".as_ref()).is_err());
+        assert!(PassedFile::parse("x".as_ref()).is_err() && PassedFile::parse("z:/a".as_ref()).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Users of virtual machines: numbers of a range of the agent, without entries in /etc/passwd. A machine keeps its number until it is
 //! released, so that no file of one is ever another's.
 
-use super::super::folder::{self, Files};
+use crate::vm::vm_paths::{self, VmPaths};
 use std::{
     collections::BTreeSet,
     fs,
@@ -24,14 +24,14 @@ static ASSIGNING: Mutex<()> = Mutex::new(());
 ///
 /// # Errors
 /// In words: the number cannot be kept, or none is free.
-pub fn assign(files: &Files) -> Result<u32, String> {
+pub fn assign(files: &VmPaths) -> Result<u32, String> {
     let _alone = ASSIGNING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(user) = files.user() {
         return Ok(user);
     }
     let machines = files.folder().parent().unwrap_or(Path::new("/"));
     let taken: BTreeSet<u32> =
-        folder::all(machines).into_iter().filter_map(|uuid| Files::new(machines, uuid).user()).collect();
+        vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
     let user = USERS.into_iter().find(|user| !taken.contains(user));
     let user = user.ok_or("every user ID of virtual machines is taken")?;
     let place = files.user_file();
@@ -48,7 +48,7 @@ mod tests {
     fn each_machine_has_its_own_user_until_it_is_released() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = |last: u8| {
-            let files = Files::new(dir.path(), SystemUuid([last; 16]));
+            let files = VmPaths::new(dir.path(), SystemUuid([last; 16]));
             files.make().expect("made");
             files
         };

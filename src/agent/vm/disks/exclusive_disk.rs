@@ -1,0 +1,134 @@
+//! A disk that is held alone: no mount, no part of anything else, nobody else who wants it alone (open(2), O_EXCL on a block device). What is
+//! held is the disk that was meant, whatever it is called by now.
+
+use crate::{disks, system::Tree};
+use meshd_proto::DiskFacts;
+use rustix::{
+    fs::{Advice, FallocateFlags, FileType, OFlags, fadvise, fallocate, fstat, major, minor},
+    io::Errno,
+};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Seek as _, SeekFrom},
+    num::NonZeroU64,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
+    },
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Bytes that are made zero at once: between two a wipe can be given up.
+const CHUNK: u64 = 64 << 20;
+/// Places that are read after a wipe, spread over the disk, with both ends; and bytes of each.
+const SAMPLES: u64 = 64;
+const SAMPLE: usize = 64 * 1024;
+
+/// A disk, held as long as this lives.
+#[derive(Debug)]
+pub struct ExclusiveDisk {
+    file: File,
+    bytes: u64,
+}
+
+impl ExclusiveDisk {
+    /// Opens a disk as it was seen a moment ago.
+    ///
+    /// # Errors
+    /// When somebody uses it, or it is not that disk any more.
+    pub fn hold(tree: &Tree, disk: &DiskFacts) -> Result<Self, String> {
+        let path = tree.path(&format!("/dev/{}", disk.name));
+        let alone = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(alone).open(&path);
+        let mut file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::BUSY) => format!("{} is mounted, or part of something else", path.display()),
+            _ => format!("{} cannot be opened: {error}", path.display()),
+        })?;
+        let status = fstat(&file).map_err(|error| format!("{}: {error}", path.display()))?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::BlockDevice {
+            return Err(format!("{} is no block device", path.display()));
+        }
+        let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
+        let known = tree.read(&format!("/sys/block/{}/dev", disk.name));
+        // Held, its name cannot change hands any more.
+        if known.as_deref() != Some(&number) || !disks::is_still(tree, disk) {
+            return Err(format!("{} is another disk than a moment ago", path.display()));
+        }
+        let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(ExclusiveDisk { file, bytes })
+    }
+
+    /// Bytes that it has room for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A path by which a program that this process runs opens it: this disk, whatever has its name.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Everything is on the disk.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Makes all of it read as zero where the disk does that by itself, without being written; false where it does not. Blocks.
+    pub fn zero_at_once(&self, is_over: &AtomicBool) -> bool {
+        self.each(FallocateFlags::PUNCH_HOLE, is_over).is_ok()
+    }
+
+    /// Makes all of it read as zero, written where the disk does not do it by itself, and looks whether it does. Blocks, for hours on a
+    /// large disk that turns.
+    ///
+    /// # Errors
+    /// When it cannot be written, does not read as zero, or `is_over`.
+    pub fn wipe(&self, is_over: &AtomicBool) -> Result<(), String> {
+        let wiped = match self.each(FallocateFlags::PUNCH_HOLE, is_over) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => self.each(FallocateFlags::ZERO_RANGE, is_over),
+            done => done,
+        };
+        wiped.map_err(|error| format!("it cannot be wiped: {error}"))?;
+        self.sync().map_err(|error| format!("it cannot be wiped: {error}"))?;
+        match self.first_remains() {
+            Ok(None) => Ok(()),
+            Ok(Some(at)) => Err(format!("it was wiped, and does not read as zero at byte {at}")),
+            Err(error) => Err(format!("it was wiped, and cannot be read: {error}")),
+        }
+    }
+
+    fn each(&self, how: FallocateFlags, is_over: &AtomicBool) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < self.bytes {
+            if is_over.load(Ordering::Relaxed) {
+                return Err(Errno::CANCELED);
+            }
+            let length = CHUNK.min(self.bytes - at);
+            match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, at, length) {
+                Err(Errno::INTR) => continue,
+                done => done?,
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Where something else than zero is read, of the places that are looked at.
+    fn first_remains(&self) -> io::Result<Option<u64>> {
+        // What is read comes from the disk, not from memory.
+        fadvise(&self.file, 0, None::<NonZeroU64>, Advice::DontNeed)?;
+        let mut piece = vec![0; SAMPLE.min(usize::try_from(self.bytes).unwrap_or(SAMPLE))];
+        let last = self.bytes - piece.len() as u64;
+        for number in 0..SAMPLES {
+            let at = u64::try_from(u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1)).unwrap_or(last);
+            self.file.read_exact_at(&mut piece, at)?;
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+}

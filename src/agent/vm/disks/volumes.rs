@@ -1,0 +1,358 @@
+//! Files that machines name by their digests: fetched from the central node piece by piece, checked as they are read, kept as long as a
+//! machine names them. A transfer that breaks off goes on where it was, also by a later agent; each file is fetched once at a time,
+//! whoever wants it. Under its digest lies only what has it.
+
+use crate::{
+    call::{self, Endpoint, Piece},
+    system::Tree,
+    vm::{
+        host::{capacity::room, config::HostConfig, memory},
+        reservations::Reservations,
+    },
+};
+use meshd_proto::{
+    VOLUMES_PATH,
+    vm::{VmFetching, VmRefusal, VmRefusalReason},
+};
+use meshd_types::Digest;
+use sha2::{Digest as _, Sha256};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, ErrorKind, Read as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+    time::sleep,
+};
+
+/// Bytes that are asked for at once: each piece is authorised anew, and has its own time limit.
+const PIECE: u64 = 16 << 20;
+/// First pause after a piece that did not come, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Files that are fetched at once.
+const AT_ONCE: usize = 4;
+/// Longest word on what does not come, in characters.
+const MAX_TROUBLE: usize = 200;
+/// Part of a file: the end of its name.
+const PART: &str = "part";
+/// Bytes that are read at once of a part that an earlier agent left.
+const READ: usize = 256 * 1024;
+
+/// The files of a node.
+#[derive(Debug)]
+pub struct Volumes {
+    store: Arc<VolumeStore>,
+    way: watch::Receiver<Option<Endpoint>>,
+    under_way: BTreeMap<Digest, Fetch>,
+    seats: Arc<tokio::sync::Semaphore>,
+    fetches: JoinSet<(Digest, Result<(), VmRefusal>)>,
+}
+
+#[derive(Debug)]
+struct VolumeStore {
+    places: HostConfig,
+    /// What of the node's memory is given away.
+    reservations: Reservations,
+}
+
+#[derive(Debug)]
+struct Fetch {
+    progress: Arc<FetchProgress>,
+    task: AbortHandle,
+}
+
+#[derive(Debug, Default)]
+struct FetchProgress {
+    bytes: AtomicU64,
+    of: AtomicU64,
+    /// Why the last piece did not come.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Volumes {
+    /// Those of a folder, which need not exist; the way to the central node may come later, and another one.
+    pub fn new(places: HostConfig, reservations: Reservations, way: watch::Receiver<Option<Endpoint>>) -> Self {
+        Volumes {
+            store: Arc::new(VolumeStore { places, reservations }),
+            way,
+            under_way: BTreeMap::new(),
+            seats: Arc::new(tokio::sync::Semaphore::new(AT_ONCE)),
+            fetches: JoinSet::new(),
+        }
+    }
+
+    /// True if a file is here, and whole.
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.store.whole(digest).is_file()
+    }
+
+    /// Fetches a file, unless somebody has begun it; [`Volumes::next`] tells how it ended.
+    pub fn fetch(&mut self, digest: Digest) {
+        if self.under_way.contains_key(&digest) {
+            return;
+        }
+        let progress = Arc::<FetchProgress>::default();
+        let job = FetchJob { digest, store: self.store.clone(), way: self.way.clone(), progress: progress.clone() };
+        let seats = self.seats.clone();
+        let task = self.fetches.spawn(async move {
+            // Never closed.
+            let _seat = seats.acquire_owned().await;
+            (digest, job.run().await)
+        });
+        self.under_way.insert(digest, Fetch { progress, task });
+    }
+
+    /// How far the fetch of these is, together.
+    pub fn progress(&self, wanted: impl IntoIterator<Item = Digest>) -> VmFetching {
+        let mut sum = VmFetching::default();
+        for digest in wanted {
+            if let Some(Fetch { progress, .. }) = self.under_way.get(&digest) {
+                sum.bytes = sum.bytes.saturating_add(progress.bytes.load(Ordering::Relaxed));
+                sum.of = sum.of.saturating_add(progress.of.load(Ordering::Relaxed));
+                let trouble = progress.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                sum.trouble = sum.trouble.or(trouble);
+            }
+        }
+        sum
+    }
+
+    /// The next fetch that has ended; pending while there is none. Cancel-safe.
+    pub async fn next(&mut self) -> (Digest, Result<(), VmRefusal>) {
+        loop {
+            match self.fetches.join_next().await {
+                Some(Ok((digest, ended))) => {
+                    self.under_way.remove(&digest);
+                    return (digest, ended);
+                }
+                Some(Err(error)) if error.is_cancelled() => {}
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a fetch of a volume failed");
+                    // Whoever waits for it asks again, or would wait for ever.
+                    let gone = self.under_way.iter().find(|(_, fetch)| fetch.task.is_finished());
+                    if let Some(digest) = gone.map(|(digest, _)| *digest) {
+                        self.under_way.remove(&digest);
+                        return (digest, Err(refusal(VmRefusalReason::VolumeMissing, error.to_string())));
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Gives up and removes what nobody names.
+    pub fn keep_only(&mut self, named: &BTreeSet<Digest>) {
+        self.under_way.retain(|digest, fetch| {
+            let is_named = named.contains(digest);
+            if !is_named {
+                fetch.task.abort();
+            }
+            is_named
+        });
+        for entry in fs::read_dir(&self.store.places.images).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let digest = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
+            if digest.is_some_and(|digest| !named.contains(&digest)) {
+                tracing::info!(file = %path.display(), "no virtual machine names this volume any more");
+                if let Err(error) = fs::remove_file(&path) {
+                    tracing::warn!(file = %path.display(), %error, "a volume stays");
+                }
+            }
+        }
+    }
+}
+
+impl VolumeStore {
+    fn whole(&self, digest: &Digest) -> PathBuf {
+        self.places.images.join(digest.to_string())
+    }
+
+    /// Bytes that may still be fetched: in memory, what machines were promised is not free, whether they have touched it or not.
+    fn room(&self) -> io::Result<u64> {
+        let HostConfig { root, machines, images, .. } = &self.places;
+        room(images, self.reservations.left(memory::read(&Tree::new(root), machines)))
+    }
+
+    fn part(&self, digest: &Digest) -> PathBuf {
+        self.whole(digest).with_extension(PART)
+    }
+}
+
+fn refusal(reason: VmRefusalReason, detail: String) -> VmRefusal {
+    VmRefusal { reason, detail }
+}
+
+/// Why a piece did not get onto the disk.
+enum FetchError {
+    /// It may come later.
+    Again(String),
+    /// It never will, as things are.
+    Final(VmRefusal),
+}
+
+/// A file fetched so far.
+struct PartialFile {
+    file: tokio::fs::File,
+    hash: Sha256,
+    bytes: u64,
+    of: Option<u64>,
+}
+
+/// The fetch of one file.
+struct FetchJob {
+    digest: Digest,
+    store: Arc<VolumeStore>,
+    way: watch::Receiver<Option<Endpoint>>,
+    progress: Arc<FetchProgress>,
+}
+
+impl FetchJob {
+    async fn run(mut self) -> Result<(), VmRefusal> {
+        loop {
+            let (had, fetched) = self.fetch().await;
+            let Err(refusal) = fetched else { return Ok(()) };
+            // Nothing half is left where nobody will go on with it.
+            let _ = fs::remove_file(self.store.part(&self.digest));
+            // What an earlier agent left may be what differs.
+            if had == 0 || refusal.reason != VmRefusalReason::VolumeDiffers {
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// Fetches it, and says how many bytes of it were here already.
+    async fn fetch(&mut self) -> (u64, Result<(), VmRefusal>) {
+        match self.open().await {
+            Ok(part) => (part.bytes, self.complete(part).await),
+            Err(error) => (0, Err(self.disk(&error))),
+        }
+    }
+
+    async fn complete(&mut self, mut part: PartialFile) -> Result<(), VmRefusal> {
+        if part.bytes > 0 {
+            tracing::info!(volume = %self.digest.short(), bytes = part.bytes, "the fetch of a volume goes on");
+        }
+        let mut pause = RETRY.0;
+        while part.of != Some(part.bytes) {
+            let before = part.bytes;
+            match self.piece(&mut part).await {
+                Ok(()) => {
+                    pause = RETRY.0;
+                    self.trouble(None);
+                }
+                Err(FetchError::Final(refusal)) => return Err(refusal),
+                Err(FetchError::Again(reason)) => {
+                    tracing::warn!(volume = %self.digest.short(), bytes = part.bytes, reason, "a volume does not come");
+                    self.trouble(Some(reason));
+                    pause = if part.bytes > before { RETRY.0 } else { (pause * 2).min(RETRY.1) };
+                    sleep(pause).await;
+                }
+            }
+        }
+        self.seal(part).await
+    }
+
+    /// What an earlier agent left of it, read anew; or nothing.
+    async fn open(&self) -> io::Result<PartialFile> {
+        let path = self.store.part(&self.digest);
+        let opened = tokio::task::spawn_blocking(move || {
+            let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            let mut file = fs::OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&path)?;
+            let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; READ]);
+            loop {
+                let length = file.read(&mut piece)?;
+                if length == 0 {
+                    return io::Result::Ok((file, hash, bytes));
+                }
+                hash.update(&piece[..length]);
+                bytes += length as u64;
+            }
+        });
+        let (file, hash, bytes) = opened.await.map_err(io::Error::other)??;
+        self.progress.bytes.store(bytes, Ordering::Relaxed);
+        Ok(PartialFile { file: tokio::fs::File::from_std(file), hash, bytes, of: None })
+    }
+
+    async fn piece(&mut self, part: &mut PartialFile) -> Result<(), FetchError> {
+        let wait = async { self.way.wait_for(Option::is_some).await.ok().and_then(|way| way.clone()) };
+        // Gone with the agent.
+        let Some(way) = wait.await else { return std::future::pending().await };
+        let path = format!("{VOLUMES_PATH}/{}", self.digest);
+        let range = (part.bytes, part.bytes + PIECE);
+        let piece = call::piece(&way.config, way.tls, &path, range).await;
+        let piece = piece.map_err(|error| FetchError::Again(error.to_string()))?;
+        let (mut body, of) = match piece {
+            Piece::Body { body, of } => (body, of),
+            Piece::Beyond => {
+                // Its end, or nonsense that the digest finds.
+                part.of = Some(part.bytes);
+                return Ok(());
+            }
+            Piece::None(said) => {
+                let reason = VmRefusalReason::VolumeMissing;
+                return Err(FetchError::Final(refusal(reason, format!("the central node does not give it: {said}"))));
+            }
+        };
+        if part.of.replace(of).is_none() {
+            self.progress.of.store(of, Ordering::Relaxed);
+            self.has_room(of.saturating_sub(part.bytes)).map_err(FetchError::Final)?;
+        }
+        while let Some(bytes) = body.next().await.map_err(|error| FetchError::Again(error.to_string()))? {
+            if part.bytes + bytes.len() as u64 > of {
+                return Err(FetchError::Again("more came than was asked for".to_owned()));
+            }
+            part.file.write_all(&bytes).await.map_err(|error| FetchError::Final(self.disk(&error)))?;
+            part.hash.update(&bytes);
+            part.bytes += bytes.len() as u64;
+            self.progress.bytes.store(part.bytes, Ordering::Relaxed);
+        }
+        part.file.flush().await.map_err(|error| FetchError::Final(self.disk(&error)))
+    }
+
+    /// Why nothing comes, for whoever waits for it.
+    fn trouble(&self, why: Option<String>) {
+        let why = why.map(|why| format!("{}: {why}", self.digest.short()).chars().take(MAX_TROUBLE).collect());
+        *self.progress.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn has_room(&self, wanted: u64) -> Result<(), VmRefusal> {
+        let free = self.store.room().map_err(|error| self.disk(&error))?;
+        if wanted <= free {
+            return Ok(());
+        }
+        let (wanted, free) = (wanted >> 20, free >> 20);
+        Err(self.full(format!("{wanted} MiB are to come, and there is room for {free} MiB")))
+    }
+
+    fn full(&self, why: String) -> VmRefusal {
+        let folder = self.store.places.images.display();
+        refusal(VmRefusalReason::StoreFull, format!("{} does not fit into {folder}: {why}", self.digest.short()))
+    }
+
+    fn disk(&self, error: &io::Error) -> VmRefusal {
+        self.full(error.to_string())
+    }
+
+    /// Gives it its name, if it is what that says.
+    async fn seal(&self, part: PartialFile) -> Result<(), VmRefusal> {
+        let found = Digest(part.hash.finalize().into());
+        if found != self.digest {
+            let detail = format!("what came for {} has the digest {}", self.digest.short(), found.short());
+            return Err(refusal(VmRefusalReason::VolumeDiffers, detail));
+        }
+        // A name without its bytes must not survive a loss of power.
+        part.file.sync_all().await.map_err(|error| self.disk(&error))?;
+        let (from, to) = (self.store.part(&self.digest), self.store.whole(&self.digest));
+        fs::rename(from, to).map_err(|error| self.disk(&error))
+    }
+}

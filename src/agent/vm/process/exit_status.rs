@@ -1,0 +1,44 @@
+//! Why a machine ended that nobody asked to end, or is held, in words. Pure.
+
+use super::{
+    qmp::{DiskError, Pause},
+    vm_state_machine::{ShutdownCause, VmEvent},
+};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};
+
+/// From what QEMU said, if it did, and how its process ended.
+pub fn crash(cause: Option<ShutdownCause>, how: &str, log: Vec<String>) -> VmFailure {
+    let (kind, detail) = match cause {
+        Some(ShutdownCause::Panic) => (VmFailureKind::GuestPanic, "the guest's kernel gave up (panic)".to_owned()),
+        Some(ShutdownCause::Outside { reason }) => {
+            (VmFailureKind::Crashed, format!("QEMU was ended from outside: {reason}"))
+        }
+        Some(ShutdownCause::Guest) | None => (VmFailureKind::Crashed, format!("QEMU {how} while the guest ran")),
+    };
+    VmFailure { kind, detail: cut(detail), log }
+}
+
+/// The guest is held: why.
+pub fn paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> VmEvent {
+    VmEvent::Paused { why: why_paused(spec, pause, error), resumable: pause.resumable }
+}
+
+fn why_paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> String {
+    let next = if pause.resumable { "`meshd vm start` goes on with it" } else { "`meshd vm start` starts it anew" };
+    let Some(DiskError { volume, operation, reason }) = error else {
+        return format!("QEMU holds the guest ({}); {next}", pause.word);
+    };
+    let volume = volume.and_then(|index| spec.volumes.get(index));
+    let disk = volume.map_or_else(|| "a disk".to_owned(), |volume| format!("volume {}", volume.name));
+    format!("QEMU holds the guest ({}): {operation} of {disk}: {reason}; {next}", pause.word)
+}
+
+/// A text within its bounds.
+pub fn cut(mut text: String) -> String {
+    let mut end = text.len().min(MAX_FAILURE_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}

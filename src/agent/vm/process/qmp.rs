@@ -1,0 +1,186 @@
+//! QEMU's control protocol (QMP), one line of JSON a message: what is read of it, and what is said. Pure and total.
+
+use super::vm_state_machine::ShutdownCause;
+use crate::vm::spec::argv::VOLUME_NODE;
+use serde_json::{Value, json};
+
+/// Longest line that is read, in bytes. What is asked here is answered in a few KiB.
+pub const MAX_LINE: usize = 256 * 1024;
+/// Longest text of QEMU that is repeated, in characters.
+const MAX_TEXT: usize = 300;
+
+/// One message of QEMU.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QmpMessage {
+    /// It is there, and waits for `qmp_capabilities`.
+    Greeting,
+    /// A command was done.
+    Done {
+        /// Which.
+        id: u64,
+        /// What it gave.
+        value: Value,
+    },
+    /// A command was not done.
+    Refused {
+        /// Which.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The guest is held; `query-status` says more.
+    Stopped,
+    /// The guest goes on.
+    Resumed,
+    /// A request of the guest to a disk has failed, and that holds it.
+    DiskError(DiskError),
+    /// It says why it is about to end.
+    ShutdownCause(ShutdownCause),
+    /// Anything else: an event that means nothing here, or no message at all.
+    Other,
+}
+
+/// A request of the guest that a disk did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskError {
+    /// Which volume, by its place in the specification; `None` where it is another disk.
+    pub volume: Option<usize>,
+    /// QEMU's word for what was asked.
+    pub operation: String,
+    /// The system's words.
+    pub reason: String,
+}
+
+/// A guest that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// QEMU's word for it.
+    pub word: String,
+    /// It can go on.
+    pub resumable: bool,
+}
+
+/// Reads one line.
+pub fn read(line: &[u8]) -> QmpMessage {
+    let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
+    let text = |value: Option<&Value>| -> String {
+        value.and_then(Value::as_str).unwrap_or_default().chars().take(MAX_TEXT).collect()
+    };
+    let id = message.get("id").and_then(Value::as_u64).unwrap_or(0);
+    if let Some(value) = message.remove("return") {
+        return QmpMessage::Done { id, value };
+    }
+    if let Some(error) = message.get("error") {
+        return QmpMessage::Refused { id, reason: text(error.get("desc")) };
+    }
+    let data = message.get("data");
+    match message.get("event").and_then(Value::as_str) {
+        Some("SHUTDOWN") => QmpMessage::ShutdownCause(leaving(text(data.and_then(|data| data.get("reason"))))),
+        Some("STOP") => QmpMessage::Stopped,
+        Some("RESUME") => QmpMessage::Resumed,
+        Some("BLOCK_IO_ERROR") => {
+            let field = |name: &str| text(data.and_then(|data| data.get(name)));
+            if field("action") != "stop" {
+                return QmpMessage::Other;
+            }
+            let volume = field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
+            QmpMessage::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
+        }
+        Some("GUEST_PANICKED") => QmpMessage::ShutdownCause(ShutdownCause::Panic),
+        None if message.contains_key("QMP") => QmpMessage::Greeting,
+        _ => QmpMessage::Other,
+    }
+}
+
+/// The words of `ShutdownCause` in QEMU's qapi/run-state.json.
+fn leaving(reason: String) -> ShutdownCause {
+    match reason.as_str() {
+        "guest-shutdown" | "guest-reset" => ShutdownCause::Guest,
+        "guest-panic" => ShutdownCause::Panic,
+        _ => ShutdownCause::Outside { reason },
+    }
+}
+
+/// A command without arguments, as it goes over the socket.
+pub fn command(id: u64, name: &str) -> String {
+    format!("{}\n", json!({ "execute": name, "id": id }))
+}
+
+/// Of the answer to `query-status`: the guest has not begun to run.
+pub fn is_before_start(status: &Value) -> bool {
+    status.get("status").and_then(Value::as_str) == Some("prelaunch")
+}
+
+/// Of the answer to `query-status`: the guest is held, by the words of `RunState` in QEMU's qapi/run-state.json.
+pub fn pause(status: &Value) -> Option<Pause> {
+    let word = status.get("status").and_then(Value::as_str)?;
+    let resumable = match word {
+        "io-error" | "paused" => true,
+        "internal-error" | "guest-panicked" | "shutdown" | "watchdog" => false,
+        _ => return None,
+    };
+    Some(Pause { word: word.to_owned(), resumable })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(text: &str) -> QmpMessage {
+        read(text.as_bytes())
+    }
+
+    #[test]
+    fn what_qemu_says_is_understood() {
+        assert_eq!(one(r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#), QmpMessage::Greeting);
+        assert_eq!(one(r#"{"return": {}, "id": 7}"#), QmpMessage::Done { id: 7, value: json!({}) });
+        let refused = one(r#"{"id": 3, "error": {"class": "GenericError", "desc": "no"}}"#);
+        assert_eq!(refused, QmpMessage::Refused { id: 3, reason: "no".into() });
+        let left =
+            |reason: &str| one(&format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#));
+        assert_eq!(left("guest-shutdown"), QmpMessage::ShutdownCause(ShutdownCause::Guest));
+        assert_eq!(left("guest-panic"), QmpMessage::ShutdownCause(ShutdownCause::Panic));
+        assert_eq!(
+            left("host-signal"),
+            QmpMessage::ShutdownCause(ShutdownCause::Outside { reason: "host-signal".into() })
+        );
+        assert_eq!(
+            one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#),
+            QmpMessage::ShutdownCause(ShutdownCause::Panic)
+        );
+        assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), QmpMessage::Other);
+        assert_eq!(
+            (one(r#"{"event": "STOP"}"#), one(r#"{"event": "RESUME"}"#)),
+            (QmpMessage::Stopped, QmpMessage::Resumed)
+        );
+        let fault = |action: &str| {
+            let data = format!(
+                r#"{{"device": "", "node-name": "volume1", "reason": "No space left on device", "nospace": true,
+                "operation": "write", "action": "{action}"}}"#
+            );
+            one(&format!(r#"{{"event": "BLOCK_IO_ERROR", "data": {data}}}"#))
+        };
+        let reason = "No space left on device".to_owned();
+        let told = DiskError { volume: Some(1), operation: "write".into(), reason };
+        assert_eq!((fault("stop"), fault("report")), (QmpMessage::DiskError(told), QmpMessage::Other));
+    }
+
+    #[test]
+    fn answers_are_looked_through() {
+        assert!(is_before_start(&json!({"status": "prelaunch", "running": false})));
+        assert!(!is_before_start(&json!({"status": "running"})));
+        let held = |word: &str| pause(&json!({"status": word, "running": false})).map(|pause| pause.resumable);
+        assert_eq!((held("io-error"), held("internal-error"), held("running")), (Some(true), Some(false), None));
+        assert_eq!((held("suspended"), pause(&json!(7))), (None, None), "a guest that sleeps is not held");
+        assert_eq!(command(4, "cont"), "{\"execute\":\"cont\",\"id\":4}\n");
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read(junk: Vec<u8>, text in "\\{\"(event|return|error|QMP|id|data)\": ?(\\{|\\[|\"|[0-9])?\\PC{0,40}") {
+            let _ = read(&junk);
+            let _ = read(text.as_bytes());
+        }
+    }
+}

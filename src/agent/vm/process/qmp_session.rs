@@ -1,0 +1,345 @@
+//! A running QEMU: its control socket, the file that it writes the console to, and the FIFO that takes console input. Sees to it that
+//! the cards are plugged in before the guest's first instruction, then carries until QEMU has ended.
+
+use super::{
+    qmp::{self, DiskError, Pause, QmpMessage},
+    vm_state_machine::ShutdownCause,
+};
+use crate::vm::{
+    console::{
+        console_input::ConsoleInput,
+        console_log::{Console, FileWatch},
+    },
+    net::tap_ports,
+    tool,
+};
+use meshd_types::fail;
+use serde_json::Value;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Mutex, mpsc},
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at something that QEMU does in its own time.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Messages that wait.
+const WAITING: usize = 32;
+
+/// What is told of a running QEMU.
+#[derive(Debug)]
+pub enum QemuEvent {
+    /// The guest runs.
+    Answered,
+    /// The guest cannot be let run.
+    CannotGo(String),
+    /// The guest is held.
+    Paused {
+        /// As QEMU says.
+        pause: Pause,
+        /// What a disk did not do before that.
+        error: Option<DiskError>,
+    },
+    /// The guest goes on.
+    Resumed,
+    /// It is about to end.
+    ShutdownCause(ShutdownCause),
+}
+
+/// What a session needs.
+pub struct QmpSessionConfig {
+    /// Control socket.
+    pub qmp: PathBuf,
+    /// The FIFO that carries console input to QEMU.
+    pub serial: PathBuf,
+    /// What the guest writes.
+    pub console: Console,
+    /// What is typed to it.
+    pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
+    /// Ports, the bridges that they belong to, and whether others there are their peers.
+    pub ports: Vec<(String, String, bool)>,
+    /// `ip`.
+    pub ip: Option<PathBuf>,
+}
+
+/// A session that runs; dropped, it lets go of QEMU.
+#[derive(Debug)]
+pub struct QmpSession {
+    told: mpsc::Receiver<QemuEvent>,
+    say: mpsc::Sender<&'static str>,
+    gone: CancellationToken,
+    _task: JoinSet<()>,
+}
+
+impl QmpSession {
+    /// Begins one.
+    pub fn open(terms: QmpSessionConfig) -> Self {
+        let (tell, told) = mpsc::channel(WAITING);
+        let (say, heard) = mpsc::channel(WAITING);
+        let gone = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let ended = gone.clone();
+        task.spawn(async move {
+            match run(terms, &tell, heard, &ended).await {
+                // Sockets that break off end with the process, and whoever watches that knows more.
+                Err(error) if error.kind() == io::ErrorKind::Other => {
+                    let _ = tell.send(QemuEvent::CannotGo(error.to_string())).await;
+                }
+                Err(error) => tracing::debug!(%error, "a session with QEMU broke off"),
+                Ok(()) => {}
+            }
+        });
+        QmpSession { told, say, gone, _task: task }
+    }
+
+    /// The process has gone: what it said is still told, and nothing is waited for.
+    pub fn is_gone(&self) {
+        self.gone.cancel();
+    }
+
+    /// The next that is told; `None` when QEMU's socket has ended.
+    pub async fn next(&mut self) -> Option<QemuEvent> {
+        self.told.recv().await
+    }
+
+    /// Presses the power button.
+    pub fn power_down(&self) {
+        self.say("system_powerdown");
+    }
+
+    /// Lets the guest go on.
+    pub fn resume(&self) {
+        self.say("cont");
+    }
+
+    fn say(&self, command: &'static str) {
+        if let Err(error) = self.say.try_send(command) {
+            tracing::warn!(%error, command, "QEMU was not told");
+        }
+    }
+}
+
+async fn run(
+    terms: QmpSessionConfig,
+    tell: &mpsc::Sender<QemuEvent>,
+    heard: mpsc::Receiver<&'static str>,
+    gone: &CancellationToken,
+) -> io::Result<()> {
+    let mut control = QmpConnection::open(&terms.qmp, tell, gone).await?;
+    let written = terms.console.watch()?;
+    terms.console.look();
+    if qmp::is_before_start(&control.ask("query-status").await?) {
+        plug(&terms).await.map_err(io::Error::other)?;
+        control.ask("cont").await?;
+    }
+    let _ = tell.send(QemuEvent::Answered).await;
+    // It may have been held while nobody looked.
+    control.is_held = true;
+    carry(control, &written, &terms, heard).await
+}
+
+/// Plugs each port, which QEMU has made, into its bridge.
+async fn plug(terms: &QmpSessionConfig) -> Result<(), String> {
+    for (port, bridge, peers) in &terms.ports {
+        let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        tool::run(ip, &words(&["link", "set", "dev", port, "master", bridge])).await?;
+        if !peers && fail::defends("guest-ports") {
+            tap_ports::keep_apart(port)?;
+        }
+        tool::run(ip, &words(&["link", "set", "dev", port, "up"])).await?;
+    }
+    Ok(())
+}
+
+async fn carry(
+    mut control: QmpConnection<'_>,
+    written: &FileWatch,
+    terms: &QmpSessionConfig,
+    mut heard: mpsc::Receiver<&'static str>,
+) -> io::Result<()> {
+    let mut console_input = terms.console_input.lock().await;
+    let mut keyboard = ConsoleInput::new(&terms.serial);
+    loop {
+        if std::mem::take(&mut control.is_held) {
+            control.tell_pause().await?;
+        }
+        tokio::select! {
+            line = control.lines.next() => match line {
+                Ok(Some(line)) => control.note(&line).await,
+                Ok(None) | Err(_) => break,
+            },
+            new = written.changed() => {
+                new?;
+                terms.console.look();
+            }
+            Some(input) = console_input.recv(), if keyboard.is_idle() => keyboard.take(input),
+            written = keyboard.write(), if !keyboard.is_idle() => {
+                if let Err(error) = written {
+                    tracing::warn!(%error, fifo = %terms.serial.display(), "console input is lost");
+                    keyboard = ConsoleInput::new(&terms.serial);
+                }
+            }
+            Some(command) = heard.recv() => {
+                control.say(command).await?;
+            }
+        }
+    }
+    // QEMU has written all that it ever will.
+    terms.console.look();
+    Ok(())
+}
+
+/// The control socket after its greeting.
+struct QmpConnection<'a> {
+    lines: LineReader,
+    write: OwnedWriteHalf,
+    last: u64,
+    tell: &'a mpsc::Sender<QemuEvent>,
+    /// The guest is held, or may be: it is asked why.
+    is_held: bool,
+    /// What a disk did not do.
+    error: Option<DiskError>,
+}
+
+impl<'a> QmpConnection<'a> {
+    async fn open(path: &Path, tell: &'a mpsc::Sender<QemuEvent>, gone: &CancellationToken) -> io::Result<Self> {
+        let (read, write) = connect(path, gone).await?.into_split();
+        let mut control =
+            QmpConnection { lines: LineReader::new(read), write, last: 0, tell, is_held: false, error: None };
+        while qmp::read(&control.line().await?) != QmpMessage::Greeting {}
+        control.ask("qmp_capabilities").await?;
+        Ok(control)
+    }
+
+    async fn line(&mut self) -> io::Result<Vec<u8>> {
+        self.lines.next().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    async fn say(&mut self, command: &str) -> io::Result<u64> {
+        self.last += 1;
+        self.write.write_all(qmp::command(self.last, command).as_bytes()).await?;
+        Ok(self.last)
+    }
+
+    /// Says a command and waits for its answer; what else is told meanwhile is passed on.
+    async fn ask(&mut self, command: &str) -> io::Result<Value> {
+        let asked = self.say(command).await?;
+        loop {
+            let line = self.line().await?;
+            match qmp::read(&line) {
+                QmpMessage::Done { id, value } if id == asked => return Ok(value),
+                QmpMessage::Refused { id, reason } if id == asked => {
+                    return Err(io::Error::other(format!("QEMU refuses `{command}`: {reason}")));
+                }
+                _ => self.note(&line).await,
+            }
+        }
+    }
+
+    async fn tell_pause(&mut self) -> io::Result<()> {
+        let Some(pause) = qmp::pause(&self.ask("query-status").await?) else { return Ok(()) };
+        let _ = self.tell.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
+        Ok(())
+    }
+
+    async fn note(&mut self, line: &[u8]) {
+        match qmp::read(line) {
+            QmpMessage::Stopped => self.is_held = true,
+            QmpMessage::DiskError(error) => self.error = Some(error),
+            QmpMessage::Resumed => {
+                self.error = None;
+                drop(self.tell.send(QemuEvent::Resumed).await);
+            }
+            QmpMessage::ShutdownCause(leaving) => drop(self.tell.send(QemuEvent::ShutdownCause(leaving)).await),
+            QmpMessage::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
+            _ => {}
+        }
+    }
+}
+
+/// Connects as soon as QEMU listens, or until it has gone: who watches the process has the deadline.
+async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                tokio::select! {
+                    () = gone.cancelled() => return Err(error),
+                    () = sleep(PAUSE) => {}
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lines of a socket, each within [`qmp::MAX_LINE`]; a longer one is passed over. Nothing is lost when a wait is given up.
+struct LineReader {
+    read: BufReader<OwnedReadHalf>,
+    line: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl LineReader {
+    fn new(read: OwnedReadHalf) -> Self {
+        LineReader { read: BufReader::new(read), line: Vec::new(), is_too_long: false }
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let bytes = self.read.fill_buf().await?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let (piece, used) = (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
+            if self.line.len() + piece.len() > qmp::MAX_LINE {
+                self.is_too_long = true;
+            }
+            if !self.is_too_long {
+                self.line.extend_from_slice(piece);
+            }
+            self.read.consume(used);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                if !std::mem::take(&mut self.is_too_long) {
+                    return Ok(Some(line));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_without_end_is_passed_over_and_the_next_is_read() {
+        let (one, mut two) = UnixStream::pair().expect("a pair");
+        let (read, _write) = one.into_split();
+        let writer = tokio::spawn(async move {
+            two.write_all(b"a\n").await.expect("written");
+            two.write_all(&vec![b'x'; qmp::MAX_LINE + 10]).await.expect("written");
+            two.write_all(b"\nb\nhalf").await.expect("written");
+        });
+        let mut lines = LineReader::new(read);
+        assert_eq!(lines.next().await.expect("no I/O"), Some(b"a".to_vec()));
+        assert_eq!(lines.next().await.expect("no I/O"), Some(b"b".to_vec()));
+        assert_eq!(lines.next().await.expect("no I/O"), None);
+        writer.await.expect("it ends");
+    }
+}

@@ -1,0 +1,404 @@
+//! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives a supervisor that is dropped.
+
+use super::{
+    exit_status,
+    launch::{self, Launched},
+    qemu_process::{self, WatchedProcess},
+    qmp_session::{QemuEvent, QmpSession, QmpSessionConfig},
+    release_check,
+    vm_record::{PersistedVm, SupervisorCommand, report},
+    vm_state_machine::{VmAction, VmEvent, VmStateMachine},
+};
+use crate::{
+    system::{self, Tree},
+    vm::{
+        console::console_log::Console,
+        host::{config::HostConfig, installed::Programs, memory},
+        net::tap_ports,
+        reservations::Reservations,
+        vm_paths::VmPaths,
+    },
+};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState};
+use rustix::process::Signal;
+use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long the sockets of a QEMU that has gone may take to say so.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How often QEMU's words are kept from growing.
+const LOG_LOOK: Duration = Duration::from_secs(5);
+/// How long is waited before sockets that broke are connected again.
+const REOPEN: Duration = Duration::from_secs(1);
+
+/// Keeps one virtual machine.
+pub struct VmSupervisor {
+    spec: VmSpec,
+    start: u32,
+    /// The boot of the node that it is of, and this one.
+    boot: (String, String),
+    ran: bool,
+    files: VmPaths,
+    places: Arc<HostConfig>,
+    reservations: Reservations,
+    machine: VmStateMachine,
+    started: Instant,
+    process: Option<WatchedProcess>,
+    session: Option<QmpSession>,
+    /// When sockets that broke are connected again.
+    reopen: Option<Instant>,
+    /// When QEMU's words are looked at next.
+    look_at: Instant,
+    /// Processes that the kernel had ended for want of memory when this QEMU was run.
+    ended_before: u64,
+    console: Console,
+    console_input: Arc<tokio::sync::Mutex<mpsc::Receiver<Vec<u8>>>>,
+    ip: Option<std::path::PathBuf>,
+    /// Held until QEMU has its units, so that no check takes one for a moment in between.
+    groups: Vec<std::fs::File>,
+    stored: Option<PersistedVm>,
+    report: watch::Sender<VmReport>,
+    changed: watch::Sender<u64>,
+    release: Option<oneshot::Sender<Result<(), String>>>,
+    /// It was taken over, and no QEMU of it runs any more.
+    has_remains: bool,
+}
+
+impl VmSupervisor {
+    /// Of a machine whose folder may or may not be there; what runs of it is taken over by [`VmSupervisor::run`].
+    pub fn new(
+        stored: PersistedVm,
+        files: VmPaths,
+        places: Arc<HostConfig>,
+        reservations: Reservations,
+        changed: watch::Sender<u64>,
+    ) -> Self {
+        let PersistedVm { spec, start, kept, boot, ran } = stored;
+        let tree = Tree::new(&places.root);
+        let (console, console_input) = Console::new(&files);
+        let machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), kept);
+        let first = report(&spec, start, &machine);
+        VmSupervisor {
+            start,
+            boot: (boot, system::kernel_boot_id(&tree)),
+            ran,
+            files,
+            places,
+            reservations,
+            machine,
+            started: Instant::now(),
+            process: None,
+            session: None,
+            reopen: None,
+            look_at: Instant::now(),
+            ended_before: memory::ended_for_want(&tree),
+            console,
+            console_input: Arc::new(tokio::sync::Mutex::new(console_input)),
+            ip: None,
+            groups: Vec::new(),
+            stored: None,
+            report: watch::Sender::new(first),
+            changed,
+            release: None,
+            has_remains: false,
+            spec,
+        }
+    }
+
+    /// Takes over what an earlier agent left of it.
+    pub fn adopt(&mut self) -> Vec<VmAction> {
+        self.process = qemu_process::find(&self.files.pid(), self.files.user());
+        self.has_remains = self.process.is_none();
+        let actions = if self.process.is_none() && self.boot.0 != self.boot.1 {
+            self.machine.left_over();
+            self.ran = false;
+            Vec::new()
+        } else {
+            self.machine.adopt(Duration::ZERO, self.process.is_some())
+        };
+        if self.process.is_some() || self.machine.kept().wanted {
+            self.reservations.insert(&self.spec);
+        }
+        if let Some(process) = &self.process {
+            self.ran = true;
+            tracing::info!(vm = %self.spec.name, pid = process.id(), "a running virtual machine is taken over");
+            self.ip = Programs::find(&Tree::new(&self.places.root)).ip;
+            self.open_session();
+        }
+        self.tell();
+        actions
+    }
+
+    /// Where it stands, now and from now on.
+    pub fn reports(&self) -> watch::Receiver<VmReport> {
+        self.report.subscribe()
+    }
+
+    pub fn console(&self) -> Console {
+        self.console.clone()
+    }
+
+    /// Keeps it until it is released or nobody gives orders any more. `actions` are those of [`VmSupervisor::adopt`].
+    pub async fn run(mut self, mut orders: mpsc::Receiver<SupervisorCommand>, actions: Vec<VmAction>) {
+        if self.has_remains {
+            // Its QEMU may have ended while no agent ran: nothing of it stays taken.
+            launch::end_all(&self.spec, &self.files, &self.places).await;
+        }
+        let mut events = VecDeque::new();
+        self.perform(actions, &mut events).await;
+        loop {
+            let event = match events.pop_front() {
+                Some(event) => event,
+                None => match self.next(&mut orders).await {
+                    NextStep::Event(event) => event,
+                    NextStep::Nothing => continue,
+                    NextStep::Gone => return,
+                },
+            };
+            let before = self.machine.state();
+            let actions = self.machine.on(self.started.elapsed(), event);
+            self.store();
+            self.perform(actions, &mut events).await;
+            let after = self.machine.state();
+            if before != after {
+                tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
+            }
+            if !after.is_live() && after != VmState::Waiting && self.process.is_none() {
+                self.reservations.remove(self.spec.uuid);
+            }
+            self.tell();
+            if self.released().await {
+                return;
+            }
+        }
+    }
+
+    async fn next(&mut self, orders: &mut mpsc::Receiver<SupervisorCommand>) -> NextStep {
+        let deadline = self.machine.deadline().map(|deadline| self.started + deadline);
+        tokio::select! {
+            biased;
+            how = ended(&self.process) => {
+                let leaving = self.gone().await;
+                if let Some(leaving) = leaving {
+                    // What QEMU said comes before its end.
+                    self.machine.on(self.started.elapsed(), leaving);
+                }
+                launch::end_all(&self.spec, &self.files, &self.places).await;
+                NextStep::Event(VmEvent::Ended { how: how + self.memory_word(), log: self.files.last_words() })
+            }
+            told = told(&mut self.session) => match told {
+                Some(QemuEvent::Answered) => {
+                    self.groups.clear();
+                    NextStep::Event(VmEvent::Answered)
+                }
+                Some(QemuEvent::CannotGo(detail)) => {
+                    NextStep::Event(VmEvent::CannotGo(VmFailure { kind: VmFailureKind::NotStarted, detail, log: Vec::new() }))
+                }
+                Some(QemuEvent::ShutdownCause(leaving)) => NextStep::Event(VmEvent::ShutdownCause(leaving)),
+                Some(QemuEvent::Paused { pause, error }) => {
+                    NextStep::Event(exit_status::paused(&self.spec, &pause, error.as_ref()))
+                }
+                Some(QemuEvent::Resumed) => NextStep::Event(VmEvent::Resumed),
+                None => {
+                    self.session = None;
+                    self.reopen = Some(Instant::now() + REOPEN);
+                    NextStep::Nothing
+                }
+            },
+            order = orders.recv() => match order {
+                None => NextStep::Gone,
+                Some(order) => NextStep::Event(self.ordered(order)),
+            },
+            () = until(self.reopen) => {
+                self.reopen = None;
+                self.open_session();
+                NextStep::Nothing
+            }
+            () = until(self.process.as_ref().map(|_| self.look_at)) => {
+                self.look_at = Instant::now() + LOG_LOOK;
+                self.files.trim_log();
+                NextStep::Nothing
+            }
+            () = until(deadline) => NextStep::Event(VmEvent::Tick),
+        }
+    }
+
+    /// Said of an end that the kernel may have brought.
+    fn memory_word(&self) -> &'static str {
+        if memory::ended_for_want(&Tree::new(&self.places.root)) > self.ended_before {
+            "; the kernel ended processes for want of memory meanwhile"
+        } else {
+            ""
+        }
+    }
+
+    fn ordered(&mut self, order: SupervisorCommand) -> VmEvent {
+        match order {
+            SupervisorCommand::Start(start) => {
+                self.start = start;
+                VmEvent::Start
+            }
+            SupervisorCommand::Refuse(start, failure) => {
+                self.start = start;
+                VmEvent::Refused(failure)
+            }
+            SupervisorCommand::Stop(grace) => VmEvent::Stop { grace },
+            SupervisorCommand::Restart(grace, start) => {
+                self.start = start;
+                VmEvent::Restart { grace }
+            }
+            SupervisorCommand::Release(done) => {
+                self.release = Some(done);
+                VmEvent::Discard
+            }
+        }
+    }
+
+    /// The process has gone: takes what its sockets still hold.
+    async fn gone(&mut self) -> Option<VmEvent> {
+        (self.process, self.reopen) = (None, None);
+        self.groups.clear();
+        let mut session = self.session.take()?;
+        session.is_gone();
+        let mut last = None;
+        let drain = async {
+            while let Some(told) = session.next().await {
+                if let QemuEvent::ShutdownCause(leaving) = told {
+                    last = Some(VmEvent::ShutdownCause(leaving));
+                }
+            }
+        };
+        // Nothing of it runs any more, so its sockets end; if not, somebody else holds them.
+        let _ = timeout(DRAIN, drain).await;
+        last
+    }
+
+    async fn perform(&mut self, actions: Vec<VmAction>, events: &mut VecDeque<VmEvent>) {
+        for action in actions {
+            match (action, &self.process) {
+                (VmAction::Launch, Some(process)) => {
+                    let detail = format!("an earlier QEMU of it, process {}, has not ended", process.id());
+                    let failure = VmFailure { kind: VmFailureKind::Prepare, detail, log: Vec::new() };
+                    events.push_back(VmEvent::LaunchFailed(failure));
+                }
+                (VmAction::Launch, None) => {
+                    self.tell();
+                    self.ended_before = memory::ended_for_want(&Tree::new(&self.places.root));
+                    match launch::launch(&self.spec, &self.files, &self.places, &self.reservations).await {
+                        Ok(Launched { process, ip, groups }) => {
+                            (self.process, self.ip, self.ran, self.groups) = (Some(process), ip, true, groups);
+                            self.store();
+                            self.open_session();
+                        }
+                        Err(failure) => events.push_back(VmEvent::LaunchFailed(failure)),
+                    }
+                }
+                (VmAction::PowerDown | VmAction::Resume, _) => {
+                    if let Some(session) = &self.session {
+                        if action == VmAction::Resume { session.resume() } else { session.power_down() }
+                    }
+                }
+                (VmAction::Terminate, Some(process)) => process.signal(Signal::TERM),
+                (VmAction::Kill, Some(process)) => process.signal(Signal::KILL),
+                (VmAction::Terminate | VmAction::Kill, None) => {
+                    events.push_back(VmEvent::Ended { how: "had gone".to_owned(), log: Vec::new() });
+                }
+            }
+        }
+    }
+
+    fn open_session(&mut self) {
+        let ports = self.spec.nics.iter().enumerate().filter_map(|(index, nic)| {
+            nic.bridge.as_ref().map(|bridge| (tap_ports::tap_name(&self.spec, index), bridge.to_string(), nic.peers))
+        });
+        self.session = Some(QmpSession::open(QmpSessionConfig {
+            qmp: self.files.qmp(),
+            serial: self.files.serial_in(),
+            console: self.console.clone(),
+            console_input: self.console_input.clone(),
+            ports: ports.collect(),
+            ip: self.ip.clone(),
+        }));
+    }
+
+    /// Writes what outlives this agent, before anything is done by it.
+    fn store(&mut self) {
+        let (spec, kept, boot) = (self.spec.clone(), self.machine.kept().clone(), self.boot.1.clone());
+        let stored = PersistedVm { spec, start: self.start, kept, boot, ran: self.ran };
+        // One that is to be released makes no folder any more, and is not brought back by an agent that comes in between.
+        let is_going = self.release.is_some() && !self.files.kept().exists();
+        if self.stored.as_ref() == Some(&stored) || is_going {
+            return;
+        }
+        match stored.write(&self.files) {
+            Ok(()) => self.stored = Some(stored),
+            Err(error) => tracing::error!(vm = %self.spec.name, %error, "a virtual machine would not be taken over"),
+        }
+    }
+
+    fn tell(&self) {
+        let now = report(&self.spec, self.start, &self.machine);
+        let is_new = self.report.send_if_modified(|last| {
+            let is_new = *last != now;
+            *last = now;
+            is_new
+        });
+        if is_new {
+            self.changed.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// True when everything of it is gone.
+    async fn released(&mut self) -> bool {
+        if self.release.is_none() || self.machine.state().is_live() {
+            return false;
+        }
+        let removed = if self.process.is_some() {
+            Err("QEMU was killed and does not end; look at the node's kernel log".to_owned())
+        } else {
+            launch::end_all(&self.spec, &self.files, &self.places).await;
+            // What it never had it need not give back.
+            match if self.ran { release_check::wait_until_free(&self.places, &self.spec).await } else { Ok(()) } {
+                Ok(()) => self.files.release().await,
+                unclean => unclean,
+            }
+        };
+        let is_gone = removed.is_ok();
+        if is_gone {
+            self.reservations.remove(self.spec.uuid);
+        }
+        if let Some(done) = self.release.take() {
+            // Who asked may have stopped waiting.
+            let _ = done.send(removed);
+        }
+        is_gone
+    }
+}
+
+enum NextStep {
+    Event(VmEvent),
+    Nothing,
+    Gone,
+}
+
+async fn ended(process: &Option<WatchedProcess>) -> String {
+    match process {
+        Some(process) => process.ended().await,
+        None => pending().await,
+    }
+}
+
+async fn told(session: &mut Option<QmpSession>) -> Option<QemuEvent> {
+    match session {
+        Some(session) => session.next().await,
+        None => pending().await,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
