@@ -1,4 +1,4 @@
-//! One call to the central node: TCP, TLS, then a POST or a WebSocket. The agent only dials out.
+//! Calls the central node: TCP and TLS, then a POST or a WebSocket. The agent never listens.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};

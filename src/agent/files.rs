@@ -1,4 +1,4 @@
-//! The files that the overlay brings, and how the token is taken out of one of them.
+//! Reads the files of the overlay, and removes the token from its file.
 
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use serde::de::DeserializeOwned;
@@ -18,31 +18,31 @@ pub enum FileError {
     /// It cannot be read.
     #[error("cannot read {}; it comes with the overlay `agent`", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// It cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// It holds a secret, and others may read it.
     #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
     Exposed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// It is not what it should be.
     #[error("{}: {detail}; reboot the node to get a fresh overlay", path.display())]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         detail: String,

@@ -1,5 +1,5 @@
-//! The node's key, which never leaves it, and the certificate for it. Both lie in tmpfs, so that an agent that is restarted
-//! goes on, and a machine that is rebooted begins anew.
+//! The private key of this node, which never leaves it, and its certificate. Both are in tmpfs: they survive a restart of the agent, not of
+//! the machine.
 
 use super::{
     files::{self, FileError},

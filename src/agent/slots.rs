@@ -1,10 +1,8 @@
-//! What goes together on this machine: each unit with the fabric device and the idle disk that are nearest to it (GP-7). It is advice: only
-//! what an operator approves is given away.
+//! Suggests the fabric device and the idle disk nearest to each unit (GP-7). An operator approves a suggestion before anything is assigned.
 
-use super::{
-    system::{self, Tree},
-    units::needed_functions,
-};
+use super::system;
+use super::system::Tree;
+use crate::vfio::needed_functions;
 use meshd_proto::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
 use std::collections::{BTreeMap, BTreeSet};
 

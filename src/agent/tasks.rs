@@ -1,4 +1,4 @@
-//! Tasks: each runs at most once, and its outcome is told until it is acknowledged. Pure.
+//! Runs each administrative task at most once, and repeats its outcome until it is acknowledged. Pure.
 
 use meshd_proto::{FromAgent, Task, TaskAction, TaskId, TaskOutcome};
 use meshd_types::{NodeId, Timestamp};

@@ -1,7 +1,14 @@
 //! The node's side. Parse, run, exit code.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use meshd_agent::{checks, driver, facts, files, job::exec, system::Tree, units, vm::confine::enter as vm_enter};
+use meshd_agent::checks;
+use meshd_agent::driver;
+use meshd_agent::facts;
+use meshd_agent::files;
+use meshd_agent::job::exec;
+use meshd_agent::system::Tree;
+use meshd_agent::vfio;
+use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
@@ -217,7 +224,7 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
 fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     let config = files::config(&places.config)?;
     let tree = Tree::new(&places.root);
-    let bound = units::bind(&tree, &config.vfio, &units::Linux(&tree))?;
+    let bound = vfio::bind(&tree, &config.vfio, &vfio::Linux(&tree))?;
     for unit in &bound {
         println!("{unit}");
     }

@@ -1,5 +1,5 @@
-//! Is this node fit for work? A list of small functions; `mesh-agent doctor` prints them, the central node is sent them at
-//! each connection. Only a failure keeps a node from being online.
+//! Checks whether this node is fit for work. `mesh-agent doctor` prints them, and each connection sends them to the central node. Only a
+//! failed check keeps a node from being online.
 
 mod clock;
 mod images;

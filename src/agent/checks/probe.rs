@@ -1,4 +1,4 @@
-//! What no file tells: it has to be tried on the running system.
+//! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
 use super::super::{
     nat::{self, Settings},

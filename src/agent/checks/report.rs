@@ -1,5 +1,4 @@
-//! One run of all checks on this machine, with what says when and where it ran. Each check has a thread of its own and a deadline: one that
-//! does not end has failed, and the others are told all the same.
+//! Runs all checks and stamps the report with boot and time. Each check has a thread and a deadline; a check that exceeds it has failed.
 
 use super::{ALL, CheckFn, Context, Linux, Reference, counted, verdict};
 use crate::{

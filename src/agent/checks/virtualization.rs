@@ -1,4 +1,4 @@
-//! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
+//! Checks KVM and the units that the profile selects. Skipped if the profile asks for neither.
 
 use super::{
     super::{system, vm},

@@ -1,4 +1,4 @@
-//! What is on a disk. Doubt counts as content: a disk is empty only if libblkid finds nothing on it and its first and last MiB are zero.
+//! Determines whether a disk is empty: libblkid finds no signature, and the first and last MiB are zero. In doubt a disk has content.
 
 use crate::system::{Tree, holders::PROBE};
 use meshd_types::fail;

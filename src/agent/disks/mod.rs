@@ -1,5 +1,5 @@
-//! Whole disks: what they call themselves, where they hang, and whether one may be given away. A disk is known by what it calls itself;
-//! its kernel name is another one after the next boot.
+//! Whole disks: identities, location, content, and whether a disk may be assigned. Kernel names change with each boot, so a disk is named
+//! by its WWID or serial number.
 //!
 //! ```text
 //! content  what a disk or partition holds, by libblkid and by the bytes at its ends

@@ -1,5 +1,5 @@
-//! Gives the machine events, and does what it says. One task, one connection at a time; what takes time runs beside it
-//! and comes back as an event.
+//! Passes events to the link state machine ([`super::machine`]) and executes its actions. One task, one connection; slow work runs beside
+//! it and returns as an event.
 
 mod apart;
 mod calls;
@@ -104,7 +104,7 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
-    _nat: nat::Keeper,
+    _nat: nat::NatService,
     /// The central node's clock as it was told last.
     clock: Option<checks::Reference>,
     jobs: Jobs,
@@ -131,7 +131,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let places = places(&options, &tree, &config, &boot);
     let apart = Apart::new()?;
     let vms = apart.within(|| VmManager::open(places));
-    let nat = nat::Keeper::start(&tree, vms.cards(), vms.given());
+    let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
         tree,

@@ -1,4 +1,4 @@
-//! Control groups (version 2): what holds all processes of a job together, whatever they do, and ends them all at once.
+//! The control group (version 2) of a task: holds all its processes and ends them together.
 //!
 //! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
 //! promise that a job is gone, so it runs none.

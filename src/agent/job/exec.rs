@@ -1,6 +1,5 @@
-//! What stands between the agent and a program of a job: a process that enters the job's control group, bounds itself, gives up all
-//! rights but those of the job's user, and becomes the program. It runs as `mesh-agent job-enter`, so that nothing has to be done between
-//! `fork` and `exec` that is not safe there.
+//! `mesh-agent job-enter`: the process between agent and task program. It enters the control group, sets limits, drops privileges and
+//! executes the program, because these steps are not safe between `fork` and `exec`.
 
 use super::mounts;
 use rustix::{

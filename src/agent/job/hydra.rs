@@ -1,4 +1,4 @@
-//! What `mpiexec -launcher manual` says before it waits: how each proxy is to be started. Pure; any text is either understood or refused.
+//! Parses the output of `mpiexec -launcher manual`: the command that starts each proxy. Pure.
 //!
 //! ```text
 //! HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual ... --proxy-id 0

@@ -1,4 +1,4 @@
-//! Jobs on this node: programs of operators, run on the metal, each with all that it starts in a control group of its own.
+//! Tasks on this node: programs on bare metal, each with all its processes in one control group.
 //!
 //! ```text
 //! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean

@@ -1,5 +1,5 @@
-//! From a pipe of a job to the central node: one piece at a time, told until it is kept. While nobody keeps it the pipe fills and the job
-//! waits; nothing is thrown away here, and nothing grows.
+//! Forwards the output of a task to the central node, one acknowledged piece at a time. Without acknowledgement the pipe fills and the task
+//! blocks; nothing is dropped.
 
 use super::JobEvent;
 use meshd_proto::job::{MAX_PIECE, Output, Piece, Stream};

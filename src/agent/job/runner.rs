@@ -1,4 +1,4 @@
-//! One job on this node, from its order to nothing being left of it.
+//! Runs one task on this node, from its order until nothing of it is left.
 
 use super::{
     JobEvent,

@@ -1,5 +1,4 @@
-//! The DHCP that virtual machines of the private network are answered by (RFC 2131): each MAC address has one address, and who has none is
-//! not answered. Pure: a packet in, a packet out.
+//! DHCP server of the private network (RFC 2131): one fixed address for each MAC address; unknown MAC addresses get no answer. Pure.
 
 use meshd_types::MacAddr;
 use std::{

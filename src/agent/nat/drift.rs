@@ -1,6 +1,6 @@
-//! What of the private network is there, and what is missing.
+//! Compares the private network with its desired state.
 
-use super::{BRIDGE, Subnet, filter, subnet::routes};
+use super::{BRIDGE, Subnet, masquerade, subnet::routes};
 use crate::system::{self, Tree};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ pub struct Settings {
 pub enum Missing {
     /// The bridge.
     Bridge,
-    /// Its address.
+    /// The bridge has no address.
     Address,
     /// It is down.
     Up,
@@ -81,7 +81,7 @@ impl ObservedNetwork {
             address: own(tree) == Some(subnet.gateway()),
             up: flags & 1 != 0,
             forwarding: tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8),
-            masquerade: filter::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
+            masquerade: masquerade::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
         }
     }
 

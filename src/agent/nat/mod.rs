@@ -1,29 +1,29 @@
 //! The private network of a node's virtual machines: a bridge with an address of the node, DHCP with an address for each machine, and
 //! the way out through the node (NW-6, NW-8). Switched on by the variable `kvm_nat` of the overlay `kvm-host`.
 //!
-//! ```text
-//! subnet   which one, of the pool: none that the node has a route to      pure
-//! drift    what is there, and what of it is to be mended                  pure but for reading
-//! dhcp     question ─▶ answer                                             pure
-//! filter   the kernel's packet filter: what leaves has the node's address
-//! guests   the same: what each guest may send, and what of the node and its networks it reaches
-//! netlink  messages of the packet filter
-//! probe    asks as a machine would: an address, and an answer from beyond the node
-//! keeper   looks again and again, mends what is not there, answers DHCP
-//! ```
+//! | module | content |
+//! | --- | --- |
+//! | `subnet` | chooses a subnet of the pool that no route of the node overlaps; pure |
+//! | `drift` | what is missing of bridge, address, forwarding and masquerade |
+//! | `dhcp` | DHCP server of the network; pure |
+//! | `masquerade` | NAT rule: packets that leave have the address of the node |
+//! | `guest_firewall` | what a guest may send, and what of the node and its networks it may reach |
+//! | `netlink` | nftables messages |
+//! | `probe` | tests the network as a guest would use it |
+//! | `supervisor` | repairs drift, serves DHCP |
 
 mod dhcp;
 mod drift;
-mod filter;
-pub mod guests;
-mod keeper;
+mod masquerade;
+pub mod guest_firewall;
+mod supervisor;
 mod netlink;
 mod probe;
 mod subnet;
 
 pub use drift::{Missing, Settings, choose, settings};
-pub use keeper::Keeper;
 pub use subnet::Subnet;
+pub use supervisor::NatService;
 
 use self::drift::ObservedNetwork;
 use super::system::Tree;

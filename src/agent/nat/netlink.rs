@@ -1,4 +1,4 @@
-//! Netlink to the kernel's packet filter (linux/netfilter/nf_tables.h): messages, attributes, expressions, batches.
+//! Netlink messages, attributes and expressions of nftables (linux/netfilter/nf_tables.h).
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,

@@ -1,6 +1,6 @@
-//! Asks what a machine of the private network would ask.
+//! Tests the private network as a guest would use it.
 
-use super::{PROBE, Subnet, dhcp, keeper::PORT};
+use super::{PROBE, Subnet, dhcp, supervisor::PORT};
 use rustix::{
     io::Errno,
     net::{

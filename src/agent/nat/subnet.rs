@@ -1,4 +1,4 @@
-//! Which subnet the private network has: the first of the pool that no route of the node overlaps (NW-7). Pure.
+//! Chooses the subnet of the private network: the first of the pool that no route of the node overlaps (NW-7). Pure.
 
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 

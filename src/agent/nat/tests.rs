@@ -159,7 +159,7 @@ async fn inside() {
     let index = || tree.text(&format!("/sys/class/net/{BRIDGE}/ifindex"));
     let before = index();
     kept.shutdown().await;
-    filter::remove().expect("removed");
+    masquerade::remove().expect("removed");
     let gateway = Ipv4Addr::new(172, 30, 0, 1);
     let leaves = || blocking(move || super::super::probe::leaves(gateway, CENTRAL).map_err(|error| error.kind()));
     assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "nobody beyond knows the way back");

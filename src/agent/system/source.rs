@@ -1,5 +1,4 @@
-//! Reads that may never return: a device that hangs holds whoever reads it in the kernel, and no signal ends that. Each read has a thread of
-//! its own and a deadline, so that a source that hangs is missing from the facts and nothing else waits for it.
+//! Reads with a deadline. A device that hangs blocks its reader in the kernel forever, so each read has a thread.
 
 use super::Tree;
 use meshd_types::fail;

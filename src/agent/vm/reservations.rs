@@ -1,4 +1,4 @@
-//! What of a node is promised to its machines.
+//! Resources of the node that are promised to VMs: memory, units, disks, addresses.
 
 use super::{
     host::{memory::Memory, resources},

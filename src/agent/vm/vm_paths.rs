@@ -1,4 +1,4 @@
-//! The run folder of one machine: everything that it has on this node lies there, so removing it removes the machine.
+//! Paths of the files of one VM. All are in one folder; removing it removes the VM.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},

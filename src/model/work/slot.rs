@@ -1,6 +1,5 @@
-//! Slots: what of a node can be given to one virtual machine. A unit is a candidate until an operator approves it; what it is approved
-//! with is kept, and what is different later keeps it from being given. The state is never stored: it follows from what was approved, from
-//! who holds it and from what the node tells, so it cannot contradict them.
+//! Slots: units of a node that can be assigned to one VM each, after an operator approved them. The state follows from approval, holder and
+//! facts, and is never stored.
 //!
 //! ```text
 //! candidate ─approve─▶ available ─create─▶ reserved ─▶ provisioning ─▶ active ─delete─▶ releasing ─▶ cleanup ─▶ available
@@ -57,7 +56,7 @@ serde_as_text!(SlotId);
 /// A slot as an operator approved it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approved {
-    /// Which.
+    /// Slot ID.
     pub id: SlotId,
     /// Functions of its unit by address, with their IDs.
     pub functions: BTreeMap<String, String>,
@@ -124,9 +123,9 @@ impl SlotState {
 /// A slot as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which.
+    /// Slot ID.
     pub id: SlotId,
-    /// Its state.
+    /// State, derived from approval, holder and facts.
     pub state: SlotState,
     /// Why it is in that state, where that needs a word.
     pub reason: String,

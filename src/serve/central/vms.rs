@@ -14,7 +14,7 @@ use super::{
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{Placement, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
+    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmWish, fill_slot_cards, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, Tx};
@@ -56,7 +56,7 @@ pub enum VmError {
     Cards(Vec<SpecFault>),
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
-    Unfit(Unfit),
+    NoPlacement(NoPlacement),
     /// It would end virtual machines, or lose what they wrote.
     #[error(
         "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
@@ -303,7 +303,8 @@ impl Central {
             }
             host
         });
-        let fit = place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::Unfit)?;
+        let fit =
+            place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.settle(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_cards(&mut vm.ask.spec, fit.cards);

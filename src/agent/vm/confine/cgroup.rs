@@ -1,5 +1,5 @@
-//! The control group of one machine (version 2): memory, processors, processes and I/O of QEMU and its helpers have a limit, and all of
-//! them end together. A controller that the kernel does not have sets no limit; without the hierarchy nothing is run.
+//! The control group (version 2) of a VM: limits of memory, CPU, processes and I/O, and the common end of its processes. A controller that
+//! the kernel lacks sets no limit; without the hierarchy nothing runs.
 
 use super::cpuset::{self, DedicatedCpus};
 use crate::vm::vm_paths::VmPaths;

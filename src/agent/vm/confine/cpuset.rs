@@ -1,5 +1,5 @@
-//! Processors that one machine has for itself: the cpuset of its control group, and a partition, by which the kernel keeps every other
-//! process of the node off them (Linux, Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
+//! Dedicated CPUs of a VM: a cpuset partition, from which the kernel keeps all other processes (Linux,
+//! Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
 //!
 //! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent. Those groups are
 //! children of the root group: Linux before 6.7 accepts partitions nowhere else.

@@ -1,4 +1,4 @@
-//! Rights on devices of the node: a machine's user opens what it has been given, and nothing else.
+//! Device permissions: the user of a VM can open its own devices and no others.
 
 use super::users::GROUP;
 use crate::system::Tree;

@@ -1,5 +1,5 @@
-//! What stands between the agent and a program of a virtual machine: a process that enters the machine's control group, opens the files
-//! that the program gets as descriptors, gives up root, and becomes the program. It runs as `mesh-agent vm-enter`.
+//! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
+//! and executes the program.
 
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},

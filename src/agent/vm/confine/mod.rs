@@ -1,4 +1,4 @@
-//! Confinement of everything that runs for one virtual machine: QEMU, swtpm and qemu-img.
+//! Confinement of the programs of a VM: QEMU, swtpm and qemu-img.
 //!
 //! ```text
 //! users    one unprivileged user per machine                 cgroup   limits of one machine, and its end

@@ -1,5 +1,4 @@
-//! Users of virtual machines: numbers of a range of the agent, without entries in /etc/passwd. A machine keeps its number until it is
-//! released, so that no file of one is ever another's.
+//! User IDs of VMs: a range without entries in /etc/passwd. A VM keeps its ID until it is released, so that no other VM can read its files.
 
 use crate::vm::vm_paths::{self, VmPaths};
 use std::{

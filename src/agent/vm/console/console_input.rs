@@ -1,4 +1,4 @@
-//! Console input on its way to QEMU: written as fast as the guest reads, and never dropped.
+//! Writes console input to QEMU's FIFO as fast as the guest reads. Input is never dropped.
 
 use std::{io, path::Path};
 use tokio::net::unix::pipe;

@@ -1,4 +1,4 @@
-//! What a guest writes to its serial port, and what is typed to it.
+//! Console output of a VM, and the queue of its input.
 //!
 //! QEMU itself appends every byte to a file, so nothing is lost while no agent lives, and a place in the file is a place in all that the
 //! machine ever wrote. The agent frees what is old by making a hole of it: nobody truncates, so there is no moment at which something
@@ -53,7 +53,7 @@ impl ConsoleWriter {
 pub struct ConsoleSubscription {
     /// What was kept.
     pub before: Vec<u8>,
-    /// What comes.
+    /// Reads new output.
     pub new: ConsoleReader,
 }
 

@@ -1,4 +1,4 @@
-//! A console, brought to the central node by a connection of its own: what is kept, what comes, and what somebody types.
+//! Connects a console to the central node: scrollback, new output, input.
 
 use super::console_log::{Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter};
 use crate::call::{self, Endpoint, Socket};

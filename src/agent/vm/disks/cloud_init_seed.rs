@@ -1,4 +1,4 @@
-//! The NoCloud disk of cloud-init: an ISO 9660 image of a few files with the label `cidata`. Pure: same input, same bytes.
+//! Makes the NoCloud image of cloud-init: an ISO 9660 file system with the label `cidata`. The same input gives the same bytes. Pure.
 //!
 //! ECMA-119 in its simplest form, which Linux shows in lower case: no extension, one folder, times all zero.
 

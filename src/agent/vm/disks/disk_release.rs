@@ -1,4 +1,5 @@
-//! What a machine leaves: the disks that it had are idle, and wiped where that was wanted, before they are anybody else's (GP-13).
+//! Releases the disks of a VM: checks that they are idle, and wipes them if the specification says so, before another VM may get them
+//! (GP-13).
 
 use super::{
     disk_write::{blocking, doctor_blocks},

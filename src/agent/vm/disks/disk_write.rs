@@ -1,5 +1,4 @@
-//! An image is written onto a disk of the node: judged, written, read back. What may be overwritten is decided from what was just seen, by
-//! pure functions; the disk is held alone while it is written.
+//! Writes an image onto a disk of the node and compares it. The disk is checked immediately before, and open exclusively during the write.
 //!
 //! ```text
 //! doctor ─▶ disk as it is now ─▶ held alone ─▶ marked as begun ─▶ qemu-img convert ─▶ sync ─▶ qemu-img compare ─▶ marked as done
@@ -43,7 +42,7 @@ const MAX_WORDS: u64 = 4096;
 pub struct WriteProgress {
     /// Written and compared.
     pub bytes: AtomicU64,
-    /// All.
+    /// Total.
     pub of: AtomicU64,
 }
 

@@ -1,5 +1,5 @@
-//! A disk that is held alone: no mount, no part of anything else, nobody else who wants it alone (open(2), O_EXCL on a block device). What is
-//! held is the disk that was meant, whatever it is called by now.
+//! A disk opened exclusively (open(2), O_EXCL on a block device): nobody mounts it or opens it exclusively. Verifies that the kernel name
+//! still belongs to the intended disk.
 
 use crate::{disks, system::Tree};
 use meshd_proto::DiskFacts;

@@ -1,5 +1,5 @@
-//! What became of the disks of the node that a machine has, in a file of its folder: what was written onto them is written once, whoever
-//! the agent is, and what the machine never had is not wiped when it goes.
+//! Records which disks a VM owns and whether their image is written. An image is written once, and a disk that the VM never had is not
+//! wiped.
 
 use crate::{
     files,

@@ -1,6 +1,5 @@
-//! Files that machines name by their digests: fetched from the central node piece by piece, checked as they are read, kept as long as a
-//! machine names them. A transfer that breaks off goes on where it was, also by a later agent; each file is fetched once at a time,
-//! whoever wants it. Under its digest lies only what has it.
+//! Fetches volumes by digest from the central node in pieces, verifies them, and removes those that no VM names. A restarted agent resumes
+//! a fetch.
 
 use crate::{
     call::{self, Endpoint, Piece},

@@ -1,5 +1,4 @@
-//! How much more fits into a folder. On a diskless node files lie in memory, and what is left there bounds them, whatever the file
-//! system says of itself.
+//! Free space of the store. On a diskless node the store is in memory, so that free memory limits it.
 
 use crate::system::Tree;
 use meshd_proto::{STORE_STEP, StoreFacts, StoreKind};

@@ -1,4 +1,4 @@
-//! Models of processors that QEMU knows, asked once of each QEMU: a name that it does not know is refused before anything is run.
+//! CPU models of QEMU (`-cpu help`), cached for each QEMU binary.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,4 @@
-//! What of this node the central node is told, so that it places here what can run here. Only what stays as it is while machines come and
-//! go: what is free of it, the central node reckons itself.
+//! Facts for placement by the central node: only what does not depend on the current VMs.
 
 use super::{
     cpu_models::CpuModels,

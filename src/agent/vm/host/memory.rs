@@ -1,5 +1,4 @@
-//! A node's memory: how much of it is left for virtual machines and their files. What guests may still touch, and what layers in memory may
-//! still come to hold, is not left (ADR 28). The counting is pure; the reading is total.
+//! Memory that is left for VMs and their files. Memory that guests have not touched and layers have not filled yet counts as used (ADR 28).
 
 use super::capacity;
 use crate::{

@@ -11,7 +11,7 @@ use crate::{
     disks,
     nat::{self, Subnet},
     system::{self, Tree},
-    units,
+    vfio,
 };
 use meshd_proto::{
     StoreKind, UnitFacts,
@@ -49,7 +49,7 @@ pub struct HostResources {
     pub vhost: bool,
     /// Hardware threads.
     pub threads: u32,
-    /// Its memory.
+    /// Memory.
     pub memory: Memory,
     /// Layers lie in that memory.
     pub layers_in_memory: bool,
@@ -87,9 +87,9 @@ pub struct HugePool {
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
+    /// NUMA node number.
     pub id: u32,
-    /// Its processors.
+    /// CPU numbers.
     pub cpus: Vec<u32>,
 }
 
@@ -145,11 +145,7 @@ fn read(places: &HostConfig, spec: &VmSpec) -> HostResources {
         layers_in_memory: capacity::space(&places.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
         hugepages: hugepages(&tree),
         numa: numa(&tree),
-        units: if spec.units.is_empty() {
-            Vec::new()
-        } else {
-            units::survey(&tree, &places.vfio, &units::Linux(&tree))
-        },
+        units: if spec.units.is_empty() { Vec::new() } else { vfio::survey(&tree, &places.vfio, &vfio::Linux(&tree)) },
         disks: host_disks(&tree, &places.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),

@@ -1,4 +1,4 @@
-//! Machines that wait until their images are on their disks.
+//! Disk writes in progress; a VM starts when its write is complete.
 
 use super::{Reconciler, vms::StartError, waiting_vms::PendingStart};
 use crate::vm::disks::{

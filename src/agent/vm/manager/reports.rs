@@ -1,4 +1,4 @@
-//! Where all stand, put together from those who know.
+//! Combines the state reports of all VMs.
 
 use super::Reconciler;
 use crate::vm::{disks::ownership_marker, net::nic_addresses};

@@ -38,7 +38,7 @@ pub enum StartError {
     /// The node cannot run it.
     #[error("the node cannot run {name}: {}", launch::refused(.refusals).detail)]
     Refused {
-        /// Its name.
+        /// Name of the VM.
         name: String,
         /// Everything that stands against it.
         refusals: Vec<VmRefusal>,
@@ -48,7 +48,7 @@ pub enum StartError {
     Differs {
         /// The name of the one that is there.
         name: String,
-        /// Which.
+        /// UUID of the VM.
         uuid: SystemUuid,
     },
     /// Its keeper has just gone, or has much to do.
@@ -60,7 +60,7 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[error("{uuid} is not released: {reason}")]
 pub struct ReleaseError {
-    /// Which.
+    /// UUID of the VM.
     pub uuid: SystemUuid,
     /// What stays, and why.
     pub reason: String,

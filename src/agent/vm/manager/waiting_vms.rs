@@ -1,5 +1,5 @@
-//! Machines that shall run and wait, for their volumes or for their own release. They are written down: a later agent of the same boot tells
-//! of them and goes on with the fetch, and nobody takes their files for nobody's. It begins none before its order is said again.
+//! VMs that wait for a volume, a disk write or their own release. Stored, so that a restarted agent of the same boot resumes fetches and
+//! keeps the files. It starts none before the order is repeated.
 
 use crate::{
     files,
@@ -24,9 +24,9 @@ const FILE: &str = "waiting.json";
 /// A machine that shall run, by which number, and how long a restart leaves its guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingStart {
-    /// What it is.
+    /// Specification.
     pub spec: Box<VmSpec>,
-    /// By which number.
+    /// Number of the start order.
     pub start: u32,
     /// How long a restart leaves its guest.
     pub grace: Duration,
@@ -64,7 +64,7 @@ impl WaitingVms {
         self.runs.get(&uuid)
     }
 
-    /// All.
+    /// Returns all waiting VMs.
     pub fn all(&self) -> impl Iterator<Item = &PendingStart> {
         self.runs.values()
     }

@@ -1,4 +1,4 @@
-//! Addresses that the private network of this node gave to cards: which are a machine's, and which it cannot have. Pure.
+//! Addresses that the private network assigned to NICs, and conflicts with them. Pure.
 
 use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::MacAddr;

@@ -1,10 +1,9 @@
-//! Ports of machines on bridges of the node: made for the machine's user before QEMU runs, with a filter that lets its guest show its own
-//! addresses alone, and removed when QEMU has gone.
+//! TAP devices of a VM: made before QEMU starts, filtered, and removed after QEMU ended.
 
 use crate::{
     nat::{
         BRIDGE,
-        guests::{self, Port},
+        guest_firewall::{self, GuestPort},
     },
     system::Tree,
     vm::{
@@ -89,18 +88,18 @@ fn isolate_now(root: PathBuf, reservations: &Reservations) -> std::io::Result<()
         // A node without guests is left as it is.
         return Ok(());
     }
-    let around = guests::surroundings(&Tree::new(&root), (USERS.start, MASK));
-    if guests::is_there(&ports, &around)? { Ok(()) } else { guests::isolate(&ports, &around) }
+    let around = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
+    if guest_firewall::is_there(&ports, &around)? { Ok(()) } else { guest_firewall::isolate(&ports, &around) }
 }
 
 /// Ports that are there.
-fn ports(reservations: &Reservations) -> Vec<Port> {
+fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     let (specs, addresses) = (reservations.specs(), reservations.addresses());
     let each = specs.iter().flat_map(|spec| {
         spec.nics.iter().enumerate().filter_map(|(index, nic)| {
             let (name, bridge) = (tap_name(spec, index), nic.bridge.as_ref()?.to_string());
             let given = addresses.get(&nic.mac).copied().filter(|_| bridge == BRIDGE);
-            Some(Port { name, mac: nic.mac, address: given.or(nic.address), bridge, peers: nic.peers })
+            Some(GuestPort { name, mac: nic.mac, address: given.or(nic.address), bridge, peers: nic.peers })
         })
     });
     each.filter(|port| Path::new(NET).join(&port.name).exists()).collect()

@@ -1,4 +1,4 @@
-//! Why a machine ended that nobody asked to end, or is held, in words. Pure.
+//! Why QEMU ended or paused a guest, as a failure report. Pure.
 
 use super::{
     qmp::{DiskError, Pause},

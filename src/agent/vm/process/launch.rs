@@ -1,9 +1,9 @@
-//! From a specification to a process: looks whether the node can run it, makes its files, runs QEMU.
+//! Starts a VM: checks the resources of the node, makes the files, starts QEMU. Cleans up after it ended.
 
 use super::qemu_process::{self, WatchedProcess};
 use crate::{
     system::Tree,
-    units,
+    vfio,
     vm::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
         disks::{cloud_init_seed, ownership_marker},
@@ -45,7 +45,7 @@ const TPM_PATIENCE: Duration = Duration::from_secs(2);
 /// A QEMU that was run; its guest waits.
 #[derive(Debug)]
 pub struct Launched {
-    /// It.
+    /// The QEMU process.
     pub process: WatchedProcess,
     /// `ip`, where cards are to be plugged into bridges.
     pub ip: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub struct Launched {
 /// Keeps checks from taking these groups for a moment, in which QEMU would be told that they are busy.
 async fn held(groups: &[u32]) -> Vec<File> {
     let groups = groups.to_vec();
-    let holding = tokio::task::spawn_blocking(move || units::hold(&groups)).await;
+    let holding = tokio::task::spawn_blocking(move || vfio::hold(&groups)).await;
     holding.map_err(io::Error::other).and_then(|held| held).unwrap_or_else(|error| {
         tracing::warn!(%error, "a check may take a unit while a machine is started on it");
         Vec::new()

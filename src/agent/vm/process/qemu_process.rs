@@ -1,5 +1,5 @@
-//! QEMU's process: run so that it outlives the agent, found again by a later one, and watched by a pidfd, which cannot be taken
-//! for another process that got the same ID.
+//! QEMU as a process that outlives the agent: a later agent finds it by its command line. A pidfd watches it, because process IDs are
+//! reused.
 
 use rustix::{
     fd::{AsFd as _, OwnedFd},

@@ -1,4 +1,4 @@
-//! QEMU's control protocol (QMP), one line of JSON a message: what is read of it, and what is said. Pure and total.
+//! Messages of the QEMU Machine Protocol (QMP), one JSON object a line. Pure.
 
 use super::vm_state_machine::ShutdownCause;
 use crate::vm::spec::argv::VOLUME_NODE;
@@ -16,16 +16,16 @@ pub enum QmpMessage {
     Greeting,
     /// A command was done.
     Done {
-        /// Which.
+        /// ID of the command.
         id: u64,
         /// What it gave.
         value: Value,
     },
     /// A command was not done.
     Refused {
-        /// Which.
+        /// ID of the command.
         id: u64,
-        /// Why.
+        /// QEMU's description of the error.
         reason: String,
     },
     /// The guest is held; `query-status` says more.

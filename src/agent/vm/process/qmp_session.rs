@@ -1,5 +1,4 @@
-//! A running QEMU: its control socket, the file that it writes the console to, and the FIFO that takes console input. Sees to it that
-//! the cards are plugged in before the guest's first instruction, then carries until QEMU has ended.
+//! The connection to a running QEMU: control socket, console file and input FIFO. Plugs the NICs in before the guest's first instruction.
 
 use super::{
     qmp::{self, DiskError, Pause, QmpMessage},

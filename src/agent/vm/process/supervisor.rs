@@ -1,4 +1,4 @@
-//! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives a supervisor that is dropped.
+//! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives the supervisor.
 
 use super::{
     exit_status,

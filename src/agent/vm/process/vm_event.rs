@@ -1,10 +1,10 @@
-//! What happens to a virtual machine, what is to be done, and what of it is remembered: the words of [`crate::vm::process::vm_state_machine`].
+//! Events, actions and stored state of [`super::vm_state_machine`].
 
 use meshd_proto::vm::VmFailure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What happened.
+/// An event of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmEvent {
     /// It shall run.

@@ -1,4 +1,4 @@
-//! What is ordered of a machine's keeper, and what outlives it.
+//! Commands to a supervisor, and the stored record of a VM.
 
 use super::vm_state_machine::{VmRecord, VmStateMachine};
 use crate::{files, vm::vm_paths::VmPaths};

@@ -1,4 +1,4 @@
-//! What happens to one virtual machine, and when. Pure: time is an argument, and what is to be done is given back.
+//! The state machine of one VM. Pure: time is an argument, actions are the result.
 //!
 //! ```text
 //!            ordered                answered             ordered: ACPI, then SIGTERM, then SIGKILL

@@ -1,4 +1,4 @@
-//! QEMU's command line for one machine. Pure.
+//! The command line of QEMU, without default devices and distribution configuration. Pure.
 //!
 //! Only what is asked for: no default devices, no configuration of the distribution. The guest does not run yet (`-S`): whoever
 //! started it goes on when control socket, console and cards are in place, so nothing runs half.

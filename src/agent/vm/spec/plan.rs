@@ -1,4 +1,4 @@
-//! A specification and a node: what it lacks, all of it, or what the machine will be made of. Pure.
+//! Checks a specification against the resources of the node: returns the plan, or every reason against it. Pure.
 
 mod disks;
 

@@ -1,4 +1,4 @@
-//! A job: one run of a program on the metal of some nodes, which are its alone until nothing of it is left on them.
+//! A task (internally: job): one run of a program on bare metal. It has its nodes for itself until nothing of it is left on them.
 //!
 //! ```text
 //!            all run            an end: exit, fault, a node lost, cancelled, time over
@@ -91,9 +91,9 @@ impl JobState {
 pub struct JobEnd {
     /// What it is when all of it is gone.
     pub state: JobState,
-    /// Why.
+    /// Cause.
     pub cause: JobCause,
-    /// In words.
+    /// Description with names and numbers.
     pub detail: String,
     /// On which node, where one is to blame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub enum JobCause {
     ProxyFailed,
     /// An operator.
     Cancelled,
-    /// Its own limit.
+    /// Its time limit was over.
     TimeLimit,
 }
 
@@ -146,7 +146,7 @@ impl JobCause {
 /// One node of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which.
+    /// Node.
     pub node: NodeId,
     /// The boot in which it was claimed.
     pub session: BootSessionId,
@@ -171,7 +171,7 @@ pub struct Member {
 pub enum MemberState {
     /// Nothing yet.
     Claimed,
-    /// It runs.
+    /// The program runs.
     Running,
     /// It has ended, and is not cleaned up yet.
     Ended,
@@ -215,13 +215,13 @@ pub struct JobSpec {
 /// A job on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its name.
+    /// ID.
     pub id: JobId,
     /// What was asked for.
     pub spec: JobSpec,
-    /// Who asked.
+    /// User who submitted the task.
     pub owner: String,
-    /// When.
+    /// Submission time.
     pub created_at: Timestamp,
     /// When it ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Which disk of the node a volume is, and whose that is. Pure.
+//! Finds the disk of a volume and checks its owner. Pure.
 
 use super::{Planner, holds};
 use crate::vm::host::resources::HostDisk;
