@@ -318,7 +318,7 @@ impl Driver {
     /// Tells those who call the central node by themselves as whom they do.
     fn lead_the_way(&self) {
         match self.keys.tls() {
-            Ok(tls) => self.vms.way(Endpoint { config: self.config.clone(), tls }),
+            Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
     }

@@ -48,7 +48,7 @@ impl Confinement {
     pub fn of(
         spec: &VmSpec,
         files: &VmPaths,
-        places: &HostConfig,
+        config: &HostConfig,
         limits: &cgroup::CgroupLimits,
     ) -> Result<Self, String> {
         let confined = fail::defends("vm-user");
@@ -60,7 +60,7 @@ impl Confinement {
             }
             false => (None, false),
         };
-        let agent = Programs::find(&Tree::new(&places.root)).agent.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+        let agent = Programs::find(&Tree::new(&config.root)).agent.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         Ok(Confinement { agent, uid, gid, procs, has_cpus })
     }
 

@@ -21,54 +21,54 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// So much at least is kept of what was written last, in bytes. It is freed when it is twice as much, while an agent lives.
+/// Minimum scrollback in bytes. Older output is freed at twice this size.
 pub const KEPT: u64 = 256 * 1024;
 /// Holes are whole pages of a file, in bytes.
 const PAGE: u64 = 4096;
-/// Most that a listener is given at once, in bytes.
+/// Maximum bytes of one event.
 const PIECE: u64 = 16 * 1024;
-/// Most pieces of typing that wait for the guest.
+/// Length of the input queue.
 const TYPED: usize = 64;
 
-/// A console; clones are the same one.
+/// A console. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Console {
     log: Arc<Mutex<ConsoleLog>>,
     typed: mpsc::Sender<Vec<u8>>,
 }
 
-/// A keyboard of a console.
+/// The input of a console.
 #[derive(Clone, Debug)]
 pub struct ConsoleWriter(mpsc::Sender<Vec<u8>>);
 
 impl ConsoleWriter {
-    /// Types to the guest as soon as there is room; `false` when the machine is released. Cancelled, it types nothing.
+    /// Queues input as soon as there is space. Returns `false` if the VM is released. Cancel-safe.
     pub async fn write(&self, bytes: Vec<u8>) -> bool {
         self.0.send(bytes).await.is_ok()
     }
 }
 
-/// What a listener gets: all that is kept, then everything new, with nothing lost or twice in between.
+/// Scrollback, then new output without gap or overlap.
 #[derive(Debug)]
 pub struct ConsoleSubscription {
-    /// What was kept.
+    /// Scrollback.
     pub before: Vec<u8>,
     /// Reads new output.
     pub new: ConsoleReader,
 }
 
-/// What a listener hears.
+/// An event of a console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConsoleEvent {
-    /// What the guest wrote.
+    /// Output of the guest.
     Bytes(Vec<u8>),
-    /// The listener was too slow: so many bytes are not kept any more.
+    /// The reader was too slow: this many bytes are lost.
     Lost(u64),
-    /// The machine is released.
+    /// The VM is released.
     Over,
 }
 
-/// A place in what a guest writes. It does not keep the console from ending.
+/// A position in the output. It does not keep the console open.
 #[derive(Debug)]
 pub struct ConsoleReader {
     log: Weak<Mutex<ConsoleLog>>,
@@ -77,7 +77,7 @@ pub struct ConsoleReader {
     at: u64,
 }
 
-/// What is kept: from one place to another.
+/// The offsets of the scrollback in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Scrollback {
     from: u64,
@@ -92,14 +92,14 @@ struct ConsoleLog {
 }
 
 impl Console {
-    /// Of one machine, and the other end of what is typed.
+    /// Makes the console of a VM, and the receiver of its input.
     pub fn new(files: &VmPaths) -> (Self, mpsc::Receiver<Vec<u8>>) {
         let (typed, typing) = mpsc::channel(TYPED);
         let log = ConsoleLog { path: files.console(), file: None, kept: watch::Sender::default() };
         (Console { log: Arc::new(Mutex::new(log)), typed }, typing)
     }
 
-    /// Looks what is new, and tells it.
+    /// Reads the file size and publishes new output.
     pub fn look(&self) {
         let mut log = self.lock();
         if let Err(error) = log.look()
@@ -109,15 +109,15 @@ impl Console {
         }
     }
 
-    /// Tells when there is something new.
+    /// Watches the file for new output.
     ///
     /// # Errors
-    /// When its file cannot be made or watched.
+    /// The file cannot be made or watched.
     pub fn watch(&self) -> io::Result<FileWatch> {
         FileWatch::of(&*self.lock().open()?)
     }
 
-    /// Begins to listen.
+    /// Subscribes to the output.
     pub fn listen(&self) -> ConsoleSubscription {
         self.look();
         let log = self.lock();
@@ -130,12 +130,12 @@ impl Console {
         ConsoleSubscription { before, new }
     }
 
-    /// Types to the guest; `false` where too much waits already, or nobody is there.
+    /// Queues input. Returns `false` if the queue is full or closed.
     pub fn write(&self, bytes: Vec<u8>) -> bool {
         self.typed.try_send(bytes).is_ok()
     }
 
-    /// The keyboard alone: it does not keep the console from ending for those who listen.
+    /// Returns the input alone, which does not keep the console open.
     pub fn typist(&self) -> ConsoleWriter {
         ConsoleWriter(self.typed.clone())
     }

@@ -22,9 +22,9 @@ const PING: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(5);
 
 /// Brings a console, until who sits there leaves, or it is over. Without one, it says that there is none.
-pub async fn bring(way: Endpoint, order: ConsoleOrder, console: Option<Console>) {
+pub async fn bring(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
-    let socket = match call::open(&way.config, way.tls, &path).await {
+    let socket = match call::open(&endpoint.config, endpoint.tls, &path).await {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "a console is not brought"),
     };

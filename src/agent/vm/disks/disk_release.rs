@@ -49,7 +49,7 @@ pub fn disks_of(files: &crate::vm::vm_paths::VmPaths, spec: Option<&VmSpec>, sai
 /// # Errors
 /// Which one is not, and why.
 pub async fn leave(
-    places: Arc<HostConfig>,
+    config: Arc<HostConfig>,
     reservations: Reservations,
     uuid: SystemUuid,
     left: Vec<LeftDisk>,
@@ -58,29 +58,29 @@ pub async fn leave(
         return Ok(());
     }
     let _until_it_left = reservations.leaving(uuid, left.iter().map(|left| &left.disk));
-    let (look, all, own) = (places.clone(), left.clone(), reservations.clone());
+    let (look, all, own) = (config.clone(), left.clone(), reservations.clone());
     let looking = blocking(move |_| all.iter().try_for_each(|left| look_at(&look, &own, uuid, left).map(drop)));
     match timeout(LOOK_PATIENCE, looking).await {
         Ok(looked) => looked??,
         Err(_) => return Err(format!("its disks could not be looked at within {} s", LOOK_PATIENCE.as_secs())),
     }
     for left in left.into_iter().filter(|left| left.wipe && left.used) {
-        let (places, own) = (places.clone(), reservations.clone());
+        let (config, own) = (config.clone(), reservations.clone());
         tracing::info!(disk = %left.disk, "a disk is wiped");
-        blocking(move |is_over| wipe(&places, &own, uuid, &left, is_over)).await??;
+        blocking(move |is_over| wipe(&config, &own, uuid, &left, is_over)).await??;
     }
     Ok(())
 }
 
 /// The disk, if it is there, idle, and no other machine's.
 fn look_at(
-    places: &HostConfig,
+    config: &HostConfig,
     reservations: &Reservations,
     uuid: SystemUuid,
     left: &LeftDisk,
 ) -> Result<Option<DiskFacts>, String> {
-    let tree = Tree::new(&places.root);
-    let all = disks::survey(&tree, &places.data_disks);
+    let tree = Tree::new(&config.root);
+    let all = disks::survey(&tree, &config.data_disks);
     let Some(found) = called(&all, left)? else { return Ok(None) };
     reservations.is_free(uuid, found)?;
     idle(&left.disk, disks::busy(&tree, &found.name))?;
@@ -88,18 +88,18 @@ fn look_at(
 }
 
 fn wipe(
-    places: &HostConfig,
+    config: &HostConfig,
     reservations: &Reservations,
     uuid: SystemUuid,
     left: &LeftDisk,
     is_over: &AtomicBool,
 ) -> Result<(), String> {
     let disk = &left.disk;
-    let Some(found) = look_at(places, reservations, uuid, left)? else { return Ok(()) };
-    if let Some(why) = found.blocked.clone().or_else(|| doctor_blocks(&places.checks.run())) {
+    let Some(found) = look_at(config, reservations, uuid, left)? else { return Ok(()) };
+    if let Some(why) = found.blocked.clone().or_else(|| doctor_blocks(&config.checks.run())) {
         return Err(format!("disk {disk} is not wiped: {why}"));
     }
-    let wiped = ExclusiveDisk::hold(&Tree::new(&places.root), &found).and_then(|block| block.wipe(is_over));
+    let wiped = ExclusiveDisk::hold(&Tree::new(&config.root), &found).and_then(|block| block.wipe(is_over));
     wiped.map_err(|why| format!("disk {disk} is not wiped: {why}"))
 }
 

@@ -59,7 +59,7 @@ pub struct DiskWrite {
     /// Files of the machine.
     pub files: VmPaths,
     /// The node.
-    pub places: Arc<HostConfig>,
+    pub config: Arc<HostConfig>,
     /// What is to be written, each with whether that was begun before.
     pub volumes: Vec<(Volume, bool)>,
     /// Told how far it is.
@@ -105,15 +105,15 @@ impl DiskWrite {
 
     async fn write(&self, volume: Volume, is_begun: bool) -> Result<(), VmRefusal> {
         let failed = |why: String| refusal(Reason::DiskWriteFailed, why);
-        let (places, files) = (self.places.clone(), self.files.clone());
+        let (config, files) = (self.config.clone(), self.files.clone());
         let name = volume.name.clone();
-        let begin = blocking(move |_| begin(&places, &files, &volume, is_begun).map(|held| (held, volume)));
+        let begin = blocking(move |_| begin(&config, &files, &volume, is_begun).map(|held| (held, volume)));
         let ((block, image), volume) = begin.await.map_err(failed)??;
         let block = Arc::new(block);
         tracing::info!(volume = %name, bytes = image.bytes, "an image is written onto a disk");
         let before = self.progress.bytes.load(Ordering::Relaxed);
         self.progress.of.fetch_add(image.bytes * 2, Ordering::Relaxed);
-        let tool = Programs::find(&Tree::new(&self.places.root)).qemu_img;
+        let tool = Programs::find(&Tree::new(&self.config.root)).qemu_img;
         let tool = tool.ok_or_else(|| refusal(Reason::QemuMissing, "qemu-img is not installed"))?;
         let held = block.clone();
         // What was on the rest of the disk goes too, where that costs nothing.
@@ -139,17 +139,17 @@ impl DiskWrite {
 
 /// Everything that comes before the first byte: nothing has been written when it fails.
 fn begin(
-    places: &HostConfig,
+    config: &HostConfig,
     files: &VmPaths,
     volume: &Volume,
     is_begun: bool,
 ) -> Result<(ExclusiveDisk, SourceImage), VmRefusal> {
-    if let Some(why) = doctor_blocks(&places.checks.run()) {
+    if let Some(why) = doctor_blocks(&config.checks.run()) {
         return Err(refusal(Reason::DoctorFails, format!("no disk is written while {why}")));
     }
-    let image = image(places, volume)?;
-    let tree = Tree::new(&places.root);
-    let all = disks::survey(&tree, &places.data_disks);
+    let image = image(config, volume)?;
+    let tree = Tree::new(&config.root);
+    let all = disks::survey(&tree, &config.data_disks);
     let disk = judge(&all, volume, image.bytes, is_begun)?;
     let block = ExclusiveDisk::hold(&tree, disk).map_err(|why| refusal(Reason::DiskInUse, why))?;
     fits(block.bytes(), image.bytes)?;
@@ -203,9 +203,9 @@ fn fits(room: u64, bytes: u64) -> Result<(), VmRefusal> {
 }
 
 /// The image, as far as it can be told what it is: one that reaches for other files is none.
-fn image(places: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRefusal> {
+fn image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRefusal> {
     let digest = volume.source.digest().ok_or_else(|| refusal(Reason::VolumeMissing, "it has no image"))?;
-    let path = places.images.join(digest.to_string());
+    let path = config.images.join(digest.to_string());
     let missing = |error| refusal(Reason::VolumeMissing, format!("{}: {error}", path.display()));
     let mut file = File::open(&path).map_err(missing)?;
     let length = file.metadata().map_err(missing)?.len();

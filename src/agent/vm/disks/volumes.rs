@@ -51,7 +51,7 @@ const READ: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Volumes {
     store: Arc<VolumeStore>,
-    way: watch::Receiver<Option<Endpoint>>,
+    endpoint: watch::Receiver<Option<Endpoint>>,
     under_way: BTreeMap<Digest, Fetch>,
     seats: Arc<tokio::sync::Semaphore>,
     fetches: JoinSet<(Digest, Result<(), VmRefusal>)>,
@@ -59,7 +59,7 @@ pub struct Volumes {
 
 #[derive(Debug)]
 struct VolumeStore {
-    places: HostConfig,
+    config: HostConfig,
     /// What of the node's memory is given away.
     reservations: Reservations,
 }
@@ -80,10 +80,10 @@ struct FetchProgress {
 
 impl Volumes {
     /// Those of a folder, which need not exist; the way to the central node may come later, and another one.
-    pub fn new(places: HostConfig, reservations: Reservations, way: watch::Receiver<Option<Endpoint>>) -> Self {
+    pub fn new(config: HostConfig, reservations: Reservations, endpoint: watch::Receiver<Option<Endpoint>>) -> Self {
         Volumes {
-            store: Arc::new(VolumeStore { places, reservations }),
-            way,
+            store: Arc::new(VolumeStore { config, reservations }),
+            endpoint,
             under_way: BTreeMap::new(),
             seats: Arc::new(tokio::sync::Semaphore::new(AT_ONCE)),
             fetches: JoinSet::new(),
@@ -101,7 +101,8 @@ impl Volumes {
             return;
         }
         let progress = Arc::<FetchProgress>::default();
-        let job = FetchJob { digest, store: self.store.clone(), way: self.way.clone(), progress: progress.clone() };
+        let job =
+            FetchJob { digest, store: self.store.clone(), endpoint: self.endpoint.clone(), progress: progress.clone() };
         let seats = self.seats.clone();
         let task = self.fetches.spawn(async move {
             // Never closed.
@@ -157,7 +158,7 @@ impl Volumes {
             }
             is_named
         });
-        for entry in fs::read_dir(&self.store.places.images).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.store.config.images).into_iter().flatten().flatten() {
             let path = entry.path();
             let digest = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
             if digest.is_some_and(|digest| !named.contains(&digest)) {
@@ -172,12 +173,12 @@ impl Volumes {
 
 impl VolumeStore {
     fn whole(&self, digest: &Digest) -> PathBuf {
-        self.places.images.join(digest.to_string())
+        self.config.images.join(digest.to_string())
     }
 
     /// Bytes that may still be fetched: in memory, what machines were promised is not free, whether they have touched it or not.
     fn room(&self) -> io::Result<u64> {
-        let HostConfig { root, machines, images, .. } = &self.places;
+        let HostConfig { root, machines, images, .. } = &self.config;
         room(images, self.reservations.left(memory::read(&Tree::new(root), machines)))
     }
 
@@ -210,7 +211,7 @@ struct PartialFile {
 struct FetchJob {
     digest: Digest,
     store: Arc<VolumeStore>,
-    way: watch::Receiver<Option<Endpoint>>,
+    endpoint: watch::Receiver<Option<Endpoint>>,
     progress: Arc<FetchProgress>,
 }
 
@@ -283,12 +284,12 @@ impl FetchJob {
     }
 
     async fn piece(&mut self, part: &mut PartialFile) -> Result<(), FetchError> {
-        let wait = async { self.way.wait_for(Option::is_some).await.ok().and_then(|way| way.clone()) };
+        let wait = async { self.endpoint.wait_for(Option::is_some).await.ok().and_then(|endpoint| endpoint.clone()) };
         // Gone with the agent.
-        let Some(way) = wait.await else { return std::future::pending().await };
+        let Some(endpoint) = wait.await else { return std::future::pending().await };
         let path = format!("{VOLUMES_PATH}/{}", self.digest);
         let range = (part.bytes, part.bytes + PIECE);
-        let piece = call::piece(&way.config, way.tls, &path, range).await;
+        let piece = call::piece(&endpoint.config, endpoint.tls, &path, range).await;
         let piece = piece.map_err(|error| FetchError::Again(error.to_string()))?;
         let (mut body, of) = match piece {
             Piece::Body { body, of } => (body, of),
@@ -334,7 +335,7 @@ impl FetchJob {
     }
 
     fn full(&self, why: String) -> VmRefusal {
-        let folder = self.store.places.images.display();
+        let folder = self.store.config.images.display();
         refusal(VmRefusalReason::StoreFull, format!("{} does not fit into {folder}: {why}", self.digest.short()))
     }
 

@@ -5,36 +5,36 @@ use meshd_proto::Check;
 use meshd_types::VfioSelector;
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// Where the node keeps what is read here.
+/// Folders of the agent and selections of the profile.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Root of the file system.
     pub root: PathBuf,
-    /// Folder of machines; each has one of its own in it.
+    /// Folder of VMs; each VM has a folder in it.
     pub machines: PathBuf,
-    /// Folder of volumes; each file is named by its digest.
+    /// Folder of volumes; each file has its digest as its name.
     pub images: PathBuf,
-    /// What the profile gives to virtual machines.
+    /// PCI devices that the profile assigns to VMs.
     pub vfio: Vec<VfioSelector>,
-    /// Disks that the profile marks as data, by what they call themselves.
+    /// WWIDs and serial numbers of disks that the profile marks as data.
     pub data_disks: Vec<String>,
-    /// What QEMU said of itself.
+    /// CPU models of QEMU, cached.
     pub models: CpuModels,
-    /// Asked before a disk is written.
+    /// Runs before a disk is written.
     pub checks: CheckRunner,
 }
 
-/// Runs the node's checks. Blocks.
+/// Runs the checks of the node (`mesh-agent doctor`). Blocks.
 #[derive(Clone)]
 pub struct CheckRunner(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
 
 impl CheckRunner {
-    /// One that runs these checks each time.
+    /// Wraps a function that runs the checks.
     pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
         CheckRunner(Arc::new(checks))
     }
 
-    /// What the checks say now.
+    /// Runs the checks.
     pub fn run(&self) -> Vec<Check> {
         (self.0)()
     }

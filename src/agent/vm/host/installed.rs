@@ -66,8 +66,8 @@ impl Programs {
 
 /// Finds one program.
 pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {
-    let mut places = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
-    places.find(|place| place.is_file())
+    let mut paths = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
+    paths.find(|place| place.is_file())
 }
 
 /// Finds the installed UEFI firmware.

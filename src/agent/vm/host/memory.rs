@@ -112,7 +112,7 @@ fn growth(layer: &Path) -> Option<u64> {
 }
 
 /// How often the kernel has ended a process for want of memory, since it runs.
-pub fn ended_for_want(tree: &Tree) -> u64 {
+pub fn oom_kills(tree: &Tree) -> u64 {
     let text = tree.read("/proc/vmstat").unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }

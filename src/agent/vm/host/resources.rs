@@ -34,53 +34,53 @@ pub const VHOST: &str = "/dev/vhost-net";
 /// Maximum number of CPUs in a NUMA node.
 const MAX_CPUS: usize = 4096;
 
-/// A node, as far as a virtual machine is concerned.
+/// The resources of a node for VMs.
 #[derive(Clone, Debug, Default)]
 pub struct HostResources {
-    /// Programs that are there.
+    /// Installed programs.
     pub programs: Programs,
-    /// Models of processors that QEMU knows; `None` where it does not say.
+    /// CPU models of QEMU; `None` if QEMU does not list them.
     pub models: Option<Arc<BTreeSet<String>>>,
-    /// `/dev/kvm` opens.
+    /// True if `/dev/kvm` opens.
     pub kvm: bool,
     /// Why QEMU cannot be confined.
     pub unconfined: Option<String>,
-    /// The kernel can serve network cards.
+    /// True if the kernel has vhost-net.
     pub vhost: bool,
     /// Hardware threads.
     pub threads: u32,
     /// Memory.
     pub memory: Memory,
-    /// Layers lie in that memory.
+    /// True if the store of layers is in memory.
     pub layers_in_memory: bool,
     /// Huge pages, by NUMA node and size.
     pub hugepages: Vec<HugePool>,
     /// NUMA nodes.
     pub numa: Vec<NumaNode>,
-    /// What the profile gives to virtual machines.
+    /// Units that the profile selects.
     pub units: Vec<UnitFacts>,
     /// Whole disks.
     pub disks: Vec<HostDisk>,
-    /// Those that belong to slots, as the central node last said.
+    /// Disks that belong to slots, from the last order.
     pub slots: Vec<SlotDisk>,
     /// Bridges.
     pub bridges: BTreeSet<String>,
-    /// The subnet of the private network, where there is one.
+    /// Subnet of the private network, if it is enabled.
     pub private: Option<Subnet>,
-    /// UEFI firmware that is installed.
+    /// Installed UEFI firmware.
     pub uefi: Vec<Uefi>,
-    /// The files that the specification names by digest, as far as they are there.
+    /// Fetched volumes of the specification.
     pub images: BTreeMap<Digest, ImageFile>,
 }
 
 /// Huge pages of one size in one NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugePool {
-    /// Where; `None` where the machine tells of no NUMA nodes.
+    /// NUMA node; `None` if the kernel shows none.
     pub node: Option<u32>,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page: u64,
-    /// How many are free.
+    /// Number of free pages.
     pub free: u64,
 }
 
@@ -96,33 +96,33 @@ pub struct NumaNode {
 /// A disk of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostDisk {
-    /// Its name of this boot.
+    /// Kernel name in this boot.
     pub name: String,
-    /// Its device of this boot.
+    /// Device path in this boot.
     pub device: PathBuf,
-    /// What it calls itself.
+    /// World-wide ID.
     pub wwid: Option<String>,
-    /// What it calls itself.
+    /// Serial number.
     pub serial: Option<String>,
-    /// Why it is not given away.
+    /// Why it cannot be assigned.
     pub in_use: Option<String>,
-    /// What it holds.
+    /// Signatures found on it.
     pub holds: Vec<String>,
 }
 
-/// A file that is named by its digest.
+/// A fetched volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
-    /// Where it lies.
+    /// Path.
     pub path: PathBuf,
-    /// Its first bytes, up to [`qcow2::HEADER`].
+    /// First bytes, at most [`qcow2::HEADER`].
     pub header: Vec<u8>,
 }
 
 /// Reads the resources of the node in a blocking thread. A node that cannot be read within [`SURVEY_TIMEOUT`] has no resources.
-pub async fn survey(places: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
-    let (places, spec) = (places.clone(), spec.clone());
-    let looking = tokio::task::spawn_blocking(move || read(&places, &spec));
+pub async fn survey(config: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
+    let (config, spec) = (config.clone(), spec.clone());
+    let looking = tokio::task::spawn_blocking(move || read(&config, &spec));
     let looked = tokio::time::timeout(SURVEY_TIMEOUT, looking).await.map_err(|late| late.to_string());
     looked.and_then(|looked| looked.map_err(|error| error.to_string())).unwrap_or_else(|error| {
         tracing::error!(error, "cannot read the resources of the node");
@@ -131,27 +131,27 @@ pub async fn survey(places: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
 }
 
 /// Reads the resources that one specification needs.
-fn read(places: &HostConfig, spec: &VmSpec) -> HostResources {
-    let tree = Tree::new(&places.root);
+fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
+    let tree = Tree::new(&config.root);
     let programs = Programs::find(&tree);
     HostResources {
-        models: programs.qemu.as_ref().and_then(|qemu| places.models.of(qemu)),
+        models: programs.qemu.as_ref().and_then(|qemu| config.models.of(qemu)),
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
         unconfined: programs.qemu.as_ref().and_then(|qemu| sandbox::check(qemu).err()),
         vhost: tree.has(VHOST),
         threads: system::cpu(&tree).threads,
         programs,
-        memory: memory::read(&tree, &places.machines),
-        layers_in_memory: capacity::space(&places.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
+        memory: memory::read(&tree, &config.machines),
+        layers_in_memory: capacity::space(&config.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
         hugepages: hugepages(&tree),
         numa: numa(&tree),
-        units: if spec.units.is_empty() { Vec::new() } else { vfio::survey(&tree, &places.vfio, &vfio::Linux(&tree)) },
-        disks: host_disks(&tree, &places.data_disks),
+        units: if spec.units.is_empty() { Vec::new() } else { vfio::survey(&tree, &config.vfio, &vfio::Linux(&tree)) },
+        disks: host_disks(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
         private: nat::settings(&tree).and_then(|settings| nat::choose(&tree, &settings)),
         uefi: installed::uefi(&tree),
-        images: images(&places.images, spec),
+        images: images(&config.images, spec),
     }
 }
 

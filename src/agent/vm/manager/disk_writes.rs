@@ -14,18 +14,18 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How a write ended.
+/// The outcome of a disk write.
 #[derive(Debug)]
 pub enum WriteOutcome {
-    /// All is on the disks.
+    /// All images are written.
     Written,
-    /// It could not be.
+    /// An image was not written.
     Failed(VmRefusal),
-    /// Nobody wants it any more.
+    /// The write was cancelled.
     GivenUp,
 }
 
-/// Writes that are under way, one for each machine.
+/// Disk writes in progress, at most one for each VM.
 #[derive(Debug, Default)]
 pub struct DiskWrites {
     under_way: BTreeMap<SystemUuid, DiskWriteTask>,
@@ -36,7 +36,7 @@ pub struct DiskWrites {
 struct DiskWriteTask {
     progress: Arc<WriteProgress>,
     cancel: CancellationToken,
-    /// Closed when it has ended.
+    /// Closed at the end of the write.
     ended: watch::Receiver<()>,
 }
 
@@ -56,7 +56,7 @@ impl DiskWrites {
         self.under_way.insert(uuid, DiskWriteTask { progress, cancel, ended });
     }
 
-    /// Gives one up; what is given back ends when it has.
+    /// Cancels a write. The returned future completes when the write has ended.
     pub fn cancel(&self, uuid: SystemUuid) -> impl Future<Output = ()> + Send + use<> {
         let write = self.under_way.get(&uuid);
         let ended = write.map(|write| {
@@ -70,14 +70,14 @@ impl DiskWrites {
         }
     }
 
-    /// How far one is.
+    /// Returns the progress of a write.
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let DiskWriteTask { progress, .. } = self.under_way.get(&uuid)?;
         let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
         Some(VmFetching { bytes, of, writing: true, trouble: None })
     }
 
-    /// The next that has ended; pending while there is none. Cancel-safe.
+    /// Waits for the end of a write; pending if there is none. Cancel-safe.
     pub async fn next(&mut self) -> (SystemUuid, WriteOutcome) {
         loop {
             match self.jobs.join_next().await {
@@ -102,13 +102,13 @@ impl DiskWrites {
 }
 
 impl Reconciler {
-    /// Files of the central node that a machine still needs and that are not here.
+    /// Returns the volumes that a VM needs and that are not fetched.
     pub(super) fn missing(&self, spec: &VmSpec) -> Vec<Digest> {
         let needed = ownership_marker::needed(&self.vms.files(spec.uuid), spec);
         needed.into_iter().filter(|digest| !self.volumes.has(digest)).collect()
     }
 
-    /// Begins to write what is to be on a machine's disks before it starts; `None` if it waits for that now.
+    /// Starts the disk writes of a VM. Returns `None` if the VM waits for them.
     pub(super) async fn write(&mut self, run: PendingStart) -> Option<PendingStart> {
         let uuid = run.spec.uuid;
         let files = self.vms.files(uuid);
@@ -122,8 +122,8 @@ impl Reconciler {
         }
         match self.vms.reserve(&run.spec).await {
             Ok(()) => {
-                let (places, progress) = (self.vms.places(), Arc::default());
-                self.writes.begin(uuid, DiskWrite { files, places, volumes, progress });
+                let (config, progress) = (self.vms.config(), Arc::default());
+                self.writes.begin(uuid, DiskWrite { files, config, volumes, progress });
                 self.waiting.insert(run);
                 None
             }
@@ -132,7 +132,7 @@ impl Reconciler {
                 self.refuse(&run.spec, run.start, &refusals).await;
                 None
             }
-            // It is refused where it would be begun, for the same reason.
+            // The start refuses it for the same reason.
             Err(_) => Some(run),
         }
     }
@@ -143,12 +143,12 @@ impl Reconciler {
             (WriteOutcome::Written | WriteOutcome::GivenUp, Some(run)) => self.start(run).await,
             (WriteOutcome::Failed(refusal), Some(run)) => {
                 self.waiting.remove(uuid);
-                self.vms.give_up(uuid);
+                self.vms.cancel_reservation(uuid);
                 self.refuse(&run.spec, run.start, &[refusal]).await;
             }
-            // What it holds is held by its release.
-            (_, None) if self.leaving.contains(&uuid) => {}
-            (_, None) => self.vms.give_up(uuid),
+            // Its release holds its resources.
+            (_, None) if self.releasing_vms.contains(&uuid) => {}
+            (_, None) => self.vms.cancel_reservation(uuid),
         }
         self.prune();
     }

@@ -41,32 +41,32 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 
-/// Shortest time between two reports: what changes faster is told together.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How often the progress of a fetch is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often the store in memory is given its bound anew.
-const BOUND: Duration = Duration::from_secs(10);
-/// How often volumes that nobody names are looked for; a central node that was away has said its wishes by then.
-const PRUNE: Duration = Duration::from_secs(600);
-/// News that wait for the link.
-const NEWS: usize = 64;
-/// Consoles that are brought at once; more are not.
-const MAX_SITTINGS: usize = 32;
+/// Minimum time between two reports; changes in between are combined.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the progress of fetches is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the size limit of a store in memory is adjusted.
+const STORE_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
+/// How often unused volumes are removed. A central node that was away has repeated its orders by then.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+/// Length of the queue of messages to the link.
+const NEWS_QUEUE: usize = 64;
+/// Maximum number of open console sessions.
+const MAX_CONSOLES: usize = 32;
 
-/// The desk of one node. Dropped, it lets go of all machines, and they run on.
+/// The VM manager of one node. VMs continue to run when it is dropped.
 #[derive(Debug)]
 pub struct VmManager {
     asked: mpsc::UnboundedSender<ManagerRequest>,
-    way: watch::Sender<Option<Endpoint>>,
+    endpoint: watch::Sender<Option<Endpoint>>,
     reports: watch::Receiver<Vec<VmReport>>,
     news: mpsc::Receiver<VmNews>,
     cards: watch::Receiver<Vec<Nic>>,
     given: watch::Sender<NicAddresses>,
-    /// The reports have changed and are not told.
+    /// The reports changed since the last message.
     is_due: bool,
     told_at: Option<Instant>,
-    _clerk: JoinSet<()>,
+    _reconciler: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -76,78 +76,78 @@ enum ManagerRequest {
 }
 
 impl VmManager {
-    /// Takes over every machine that has a folder below [`HostConfig::machines`].
-    pub fn open(places: HostConfig) -> Self {
+    /// Takes over every VM that has a folder below [`HostConfig::machines`].
+    pub fn open(config: HostConfig) -> Self {
         let (asked, orders) = mpsc::unbounded_channel();
-        let (tell, news) = mpsc::channel(NEWS);
-        let way = watch::Sender::new(None);
+        let (tell, news) = mpsc::channel(NEWS_QUEUE);
+        let endpoint = watch::Sender::new(None);
         let given = watch::Sender::new(NicAddresses::new());
-        let vms = Vms::open(places.clone());
-        let volumes = Volumes::new(places.clone(), vms.reservations(), way.subscribe());
-        let clerk = Reconciler {
+        let vms = Vms::open(config.clone());
+        let volumes = Volumes::new(config.clone(), vms.reservations(), endpoint.subscribe());
+        let reconciler = Reconciler {
             vms,
             volumes,
             writes: DiskWrites::default(),
-            way: way.subscribe(),
-            waiting: WaitingVms::open(&places),
+            endpoint: endpoint.subscribe(),
+            waiting: WaitingVms::open(&config),
             faults: BTreeMap::new(),
-            leaving: BTreeSet::new(),
+            releasing_vms: BTreeSet::new(),
             releases: JoinSet::new(),
-            sittings: JoinSet::new(),
+            console_sessions: JoinSet::new(),
             told: watch::Sender::new(Vec::new()),
             cards: watch::Sender::new(Vec::new()),
             given: given.subscribe(),
             tell,
         };
-        clerk.publish();
-        let (reports, cards) = (clerk.told.subscribe(), clerk.cards.subscribe());
+        reconciler.publish();
+        let (reports, cards) = (reconciler.told.subscribe(), reconciler.cards.subscribe());
         let mut task = JoinSet::new();
-        task.spawn(clerk.run(orders));
-        VmManager { asked, way, reports, news, cards, given, is_due: false, told_at: None, _clerk: task }
+        task.spawn(reconciler.run(orders));
+        VmManager { asked, endpoint, reports, news, cards, given, is_due: false, told_at: None, _reconciler: task }
     }
 
-    /// The way to the central node, from now on.
-    pub fn way(&self, way: Endpoint) {
-        self.way.send_replace(Some(way));
+    /// Sets the address and credentials for calls to the central node.
+    pub fn set_endpoint(&self, endpoint: Endpoint) {
+        self.endpoint.send_replace(Some(endpoint));
     }
 
-    /// Sees to it that a machine is as it shall be.
+    /// Queues the desired state of a VM.
     pub fn order(&self, order: VmOrder) {
-        // One that failed is seen where its task is missed: nothing is reported any more.
+        // The task ends only together with the agent.
         let _ = self.asked.send(ManagerRequest::Vm(order));
     }
 
-    /// Brings a console to the central node.
+    /// Connects a console to the central node.
     pub fn console(&self, order: ConsoleOrder) {
         let _ = self.asked.send(ManagerRequest::Console(order));
     }
 
-    /// Network cards of all machines that are here.
+    /// NICs of all VMs on this node.
     pub fn cards(&self) -> watch::Receiver<Vec<Nic>> {
         self.cards.clone()
     }
 
-    /// Where the private network says which addresses it gave to them.
+    /// Receives the addresses that the private network assigns to NICs.
     pub fn given(&self) -> watch::Sender<NicAddresses> {
         self.given.clone()
     }
 
-    /// Where all stand.
+    /// Returns the reports of all VMs.
     pub fn all(&mut self) -> VmNews {
         (self.is_due, self.told_at) = (false, Some(Instant::now()));
         VmNews::All { vms: self.reports.borrow_and_update().clone() }
     }
 
-    /// Machines that run, or are about to.
+    /// Returns the number of VMs that run or start.
     pub fn workloads(&self) -> u32 {
         let count = self.reports.borrow().iter().filter(|report| is_work(report.state)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// The next that there is to tell. Cancel-safe.
+    /// Waits for the next message to the central node. Cancel-safe.
     pub async fn news(&mut self) -> VmNews {
         loop {
-            let due_at = self.told_at.map_or_else(Instant::now, |at| at + PAUSE);
+            let due_at = self.told_at.map_or_else(Instant::now, |at| at + REPORT_INTERVAL);
             tokio::select! {
                 Some(news) = self.news.recv() => return news,
                 () = sleep_until(due_at), if self.is_due => return self.all(),
@@ -168,15 +168,15 @@ struct Reconciler {
     vms: Vms,
     volumes: Volumes,
     writes: DiskWrites,
-    way: watch::Receiver<Option<Endpoint>>,
-    /// Those that wait for their volumes, or for their own release.
+    endpoint: watch::Receiver<Option<Endpoint>>,
+    /// VMs that wait for volumes or for their own release.
     waiting: WaitingVms,
-    /// Why an order was not followed of a machine that is otherwise as it is.
+    /// Why an order failed, of VMs that stay as they are.
     faults: BTreeMap<SystemUuid, VmFailure>,
-    /// Those that are being released.
-    leaving: BTreeSet<SystemUuid>,
+    /// VMs that are being released.
+    releasing_vms: BTreeSet<SystemUuid>,
     releases: JoinSet<(SystemUuid, Result<(), String>)>,
-    sittings: JoinSet<()>,
+    console_sessions: JoinSet<()>,
     told: watch::Sender<Vec<VmReport>>,
     cards: watch::Sender<Vec<Nic>>,
     given: watch::Receiver<NicAddresses>,
@@ -186,10 +186,11 @@ struct Reconciler {
 impl Reconciler {
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<ManagerRequest>) {
         let mut changes = self.vms.changes();
-        // What an earlier agent has begun to fetch comes on; it is begun when it is ordered again.
+        // Fetches of an earlier agent resume at once; their VMs start when the order is repeated.
         let wanted: BTreeSet<Digest> = self.waiting.all().flat_map(|run| self.missing(&run.spec)).collect();
         wanted.into_iter().for_each(|digest| self.volumes.fetch(digest));
-        let (mut look, mut prune, mut bound) = (interval(LOOK), interval(PRUNE), interval(BOUND));
+        let (mut look, mut prune, mut bound) =
+            (interval(PROGRESS_INTERVAL), interval(PRUNE_INTERVAL), interval(STORE_LIMIT_INTERVAL));
         bound.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         prune.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -207,7 +208,7 @@ impl Reconciler {
                     Ok((uuid, released)) => self.released(uuid, released).await,
                     Err(error) => tracing::error!(%error, "a release failed"),
                 },
-                Some(_) = self.sittings.join_next() => continue,
+                Some(_) = self.console_sessions.join_next() => continue,
                 Ok(()) = changes.changed() => {}
                 Ok(()) = self.given.changed() => {
                     let given = self.given.borrow_and_update().clone();
@@ -230,7 +231,7 @@ impl Reconciler {
             VmWant::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.set_slots(slots);
                 if let Err(error) = ownership_marker::learn(&self.vms.files(uuid), &spec, &disks) {
-                    // What is not known to be written could be written again.
+                    // Without this record an image could be written a second time over data of the guest.
                     return tracing::error!(vm = %spec.name, %error, "not begun: what became of its disks is not kept");
                 }
                 let grace = Duration::from_secs(grace_s.into());
@@ -245,7 +246,7 @@ impl Reconciler {
                 drop(self.writes.cancel(uuid));
                 self.prune();
                 let works = self.vms.watch(uuid).is_some_and(|report| is_work(report.borrow().state));
-                if works && !self.leaving.contains(&uuid) {
+                if works && !self.releasing_vms.contains(&uuid) {
                     self.vms.stop(uuid, Duration::from_secs(grace_s.into())).await;
                 }
             }
@@ -253,7 +254,7 @@ impl Reconciler {
                 self.faults.remove(&uuid);
                 let run = self.waiting.get(uuid).cloned();
                 self.waiting.remove(uuid);
-                if self.leaving.insert(uuid) {
+                if self.releasing_vms.insert(uuid) {
                     let spec = run.as_ref().map(|run| &*run.spec);
                     let (written, release) = (self.writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
                     self.releases.spawn(async move {
@@ -267,18 +268,18 @@ impl Reconciler {
 
     async fn start(&mut self, run: PendingStart) {
         let uuid = run.spec.uuid;
-        if self.vms.started_by(uuid) == Some(run.start) && !self.leaving.contains(&uuid) {
+        if self.vms.started_by(uuid) == Some(run.start) && !self.releasing_vms.contains(&uuid) {
             self.waiting.remove(uuid);
             return;
         }
         let known = |uuid| self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
         let others = self.waiting.all().filter(|run| self.vms.watch(run.spec.uuid).is_none()).count();
         if !known(uuid) && self.vms.specs().count() + others >= MAX_VMS {
-            // It cannot even be reported, and another one's report would be left out for it.
+            // A report has at most this many VMs: another VM would be left out.
             return tracing::error!(vm = %run.spec.name, "a node has at most {MAX_VMS} virtual machines");
         }
         let missing: Vec<Digest> = self.missing(&run.spec);
-        if self.leaving.contains(&uuid) || !missing.is_empty() {
+        if self.releasing_vms.contains(&uuid) || !missing.is_empty() {
             missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
             self.waiting.insert(run);
             return;
@@ -306,7 +307,7 @@ impl Reconciler {
         match begun {
             Ok(()) => {}
             Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals).await,
-            // Said again, it is looked at again.
+            // The central node repeats the order, and the start is tried again.
             Err(error) => {
                 tracing::warn!(vm = %spec.name, %error, "not started");
                 let failure = VmFailure { kind: VmFailureKind::Prepare, detail: error.to_string(), log: Vec::new() };
@@ -340,17 +341,17 @@ impl Reconciler {
     }
 
     async fn released(&mut self, uuid: SystemUuid, released: Result<(), String>) {
-        self.leaving.remove(&uuid);
+        self.releasing_vms.remove(&uuid);
         let news = match released {
             Ok(()) => {
                 self.vms.forget(uuid);
-                self.vms.give_up(uuid);
+                self.vms.cancel_reservation(uuid);
                 VmNews::Released { uuid }
             }
             Err(reason) => VmNews::ReleaseBlocked { uuid, reason },
         };
         self.prune();
-        // A link that does not take it asks for it again when it is back.
+        // A new link asks for all releases again.
         let _ = self.tell.try_send(news);
         if let Some(run) = self.waiting.get(uuid).cloned() {
             self.start(run).await;
@@ -365,13 +366,13 @@ impl Reconciler {
     }
 
     fn bring(&mut self, order: ConsoleOrder) {
-        let way = self.way.borrow().clone();
-        match way {
-            Some(way) if self.sittings.len() < MAX_SITTINGS => {
+        let endpoint = self.endpoint.borrow().clone();
+        match endpoint {
+            Some(endpoint) if self.console_sessions.len() < MAX_CONSOLES => {
                 let console = self.vms.console(order.uuid);
-                self.sittings.spawn(console_session::bring(way, order, console));
+                self.console_sessions.spawn(console_session::bring(endpoint, order, console));
             }
-            _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_SITTINGS} consoles are brought at once"),
+            _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_CONSOLES} consoles are brought at once"),
         }
     }
 }

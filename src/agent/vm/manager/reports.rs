@@ -7,7 +7,7 @@ use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 
 impl Reconciler {
-    /// Tells where all stand, if that is new.
+    /// Publishes the reports if they changed.
     pub(super) fn publish(&self) {
         let cards: Vec<Nic> = self.vms.specs().flat_map(|spec| spec.nics.clone()).collect();
         self.cards.send_if_modified(|told| {

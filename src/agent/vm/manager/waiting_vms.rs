@@ -18,24 +18,24 @@ use std::{
     time::Duration,
 };
 
-/// The name of the file, in the folder of all machines.
+/// Name of the file in the folder of all VMs.
 const FILE: &str = "waiting.json";
 
-/// A machine that shall run, by which number, and how long a restart leaves its guest.
+/// A start order that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingStart {
     /// Specification.
     pub spec: Box<VmSpec>,
     /// Number of the start order.
     pub start: u32,
-    /// How long a restart leaves its guest.
+    /// Grace period for the guest if the VM is restarted.
     pub grace: Duration,
-    /// The central node has said so to this agent.
+    /// The central node gave the order to this agent, not to an earlier one.
     #[serde(skip)]
     pub ordered: bool,
 }
 
-/// Those that wait.
+/// All waiting start orders.
 #[derive(Debug)]
 pub struct WaitingVms {
     runs: BTreeMap<SystemUuid, PendingStart>,
@@ -45,21 +45,21 @@ pub struct WaitingVms {
 
 #[derive(Serialize, Deserialize)]
 struct WaitingFile {
-    /// The kernel's name of the boot.
+    /// Boot ID of the kernel.
     boot: String,
     runs: Vec<PendingStart>,
 }
 
 impl WaitingVms {
-    /// Those that an earlier agent of this boot left; of an earlier boot none.
-    pub fn open(places: &HostConfig) -> Self {
-        let (file, boot) = (places.machines.join(FILE), system::kernel_boot_id(&Tree::new(&places.root)));
+    /// Reads the orders that an earlier agent of the same boot left.
+    pub fn open(config: &HostConfig) -> Self {
+        let (file, boot) = (config.machines.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
         let stored = files::read(&file).ok().and_then(|text| serde_json::from_str::<WaitingFile>(&text).ok());
         let runs = stored.filter(|stored| stored.boot == boot).map(|stored| stored.runs).unwrap_or_default();
         WaitingVms { runs: runs.into_iter().map(|run| (run.spec.uuid, run)).collect(), file, boot }
     }
 
-    /// One of them.
+    /// Returns the order of a VM.
     pub fn get(&self, uuid: SystemUuid) -> Option<&PendingStart> {
         self.runs.get(&uuid)
     }
@@ -69,12 +69,12 @@ impl WaitingVms {
         self.runs.values()
     }
 
-    /// True while there is one.
+    /// Returns true if a VM waits.
     pub fn any(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// It waits from now on.
+    /// Adds or replaces an order.
     pub fn insert(&mut self, run: PendingStart) {
         let uuid = run.spec.uuid;
         if self
@@ -86,7 +86,7 @@ impl WaitingVms {
         }
     }
 
-    /// It waits no more.
+    /// Removes an order.
     pub fn remove(&mut self, uuid: SystemUuid) {
         if self.runs.remove(&uuid).is_some() {
             self.keep();
@@ -130,18 +130,18 @@ mod tests {
         let (images, vfio, data_disks) = (machines.join("volumes"), Vec::new(), Vec::new());
         let models = crate::vm::CpuModels::default();
         let checks = crate::vm::CheckRunner::new(Vec::new);
-        let places =
+        let config =
             HostConfig { root: root.clone(), machines: machines.clone(), images, vfio, data_disks, models, checks };
         let spec = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G"}"#;
         let spec: Box<VmSpec> = serde_json::from_str(spec).expect("a specification");
         let run = PendingStart { spec, start: 3, grace: Duration::from_secs(7), ordered: true };
         let uuid = run.spec.uuid;
-        let mut waiting = WaitingVms::open(&places);
+        let mut waiting = WaitingVms::open(&config);
         waiting.insert(run.clone());
-        let later = WaitingVms::open(&places);
+        let later = WaitingVms::open(&config);
         assert_eq!(later.get(uuid), Some(&PendingStart { ordered: false, ..run }));
         boot("two");
-        assert!(!WaitingVms::open(&places).any(), "a node that booted anew may have lost it to another");
+        assert!(!WaitingVms::open(&config).any(), "a node that booted anew may have lost it to another");
         waiting.remove(uuid);
         assert_eq!(fs::read_dir(machines).expect("made").count(), 0, "and nothing is left");
     }

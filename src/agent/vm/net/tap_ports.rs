@@ -47,34 +47,34 @@ pub async fn make(
     ip: Option<&Path>,
     files: &VmPaths,
     confined: &Confinement,
-    places: &HostConfig,
+    config: &HostConfig,
     reservations: &Reservations,
 ) -> Result<(), String> {
     if spec.nics.is_empty() {
         return Ok(());
     }
-    device::share(&Tree::new(&places.root), TUN)?;
+    device::share(&Tree::new(&config.root), TUN)?;
     let ip = ip.ok_or("there is no `ip` to make a port with")?;
     let (user, _) = confined.owner();
     for index in 0..spec.nics.len() {
         let port = tap_name(spec, index);
         delete(ip, &port).await;
-        add(ip, places, &port, (user, files), confined).await?;
+        add(ip, config, &port, (user, files), confined).await?;
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
         if nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != BRIDGE) {
             tracing::warn!(vm = %spec.name, mac = %nic.mac, "a card on a bridge of the site without an address reaches nothing but DHCP");
         }
     }
-    isolate(places, reservations).await
+    isolate(config, reservations).await
 }
 
 /// Sees to it that each port has its filter, as its machine and its network are now.
 ///
 /// # Errors
 /// In words: what the kernel says.
-pub async fn isolate(places: &HostConfig, reservations: &Reservations) -> Result<(), String> {
-    let (root, reservations) = (places.root.clone(), reservations.clone());
+pub async fn isolate(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
+    let (root, reservations) = (config.root.clone(), reservations.clone());
     let done = tokio::task::spawn_blocking(move || isolate_now(root, &reservations)).await;
     done.map_err(|error| error.to_string())?.map_err(|error| format!("ports cannot be filtered: {error}"))
 }
@@ -115,8 +115,8 @@ pub fn keep_apart(port: &str) -> Result<(), String> {
 }
 
 /// Removes them. What is not there is removed.
-pub async fn remove(spec: &VmSpec, places: &HostConfig) {
-    let Some(ip) = Programs::find(&Tree::new(&places.root)).ip else { return };
+pub async fn remove(spec: &VmSpec, config: &HostConfig) {
+    let Some(ip) = Programs::find(&Tree::new(&config.root)).ip else { return };
     for index in 0..spec.nics.len() {
         let port = tap_name(spec, index);
         if Path::new(NET).join(&port).exists() {
@@ -128,7 +128,7 @@ pub async fn remove(spec: &VmSpec, places: &HostConfig) {
 /// The `ip` of busybox makes no ports; its `tunctl` does, for a user that has a name.
 async fn add(
     ip: &Path,
-    places: &HostConfig,
+    config: &HostConfig,
     port: &str,
     (user, files): (u32, &VmPaths),
     confined: &Confinement,
@@ -136,7 +136,7 @@ async fn add(
     const NAME: &str = "machine";
     let number = user.to_string();
     let made = tool::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
-    let (Err(why), Some(tunctl)) = (&made, installed::program(&Tree::new(&places.root), "tunctl")) else { return made };
+    let (Err(why), Some(tunctl)) = (&made, installed::program(&Tree::new(&config.root), "tunctl")) else { return made };
     let users = files.folder().join("passwd");
     let line = format!("root:x:0:0::/:/bin/sh\n{NAME}:x:{number}:{number}::/:/sbin/nologin\n");
     fs::write(&users, line).map_err(|error| format!("{}: {error}", users.display()))?;

@@ -78,15 +78,15 @@ pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
 pub async fn launch(
     spec: &VmSpec,
     files: &VmPaths,
-    places: &Arc<HostConfig>,
+    config: &Arc<HostConfig>,
     reservations: &Reservations,
 ) -> Result<Launched, VmFailure> {
-    let host = resources::survey(places, spec).await;
+    let host = resources::survey(config, spec).await;
     ownership_marker::adopts(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
     let plan = reservations.take(spec, &host).map_err(|refusals| refused(&refusals))?;
-    let launched = start(spec, &plan, &host, files, places, reservations).await;
+    let launched = start(spec, &plan, &host, files, config, reservations).await;
     if launched.is_err() {
-        end_all(spec, files, places).await;
+        end_all(spec, files, config).await;
     }
     let (process, groups) = launched?;
     tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
@@ -99,12 +99,12 @@ async fn start(
     plan: &Plan,
     host: &resources::HostResources,
     files: &VmPaths,
-    places: &Arc<HostConfig>,
+    config: &Arc<HostConfig>,
     reservations: &Reservations,
 ) -> Result<(qemu_process::WatchedProcess, Vec<File>), VmFailure> {
-    let confined = confine(spec, plan, files, places, host.layers_in_memory).map_err(failed)?;
+    let confined = confine(spec, plan, files, config, host.layers_in_memory).map_err(failed)?;
     prepare(spec, plan, files, &confined).await.map_err(failed)?;
-    tap_ports::make(spec, plan.ip.as_deref(), files, &confined, places, reservations).await.map_err(failed)?;
+    tap_ports::make(spec, plan.ip.as_deref(), files, &confined, config, reservations).await.map_err(failed)?;
     ownership_marker::given(files, spec, &host.disks).map_err(|error| failed(error.to_string()))?;
     let argv::Invocation { args, pass } = argv::qemu(spec, plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
@@ -121,12 +121,12 @@ fn confine(
     spec: &VmSpec,
     plan: &Plan,
     files: &VmPaths,
-    places: &HostConfig,
+    config: &HostConfig,
     layers_in_memory: bool,
 ) -> Result<Confinement, String> {
     files.make().map_err(|error| format!("{} cannot be made: {error}", files.folder().display()))?;
-    let confined = Confinement::of(spec, files, places, &limits(spec, plan, layers_in_memory))?;
-    let (tree, (user, _)) = (Tree::new(&places.root), confined.owner());
+    let confined = Confinement::of(spec, files, config, &limits(spec, plan, layers_in_memory))?;
+    let (tree, (user, _)) = (Tree::new(&config.root), confined.owner());
     if plan.accel == Accel::Kvm {
         device::share(&tree, "/dev/kvm")?;
     }
@@ -159,7 +159,7 @@ fn disk_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
 
 /// Ends what served a machine whose QEMU has gone, and takes back what its user had. A TPM ends with its connection, but one that QEMU never
 /// connected to would stay; so would ports, which are made for QEMU.
-pub async fn end_all(spec: &VmSpec, files: &VmPaths, places: &HostConfig) {
+pub async fn end_all(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if spec.vtpm {
         end_any_tpm(files).await;
     }
@@ -167,9 +167,9 @@ pub async fn end_all(spec: &VmSpec, files: &VmPaths, places: &HostConfig) {
         group.end();
     }
     if let Some(user) = files.user() {
-        device::take_groups(&Tree::new(&places.root), user);
+        device::take_groups(&Tree::new(&config.root), user);
     }
-    tap_ports::remove(spec, places).await;
+    tap_ports::remove(spec, config).await;
 }
 
 /// Ends the TPM of a machine of which nothing else is known.

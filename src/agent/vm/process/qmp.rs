@@ -35,7 +35,7 @@ pub enum QmpMessage {
     /// A request of the guest to a disk has failed, and that holds it.
     DiskError(DiskError),
     /// It says why it is about to end.
-    ShutdownCause(ShutdownCause),
+    ShuttingDown(ShutdownCause),
     /// Anything else: an event that means nothing here, or no message at all.
     Other,
 }
@@ -75,7 +75,7 @@ pub fn read(line: &[u8]) -> QmpMessage {
     }
     let data = message.get("data");
     match message.get("event").and_then(Value::as_str) {
-        Some("SHUTDOWN") => QmpMessage::ShutdownCause(leaving(text(data.and_then(|data| data.get("reason"))))),
+        Some("SHUTDOWN") => QmpMessage::ShuttingDown(leaving(text(data.and_then(|data| data.get("reason"))))),
         Some("STOP") => QmpMessage::Stopped,
         Some("RESUME") => QmpMessage::Resumed,
         Some("BLOCK_IO_ERROR") => {
@@ -86,7 +86,7 @@ pub fn read(line: &[u8]) -> QmpMessage {
             let volume = field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
             QmpMessage::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
         }
-        Some("GUEST_PANICKED") => QmpMessage::ShutdownCause(ShutdownCause::Panic),
+        Some("GUEST_PANICKED") => QmpMessage::ShuttingDown(ShutdownCause::Panic),
         None if message.contains_key("QMP") => QmpMessage::Greeting,
         _ => QmpMessage::Other,
     }
@@ -139,15 +139,15 @@ mod tests {
         assert_eq!(refused, QmpMessage::Refused { id: 3, reason: "no".into() });
         let left =
             |reason: &str| one(&format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#));
-        assert_eq!(left("guest-shutdown"), QmpMessage::ShutdownCause(ShutdownCause::Guest));
-        assert_eq!(left("guest-panic"), QmpMessage::ShutdownCause(ShutdownCause::Panic));
+        assert_eq!(left("guest-shutdown"), QmpMessage::ShuttingDown(ShutdownCause::Guest));
+        assert_eq!(left("guest-panic"), QmpMessage::ShuttingDown(ShutdownCause::Panic));
         assert_eq!(
             left("host-signal"),
-            QmpMessage::ShutdownCause(ShutdownCause::Outside { reason: "host-signal".into() })
+            QmpMessage::ShuttingDown(ShutdownCause::Outside { reason: "host-signal".into() })
         );
         assert_eq!(
             one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#),
-            QmpMessage::ShutdownCause(ShutdownCause::Panic)
+            QmpMessage::ShuttingDown(ShutdownCause::Panic)
         );
         assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), QmpMessage::Other);
         assert_eq!(

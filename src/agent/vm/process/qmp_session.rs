@@ -32,48 +32,48 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at something that QEMU does in its own time.
+/// Delay between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Messages that wait.
+/// Length of message queues.
 const WAITING: usize = 32;
 
-/// What is told of a running QEMU.
+/// An event of a running QEMU.
 #[derive(Debug)]
 pub enum QemuEvent {
     /// The guest runs.
     Answered,
-    /// The guest cannot be let run.
+    /// The guest cannot start.
     CannotGo(String),
-    /// The guest is held.
+    /// The guest is paused.
     Paused {
-        /// As QEMU says.
+        /// QEMU's run state.
         pause: Pause,
-        /// What a disk did not do before that.
+        /// The disk error that caused it.
         error: Option<DiskError>,
     },
-    /// The guest goes on.
+    /// The guest was resumed.
     Resumed,
-    /// It is about to end.
-    ShutdownCause(ShutdownCause),
+    /// QEMU is about to end.
+    ShuttingDown(ShutdownCause),
 }
 
-/// What a session needs.
+/// Paths and channels of a session.
 pub struct QmpSessionConfig {
     /// Control socket.
     pub qmp: PathBuf,
     /// The FIFO that carries console input to QEMU.
     pub serial: PathBuf,
-    /// What the guest writes.
+    /// Console output.
     pub console: Console,
-    /// What is typed to it.
+    /// Console input.
     pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
-    /// Ports, the bridges that they belong to, and whether others there are their peers.
+    /// TAP device, bridge, and whether it may reach its peers there.
     pub ports: Vec<(String, String, bool)>,
-    /// `ip`.
+    /// Path of `ip`.
     pub ip: Option<PathBuf>,
 }
 
-/// A session that runs; dropped, it lets go of QEMU.
+/// A session with a running QEMU, which continues to run when this is dropped.
 #[derive(Debug)]
 pub struct QmpSession {
     told: mpsc::Receiver<QemuEvent>,
@@ -83,7 +83,7 @@ pub struct QmpSession {
 }
 
 impl QmpSession {
-    /// Begins one.
+    /// Opens the session.
     pub fn open(terms: QmpSessionConfig) -> Self {
         let (tell, told) = mpsc::channel(WAITING);
         let (say, heard) = mpsc::channel(WAITING);
@@ -92,7 +92,7 @@ impl QmpSession {
         let ended = gone.clone();
         task.spawn(async move {
             match run(terms, &tell, heard, &ended).await {
-                // Sockets that break off end with the process, and whoever watches that knows more.
+                // Sockets break when the process ends, and the supervisor knows how it ended.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
                     let _ = tell.send(QemuEvent::CannotGo(error.to_string())).await;
                 }
@@ -103,12 +103,12 @@ impl QmpSession {
         QmpSession { told, say, gone, _task: task }
     }
 
-    /// The process has gone: what it said is still told, and nothing is waited for.
+    /// Tells the session that the process ended: it delivers what the socket still holds.
     pub fn is_gone(&self) {
         self.gone.cancel();
     }
 
-    /// The next that is told; `None` when QEMU's socket has ended.
+    /// Waits for the next event; `None` when the socket ended.
     pub async fn next(&mut self) -> Option<QemuEvent> {
         self.told.recv().await
     }
@@ -118,7 +118,7 @@ impl QmpSession {
         self.say("system_powerdown");
     }
 
-    /// Lets the guest go on.
+    /// Resumes the guest.
     pub fn resume(&self) {
         self.say("cont");
     }
@@ -144,12 +144,12 @@ async fn run(
         control.ask("cont").await?;
     }
     let _ = tell.send(QemuEvent::Answered).await;
-    // It may have been held while nobody looked.
+    // The guest may have been paused while no agent ran.
     control.is_held = true;
     carry(control, &written, &terms, heard).await
 }
 
-/// Plugs each port, which QEMU has made, into its bridge.
+/// Plugs each TAP device into its bridge.
 async fn plug(terms: &QmpSessionConfig) -> Result<(), String> {
     for (port, bridge, peers) in &terms.ports {
         let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
@@ -196,20 +196,20 @@ async fn carry(
             }
         }
     }
-    // QEMU has written all that it ever will.
+    // QEMU ended: read the rest of its output.
     terms.console.look();
     Ok(())
 }
 
-/// The control socket after its greeting.
+/// The control socket after the capabilities negotiation.
 struct QmpConnection<'a> {
     lines: LineReader,
     write: OwnedWriteHalf,
     last: u64,
     tell: &'a mpsc::Sender<QemuEvent>,
-    /// The guest is held, or may be: it is asked why.
+    /// The guest is paused or may be: `query-status` follows.
     is_held: bool,
-    /// What a disk did not do.
+    /// Last disk error.
     error: Option<DiskError>,
 }
 
@@ -233,7 +233,7 @@ impl<'a> QmpConnection<'a> {
         Ok(self.last)
     }
 
-    /// Says a command and waits for its answer; what else is told meanwhile is passed on.
+    /// Sends a command and waits for its answer; processes events meanwhile.
     async fn ask(&mut self, command: &str) -> io::Result<Value> {
         let asked = self.say(command).await?;
         loop {
@@ -262,14 +262,14 @@ impl<'a> QmpConnection<'a> {
                 self.error = None;
                 drop(self.tell.send(QemuEvent::Resumed).await);
             }
-            QmpMessage::ShutdownCause(leaving) => drop(self.tell.send(QemuEvent::ShutdownCause(leaving)).await),
+            QmpMessage::ShuttingDown(leaving) => drop(self.tell.send(QemuEvent::ShuttingDown(leaving)).await),
             QmpMessage::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
             _ => {}
         }
     }
 }
 
-/// Connects as soon as QEMU listens, or until it has gone: who watches the process has the deadline.
+/// Connects as soon as QEMU listens, or gives up when it ended. The state machine has the deadline.
 async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
@@ -285,7 +285,7 @@ async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream
     }
 }
 
-/// Lines of a socket, each within [`qmp::MAX_LINE`]; a longer one is passed over. Nothing is lost when a wait is given up.
+/// Reads lines of a socket. Skips lines longer than [`qmp::MAX_LINE`]. Cancel-safe.
 struct LineReader {
     read: BufReader<OwnedReadHalf>,
     line: Vec<u8>,

@@ -36,12 +36,12 @@ fn still_in_use(spec: &VmSpec, host: &HostResources) -> Option<String> {
 ///
 /// # Errors
 /// The units and disks that are still in use, and the causes.
-pub async fn wait_until_free(places: &Arc<HostConfig>, spec: &VmSpec) -> Result<(), String> {
+pub async fn wait_until_free(config: &Arc<HostConfig>, spec: &VmSpec) -> Result<(), String> {
     if spec.units.is_empty() && spec.disks().next().is_none() {
         return Ok(());
     }
     let mut checks = 0;
-    while let Some(why) = still_in_use(spec, &resources::survey(places, spec).await) {
+    while let Some(why) = still_in_use(spec, &resources::survey(config, spec).await) {
         checks += 1;
         if checks >= CHECKS {
             return Err(why);

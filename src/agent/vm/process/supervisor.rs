@@ -25,57 +25,57 @@ use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long the sockets of a QEMU that has gone may take to say so.
-const DRAIN: Duration = Duration::from_secs(5);
-/// How often QEMU's words are kept from growing.
-const LOG_LOOK: Duration = Duration::from_secs(5);
-/// How long is waited before sockets that broke are connected again.
-const REOPEN: Duration = Duration::from_secs(1);
+/// Timeout for the last messages of the sockets of a QEMU that ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the log of QEMU is trimmed.
+const LOG_TRIM_INTERVAL: Duration = Duration::from_secs(5);
+/// Delay before a broken control socket is connected again.
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Keeps one virtual machine.
+/// Supervises one VM.
 pub struct VmSupervisor {
     spec: VmSpec,
     start: u32,
-    /// The boot of the node that it is of, and this one.
+    /// Boot ID of the kernel that started it, and of the running kernel.
     boot: (String, String),
     ran: bool,
     files: VmPaths,
-    places: Arc<HostConfig>,
+    config: Arc<HostConfig>,
     reservations: Reservations,
     machine: VmStateMachine,
     started: Instant,
     process: Option<WatchedProcess>,
     session: Option<QmpSession>,
-    /// When sockets that broke are connected again.
-    reopen: Option<Instant>,
-    /// When QEMU's words are looked at next.
-    look_at: Instant,
-    /// Processes that the kernel had ended for want of memory when this QEMU was run.
-    ended_before: u64,
+    /// When a broken control socket is connected again.
+    reconnect_at: Option<Instant>,
+    /// When the log of QEMU is trimmed next.
+    trim_log_at: Instant,
+    /// Count of out-of-memory kills when this QEMU started.
+    oom_kills_before: u64,
     console: Console,
     console_input: Arc<tokio::sync::Mutex<mpsc::Receiver<Vec<u8>>>>,
     ip: Option<std::path::PathBuf>,
-    /// Held until QEMU has its units, so that no check takes one for a moment in between.
+    /// Locks of IOMMU groups, held until QEMU has its units, so that no check probes them.
     groups: Vec<std::fs::File>,
     stored: Option<PersistedVm>,
     report: watch::Sender<VmReport>,
     changed: watch::Sender<u64>,
     release: Option<oneshot::Sender<Result<(), String>>>,
-    /// It was taken over, and no QEMU of it runs any more.
+    /// It was taken over, but its QEMU no longer runs.
     has_remains: bool,
 }
 
 impl VmSupervisor {
-    /// Of a machine whose folder may or may not be there; what runs of it is taken over by [`VmSupervisor::run`].
+    /// Makes the supervisor of a VM whose folder may not exist. [`VmSupervisor::adopt`] takes over its process.
     pub fn new(
         stored: PersistedVm,
         files: VmPaths,
-        places: Arc<HostConfig>,
+        config: Arc<HostConfig>,
         reservations: Reservations,
         changed: watch::Sender<u64>,
     ) -> Self {
         let PersistedVm { spec, start, kept, boot, ran } = stored;
-        let tree = Tree::new(&places.root);
+        let tree = Tree::new(&config.root);
         let (console, console_input) = Console::new(&files);
         let machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), kept);
         let first = report(&spec, start, &machine);
@@ -84,15 +84,15 @@ impl VmSupervisor {
             boot: (boot, system::kernel_boot_id(&tree)),
             ran,
             files,
-            places,
+            config,
             reservations,
             machine,
             started: Instant::now(),
             process: None,
             session: None,
-            reopen: None,
-            look_at: Instant::now(),
-            ended_before: memory::ended_for_want(&tree),
+            reconnect_at: None,
+            trim_log_at: Instant::now(),
+            oom_kills_before: memory::oom_kills(&tree),
             console,
             console_input: Arc::new(tokio::sync::Mutex::new(console_input)),
             ip: None,
@@ -106,7 +106,7 @@ impl VmSupervisor {
         }
     }
 
-    /// Takes over what an earlier agent left of it.
+    /// Takes over the process that an earlier agent started.
     pub fn adopt(&mut self) -> Vec<VmAction> {
         self.process = qemu_process::find(&self.files.pid(), self.files.user());
         self.has_remains = self.process.is_none();
@@ -123,14 +123,14 @@ impl VmSupervisor {
         if let Some(process) = &self.process {
             self.ran = true;
             tracing::info!(vm = %self.spec.name, pid = process.id(), "a running virtual machine is taken over");
-            self.ip = Programs::find(&Tree::new(&self.places.root)).ip;
+            self.ip = Programs::find(&Tree::new(&self.config.root)).ip;
             self.open_session();
         }
-        self.tell();
+        self.publish_report();
         actions
     }
 
-    /// Where it stands, now and from now on.
+    /// Watches the report.
     pub fn reports(&self) -> watch::Receiver<VmReport> {
         self.report.subscribe()
     }
@@ -139,11 +139,11 @@ impl VmSupervisor {
         self.console.clone()
     }
 
-    /// Keeps it until it is released or nobody gives orders any more. `actions` are those of [`VmSupervisor::adopt`].
+    /// Supervises the VM until it is released or the queue is closed. `actions` are those of [`VmSupervisor::adopt`].
     pub async fn run(mut self, mut orders: mpsc::Receiver<SupervisorCommand>, actions: Vec<VmAction>) {
         if self.has_remains {
-            // Its QEMU may have ended while no agent ran: nothing of it stays taken.
-            launch::end_all(&self.spec, &self.files, &self.places).await;
+            // Its QEMU may have ended while no agent ran: clean up after it.
+            launch::end_all(&self.spec, &self.files, &self.config).await;
         }
         let mut events = VecDeque::new();
         self.perform(actions, &mut events).await;
@@ -167,7 +167,7 @@ impl VmSupervisor {
             if !after.is_live() && after != VmState::Waiting && self.process.is_none() {
                 self.reservations.remove(self.spec.uuid);
             }
-            self.tell();
+            self.publish_report();
             if self.released().await {
                 return;
             }
@@ -178,16 +178,16 @@ impl VmSupervisor {
         let deadline = self.machine.deadline().map(|deadline| self.started + deadline);
         tokio::select! {
             biased;
-            how = ended(&self.process) => {
-                let leaving = self.gone().await;
+            how = process_end(&self.process) => {
+                let leaving = self.drain_session().await;
                 if let Some(leaving) = leaving {
-                    // What QEMU said comes before its end.
+                    // The reported cause comes before the end.
                     self.machine.on(self.started.elapsed(), leaving);
                 }
-                launch::end_all(&self.spec, &self.files, &self.places).await;
+                launch::end_all(&self.spec, &self.files, &self.config).await;
                 NextStep::Event(VmEvent::Ended { how: how + self.memory_word(), log: self.files.last_words() })
             }
-            told = told(&mut self.session) => match told {
+            event = qemu_event(&mut self.session) => match event {
                 Some(QemuEvent::Answered) => {
                     self.groups.clear();
                     NextStep::Event(VmEvent::Answered)
@@ -195,28 +195,28 @@ impl VmSupervisor {
                 Some(QemuEvent::CannotGo(detail)) => {
                     NextStep::Event(VmEvent::CannotGo(VmFailure { kind: VmFailureKind::NotStarted, detail, log: Vec::new() }))
                 }
-                Some(QemuEvent::ShutdownCause(leaving)) => NextStep::Event(VmEvent::ShutdownCause(leaving)),
+                Some(QemuEvent::ShuttingDown(leaving)) => NextStep::Event(VmEvent::ShuttingDown(leaving)),
                 Some(QemuEvent::Paused { pause, error }) => {
                     NextStep::Event(exit_status::paused(&self.spec, &pause, error.as_ref()))
                 }
                 Some(QemuEvent::Resumed) => NextStep::Event(VmEvent::Resumed),
                 None => {
                     self.session = None;
-                    self.reopen = Some(Instant::now() + REOPEN);
+                    self.reconnect_at = Some(Instant::now() + RECONNECT_DELAY);
                     NextStep::Nothing
                 }
             },
             order = orders.recv() => match order {
                 None => NextStep::Gone,
-                Some(order) => NextStep::Event(self.ordered(order)),
+                Some(order) => NextStep::Event(self.to_event(order)),
             },
-            () = until(self.reopen) => {
-                self.reopen = None;
+            () = until(self.reconnect_at) => {
+                self.reconnect_at = None;
                 self.open_session();
                 NextStep::Nothing
             }
-            () = until(self.process.as_ref().map(|_| self.look_at)) => {
-                self.look_at = Instant::now() + LOG_LOOK;
+            () = until(self.process.as_ref().map(|_| self.trim_log_at)) => {
+                self.trim_log_at = Instant::now() + LOG_TRIM_INTERVAL;
                 self.files.trim_log();
                 NextStep::Nothing
             }
@@ -224,16 +224,16 @@ impl VmSupervisor {
         }
     }
 
-    /// Said of an end that the kernel may have brought.
+    /// A note for a failure that an out-of-memory kill may have caused.
     fn memory_word(&self) -> &'static str {
-        if memory::ended_for_want(&Tree::new(&self.places.root)) > self.ended_before {
+        if memory::oom_kills(&Tree::new(&self.config.root)) > self.oom_kills_before {
             "; the kernel ended processes for want of memory meanwhile"
         } else {
             ""
         }
     }
 
-    fn ordered(&mut self, order: SupervisorCommand) -> VmEvent {
+    fn to_event(&mut self, order: SupervisorCommand) -> VmEvent {
         match order {
             SupervisorCommand::Start(start) => {
                 self.start = start;
@@ -255,22 +255,22 @@ impl VmSupervisor {
         }
     }
 
-    /// The process has gone: takes what its sockets still hold.
-    async fn gone(&mut self) -> Option<VmEvent> {
-        (self.process, self.reopen) = (None, None);
+    /// Reads the remaining messages of a process that ended.
+    async fn drain_session(&mut self) -> Option<VmEvent> {
+        (self.process, self.reconnect_at) = (None, None);
         self.groups.clear();
         let mut session = self.session.take()?;
         session.is_gone();
         let mut last = None;
         let drain = async {
             while let Some(told) = session.next().await {
-                if let QemuEvent::ShutdownCause(leaving) = told {
-                    last = Some(VmEvent::ShutdownCause(leaving));
+                if let QemuEvent::ShuttingDown(leaving) = told {
+                    last = Some(VmEvent::ShuttingDown(leaving));
                 }
             }
         };
-        // Nothing of it runs any more, so its sockets end; if not, somebody else holds them.
-        let _ = timeout(DRAIN, drain).await;
+        // The sockets end with the process, unless another process holds them.
+        let _ = timeout(DRAIN_TIMEOUT, drain).await;
         last
     }
 
@@ -283,9 +283,9 @@ impl VmSupervisor {
                     events.push_back(VmEvent::LaunchFailed(failure));
                 }
                 (VmAction::Launch, None) => {
-                    self.tell();
-                    self.ended_before = memory::ended_for_want(&Tree::new(&self.places.root));
-                    match launch::launch(&self.spec, &self.files, &self.places, &self.reservations).await {
+                    self.publish_report();
+                    self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
+                    match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
                         Ok(Launched { process, ip, groups }) => {
                             (self.process, self.ip, self.ran, self.groups) = (Some(process), ip, true, groups);
                             self.store();
@@ -322,11 +322,11 @@ impl VmSupervisor {
         }));
     }
 
-    /// Writes what outlives this agent, before anything is done by it.
+    /// Writes the record before any action depends on it.
     fn store(&mut self) {
         let (spec, kept, boot) = (self.spec.clone(), self.machine.kept().clone(), self.boot.1.clone());
         let stored = PersistedVm { spec, start: self.start, kept, boot, ran: self.ran };
-        // One that is to be released makes no folder any more, and is not brought back by an agent that comes in between.
+        // A VM that is being released gets no new folder: a restarted agent would bring it back.
         let is_going = self.release.is_some() && !self.files.kept().exists();
         if self.stored.as_ref() == Some(&stored) || is_going {
             return;
@@ -337,7 +337,7 @@ impl VmSupervisor {
         }
     }
 
-    fn tell(&self) {
+    fn publish_report(&self) {
         let now = report(&self.spec, self.start, &self.machine);
         let is_new = self.report.send_if_modified(|last| {
             let is_new = *last != now;
@@ -349,7 +349,7 @@ impl VmSupervisor {
         }
     }
 
-    /// True when everything of it is gone.
+    /// Completes a pending release. Returns true if nothing of the VM remains.
     async fn released(&mut self) -> bool {
         if self.release.is_none() || self.machine.state().is_live() {
             return false;
@@ -357,9 +357,9 @@ impl VmSupervisor {
         let removed = if self.process.is_some() {
             Err("QEMU was killed and does not end; look at the node's kernel log".to_owned())
         } else {
-            launch::end_all(&self.spec, &self.files, &self.places).await;
-            // What it never had it need not give back.
-            match if self.ran { release_check::wait_until_free(&self.places, &self.spec).await } else { Ok(()) } {
+            launch::end_all(&self.spec, &self.files, &self.config).await;
+            // A VM that never ran had no units and disks.
+            match if self.ran { release_check::wait_until_free(&self.config, &self.spec).await } else { Ok(()) } {
                 Ok(()) => self.files.release().await,
                 unclean => unclean,
             }
@@ -369,7 +369,7 @@ impl VmSupervisor {
             self.reservations.remove(self.spec.uuid);
         }
         if let Some(done) = self.release.take() {
-            // Who asked may have stopped waiting.
+            // The receiver may be gone.
             let _ = done.send(removed);
         }
         is_gone
@@ -382,14 +382,14 @@ enum NextStep {
     Gone,
 }
 
-async fn ended(process: &Option<WatchedProcess>) -> String {
+async fn process_end(process: &Option<WatchedProcess>) -> String {
     match process {
         Some(process) => process.ended().await,
         None => pending().await,
     }
 }
 
-async fn told(session: &mut Option<QmpSession>) -> Option<QemuEvent> {
+async fn qemu_event(session: &mut Option<QmpSession>) -> Option<QemuEvent> {
     match session {
         Some(session) => session.next().await,
         None => pending().await,

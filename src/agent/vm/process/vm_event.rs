@@ -7,89 +7,89 @@ use std::time::Duration;
 /// An event of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmEvent {
-    /// It shall run.
+    /// Start it.
     Start,
-    /// It shall end: the guest is asked, and killed when `grace` is over.
+    /// Shut the guest down; kill it after `grace`.
     Stop {
-        /// How long the guest may take.
+        /// Grace period of the guest.
         grace: Duration,
     },
-    /// It shall end, and run again.
+    /// Shut the guest down, then start it again.
     Restart {
-        /// How long the guest may take.
+        /// Grace period of the guest.
         grace: Duration,
     },
-    /// It shall be gone, whatever the guest thinks.
+    /// Kill the guest.
     Discard,
-    /// The node could not begin to run it.
+    /// The node refused the start.
     Refused(VmFailure),
-    /// QEMU could not even be run.
+    /// QEMU was not started.
     LaunchFailed(VmFailure),
-    /// QEMU has answered, but its guest cannot be let run.
+    /// QEMU answers, but its guest cannot start.
     CannotGo(VmFailure),
-    /// QEMU has answered, and the guest runs.
+    /// QEMU answers, and the guest runs.
     Answered,
-    /// QEMU holds the guest.
+    /// QEMU paused the guest.
     Paused {
-        /// Why, in words.
+        /// Cause.
         why: String,
-        /// It can go on as if nothing had been.
+        /// The guest can resume.
         resumable: bool,
     },
-    /// QEMU lets the guest go on.
+    /// QEMU resumed the guest.
     Resumed,
-    /// QEMU says why it is about to end.
-    ShutdownCause(ShutdownCause),
-    /// The process has gone.
+    /// QEMU reported why it is about to end.
+    ShuttingDown(ShutdownCause),
+    /// The process ended.
     Ended {
-        /// How, in words.
+        /// Exit code or signal.
         how: String,
-        /// The last of its words.
+        /// Last lines of its log.
         log: Vec<String>,
     },
-    /// Time has passed.
+    /// The deadline of the state may have passed.
     Tick,
 }
 
-/// What QEMU says before it ends.
+/// Why QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
-    /// The guest switched itself off.
+    /// The guest powered off.
     Guest,
-    /// The guest's kernel gave up.
+    /// The kernel of the guest panicked.
     Panic,
-    /// Somebody outside ended it.
+    /// Something other than the guest ended it.
     Outside {
-        /// QEMU's word for it.
+        /// QEMU's `ShutdownCause`.
         reason: String,
     },
 }
 
-/// What is to be done.
+/// An action of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmAction {
-    /// Look whether the node can run it, make its files, run QEMU.
+    /// Check resources, make files, start QEMU.
     Launch,
-    /// Let the guest go on.
+    /// Resume the guest.
     Resume,
     /// Press the power button.
     PowerDown,
-    /// SIGTERM.
+    /// Send SIGTERM.
     Terminate,
-    /// SIGKILL.
+    /// Send SIGKILL.
     Kill,
 }
 
-/// What outlives the agent.
+/// The state that outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VmRecord {
-    /// It shall run.
+    /// The desired state is running.
     pub wanted: bool,
-    /// Its guest has run since it was started last.
+    /// The guest ran since the last start.
     pub answered: bool,
-    /// New starts in a row.
+    /// Automatic restarts in a row.
     pub restarts: u32,
-    /// Why it failed, or was started again last.
+    /// Cause of the last failure or restart.
     pub failure: Option<VmFailure>,
 }

@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 use std::{io, time::Duration};
 use tokio::sync::oneshot;
 
-/// What is ordered of a keeper.
+/// A command to the supervisor of a VM.
 #[derive(Debug)]
 pub enum SupervisorCommand {
-    /// Run it, by this number.
+    /// Start it by this start number.
     Start(u32),
-    /// The node could not run it by this number.
+    /// The node cannot run it by this start number.
     Refuse(u32, VmFailure),
-    /// Stop it; the guest has so long.
+    /// Stop it with this grace period.
     Stop(Duration),
-    /// Stop it and run it again, by this number.
+    /// Stop it with this grace period and start it by this start number.
     Restart(Duration, u32),
-    /// End it at once, and remove everything.
+    /// Kill it and remove everything.
     Release(oneshot::Sender<Result<(), String>>),
 }
 
-/// What stands in [`VmPaths::kept`].
+/// The contents of [`VmPaths::kept`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistedVm {
-    /// What it shall be.
+    /// Specification.
     pub spec: VmSpec,
-    /// The number of the order by which it was started last.
+    /// Number of the last start order.
     #[serde(default)]
     pub start: u32,
-    /// What outlives the agent.
+    /// State of the state machine.
     #[serde(default)]
     pub kept: VmRecord,
-    /// The boot of the node in which it was written; the kernel's name for it.
+    /// Boot ID of the kernel that wrote it.
     #[serde(default)]
     pub boot: String,
-    /// QEMU was run in that boot: it had the units and disks.
+    /// QEMU ran in that boot, so it had the units and disks.
     #[serde(default)]
     pub ran: bool,
 }
 
 impl PersistedVm {
-    /// Writes what outlives the agent; makes the folder.
+    /// Writes the record; makes the folder.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The record cannot be written.
     pub fn write(&self, files: &VmPaths) -> io::Result<()> {
         files.make()?;
         let text = serde_json::to_string(self).map_err(io::Error::other)?;
@@ -53,7 +53,7 @@ impl PersistedVm {
     }
 }
 
-/// Where a machine stands, as it is told.
+/// The report of a VM.
 pub fn report(spec: &VmSpec, start: u32, machine: &VmStateMachine) -> VmReport {
     let VmRecord { restarts, failure, .. } = machine.kept().clone();
     let plain = VmReport::new(spec.uuid, spec.name.clone(), machine.state());

@@ -16,14 +16,13 @@ use super::exit_status::{crash, cut};
 use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
 use std::time::Duration;
 
-/// How long QEMU may take until the guest runs, and how much longer for each GiB of memory: devices and huge pages need it all
-/// mapped first.
-const START_PATIENCE: Duration = Duration::from_secs(120);
-const START_PATIENCE_PER_GIB: Duration = Duration::from_secs(1);
-/// How long QEMU may take to write back and end after SIGTERM.
-pub const TERM_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end it after SIGKILL; giving back devices and memory takes seconds.
-pub const KILL_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout until the guest runs, and the addition for each GiB of memory: with devices or huge pages all memory is mapped first.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const START_TIMEOUT_PER_GIB: Duration = Duration::from_secs(1);
+/// Timeout of SIGTERM: QEMU writes its caches back.
+pub const TERM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of SIGKILL: the kernel needs seconds to release devices and memory.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum MachineState {
@@ -42,33 +41,33 @@ enum VmStep {
     Kill,
 }
 
-/// What follows a stop.
+/// What happens after a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AfterStop {
-    Rest,
+    Stay,
     Start,
     Fail(VmFailure),
 }
 
-/// One virtual machine.
+/// The state of one VM.
 #[derive(Clone, Debug)]
 pub struct VmStateMachine {
     state: MachineState,
     policy: RestartPolicy,
-    patience: Duration,
+    start_timeout: Duration,
     kept: VmRecord,
-    leaving: Option<ShutdownCause>,
+    shutdown_cause: Option<ShutdownCause>,
 }
 
 impl VmStateMachine {
-    /// One that is off; `kept` is what an earlier agent remembered.
+    /// Makes a VM that is off. `kept` is the stored state.
     pub fn new(policy: RestartPolicy, memory_bytes: u64, kept: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
-        let patience = START_PATIENCE + START_PATIENCE_PER_GIB * gib;
-        VmStateMachine { state: MachineState::Off, policy, patience, kept, leaving: None }
+        let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
+        VmStateMachine { state: MachineState::Off, policy, start_timeout, kept, shutdown_cause: None }
     }
 
-    /// One that an earlier boot of the node left: it may run on another node by now, so it waits for an order, whatever its policy says.
+    /// A VM of an earlier boot of the node waits for an order, whatever its restart policy: it may run on another node now.
     pub fn left_over(&mut self) {
         if std::mem::take(&mut self.kept.wanted) {
             let detail = "the node booted anew; it waits for an order".to_owned();
@@ -76,23 +75,23 @@ impl VmStateMachine {
         }
     }
 
-    /// Takes over what an earlier agent left: a process of it lives, or not.
+    /// Takes over a VM of an earlier agent. `is_alive`: its process runs.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<VmAction> {
         match (self.kept.wanted, is_alive) {
             (true, true) if self.kept.answered => self.state = MachineState::Running { since: now },
-            // An earlier agent ended in the midst of its start: what is left of that has as much time as all of it.
-            (true, true) => self.state = MachineState::Starting { deadline: now + self.patience },
+            // An earlier agent ended during the start: the timeout begins again.
+            (true, true) => self.state = MachineState::Starting { deadline: now + self.start_timeout },
             (true, false) => {
                 let detail = "it ended while no agent watched".to_owned();
                 self.failed(now, VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
             }
-            (false, true) => return self.stop(now, VmStep::Term, TERM_PATIENCE, AfterStop::Rest),
+            (false, true) => return self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Stay),
             (false, false) => {}
         }
         Vec::new()
     }
 
-    /// The closed word for where it stands.
+    /// Returns the state for reports.
     pub fn state(&self) -> VmState {
         match &self.state {
             MachineState::Off if self.kept.failure.is_some() => VmState::Failed,
@@ -105,12 +104,12 @@ impl VmStateMachine {
         }
     }
 
-    /// What outlives the agent.
+    /// Returns the state that outlives the agent.
     pub fn kept(&self) -> &VmRecord {
         &self.kept
     }
 
-    /// When [`VmEvent::Tick`] is due.
+    /// Returns when [`VmEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
             MachineState::Starting { deadline } | MachineState::Stopping { deadline, .. } => Some(*deadline),
@@ -120,11 +119,11 @@ impl VmStateMachine {
         }
     }
 
-    /// Takes an event, and says what is to be done.
+    /// Processes an event and returns the actions.
     pub fn on(&mut self, now: Duration, event: VmEvent) -> Vec<VmAction> {
         match event {
             VmEvent::Start => self.start(now),
-            VmEvent::Stop { grace } => self.ordered_stop(now, grace, AfterStop::Rest),
+            VmEvent::Stop { grace } => self.ordered_stop(now, grace, AfterStop::Stay),
             VmEvent::Restart { .. } if matches!(self.state, MachineState::Off | MachineState::Paused { .. }) => {
                 self.start(now)
             }
@@ -143,7 +142,7 @@ impl VmStateMachine {
                 Vec::new()
             }
             VmEvent::CannotGo(failure) => match self.state {
-                MachineState::Starting { .. } => self.stop(now, VmStep::Kill, KILL_PATIENCE, AfterStop::Fail(failure)),
+                MachineState::Starting { .. } => self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure)),
                 _ => Vec::new(),
             },
             VmEvent::Answered => {
@@ -160,10 +159,10 @@ impl VmStateMachine {
                 }
                 Vec::new()
             }
-            VmEvent::ShutdownCause(leaving) => {
-                // A panic comes before the end that it causes.
-                if self.leaving != Some(ShutdownCause::Panic) {
-                    self.leaving = Some(leaving);
+            VmEvent::ShuttingDown(shutdown_cause) => {
+                // A panic causes the later shutdown event.
+                if self.shutdown_cause != Some(ShutdownCause::Panic) {
+                    self.shutdown_cause = Some(shutdown_cause);
                 }
                 Vec::new()
             }
@@ -172,7 +171,7 @@ impl VmStateMachine {
         }
     }
 
-    /// An order to run begins a new row of new starts.
+    /// An ordered start resets the restart counter.
     fn start(&mut self, now: Duration) -> Vec<VmAction> {
         match &mut self.state {
             MachineState::Off | MachineState::Waiting { .. } => {
@@ -191,13 +190,13 @@ impl VmStateMachine {
             }
             MachineState::Paused { .. } => {
                 self.kept = VmRecord { wanted: true, ..VmRecord::default() };
-                self.stop(now, VmStep::Term, TERM_PATIENCE, AfterStop::Start)
+                self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Start)
             }
             MachineState::Starting { .. } | MachineState::Running { .. } => Vec::new(),
         }
     }
 
-    /// QEMU holds the guest. The policy lets it go on after a while, as it starts one again that ended; one that cannot go on is ended.
+    /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot resume is terminated.
     fn paused(&mut self, now: Duration, why: String, resumable: bool) -> Vec<VmAction> {
         let since = match self.state {
             MachineState::Running { since } => Some(since),
@@ -208,30 +207,30 @@ impl VmStateMachine {
             self.kept.restarts = 0;
         }
         let failure = VmFailure { kind: VmFailureKind::Paused, detail: cut(why), log: Vec::new() };
-        let again = self.may_again();
+        let again = self.may_restart();
         if again && !resumable {
-            return self.stop(now, VmStep::Term, TERM_PATIENCE, AfterStop::Fail(failure));
+            return self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Fail(failure));
         }
-        let until = again.then(|| now + delay(&self.policy, self.kept.restarts));
+        let until = again.then(|| now + restart_delay(&self.policy, self.kept.restarts));
         self.kept.restarts += u32::from(again);
         self.kept.failure = Some(failure);
         self.state = MachineState::Paused { resumable, until };
         Vec::new()
     }
 
-    /// The row of new starts ends with a long run.
+    /// Returns true if the guest ran long enough to reset the restart counter.
     fn is_stable(&self, now: Duration, since: Duration) -> bool {
         now.saturating_sub(since) >= Duration::from_secs(self.policy.stable_after_s.into())
     }
 
-    fn may_again(&self) -> bool {
+    fn may_restart(&self) -> bool {
         self.policy.when != RestartWhen::Never && self.kept.wanted && self.kept.restarts < self.policy.attempts
     }
 
     fn launch(&mut self, now: Duration) -> Vec<VmAction> {
-        self.leaving = None;
+        self.shutdown_cause = None;
         self.kept.answered = false;
-        self.state = MachineState::Starting { deadline: now + self.patience };
+        self.state = MachineState::Starting { deadline: now + self.start_timeout };
         vec![VmAction::Launch]
     }
 
@@ -245,14 +244,14 @@ impl VmStateMachine {
                 self.kept.failure = None;
                 Vec::new()
             }
-            // The guest does not run: there is nobody to ask.
+            // The guest does not run, so it cannot shut down by ACPI.
             MachineState::Starting { .. } | MachineState::Paused { .. } => {
-                self.stop(now, VmStep::Term, TERM_PATIENCE, after)
+                self.stop(now, VmStep::Term, TERM_TIMEOUT, after)
             }
             MachineState::Running { .. } => self.stop(now, VmStep::Acpi, grace, after),
             MachineState::Stopping { then, deadline, step } => {
                 *then = after;
-                // A second order may shorten the patience, never lengthen it.
+                // A second order may shorten the grace period, never extend it.
                 if *step == VmStep::Acpi {
                     *deadline = (*deadline).min(now + grace);
                 }
@@ -269,12 +268,12 @@ impl VmStateMachine {
                 self.state = MachineState::Off;
                 Vec::new()
             }
-            _ => self.stop(now, VmStep::Kill, KILL_PATIENCE, AfterStop::Rest),
+            _ => self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Stay),
         }
     }
 
-    fn stop(&mut self, now: Duration, step: VmStep, patience: Duration, then: AfterStop) -> Vec<VmAction> {
-        self.state = MachineState::Stopping { step, deadline: now + patience, then };
+    fn stop(&mut self, now: Duration, step: VmStep, start_timeout: Duration, then: AfterStop) -> Vec<VmAction> {
+        self.state = MachineState::Stopping { step, deadline: now + start_timeout, then };
         vec![match step {
             VmStep::Acpi => VmAction::PowerDown,
             VmStep::Term => VmAction::Terminate,
@@ -288,9 +287,9 @@ impl VmStateMachine {
         }
         match &self.state {
             MachineState::Starting { .. } => {
-                let detail = format!("the guest did not run within {} s", self.patience.as_secs());
+                let detail = format!("the guest did not run within {} s", self.start_timeout.as_secs());
                 let failure = VmFailure { kind: VmFailureKind::StartTimeout, detail, log: Vec::new() };
-                self.stop(now, VmStep::Kill, KILL_PATIENCE, AfterStop::Fail(failure))
+                self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
             }
             MachineState::Waiting { .. } => self.launch(now),
             MachineState::Paused { resumable, .. } => {
@@ -299,11 +298,11 @@ impl VmStateMachine {
             }
             MachineState::Stopping { step: VmStep::Acpi, then, .. } => {
                 let then = then.clone();
-                self.stop(now, VmStep::Term, TERM_PATIENCE, then)
+                self.stop(now, VmStep::Term, TERM_TIMEOUT, then)
             }
             MachineState::Stopping { step: VmStep::Term, then, .. } => {
                 let then = then.clone();
-                self.stop(now, VmStep::Kill, KILL_PATIENCE, then)
+                self.stop(now, VmStep::Kill, KILL_TIMEOUT, then)
             }
             MachineState::Stopping { step: VmStep::Kill, .. } => {
                 let detail = "QEMU was killed and does not end; look at the node's kernel log".to_owned();
@@ -317,7 +316,7 @@ impl VmStateMachine {
     }
 
     fn ended(&mut self, now: Duration, how: &str, log: Vec<String>) -> Vec<VmAction> {
-        let leaving = self.leaving.take();
+        let shutdown_cause = self.shutdown_cause.take();
         match self.state.clone() {
             MachineState::Starting { .. } => {
                 let detail = format!("QEMU {how} before the guest ran");
@@ -327,21 +326,21 @@ impl VmStateMachine {
                 if self.is_stable(now, since) {
                     self.kept.restarts = 0;
                 }
-                match (leaving, self.policy.when) {
+                match (shutdown_cause, self.policy.when) {
                     (Some(ShutdownCause::Guest), RestartWhen::Always) => {
                         let detail = "the guest switched itself off".to_owned();
                         self.failed(now, VmFailure { kind: VmFailureKind::Crashed, detail, log });
                     }
                     (Some(ShutdownCause::Guest), _) => self.rest(),
-                    (leaving, _) => self.failed(now, crash(leaving, how, log)),
+                    (shutdown_cause, _) => self.failed(now, crash(shutdown_cause, how, log)),
                 }
             }
             MachineState::Stopping { then, .. } => match then {
-                AfterStop::Rest => self.rest(),
+                AfterStop::Stay => self.rest(),
                 AfterStop::Start => return self.launch(now),
                 AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
-            MachineState::Paused { .. } => self.failed(now, crash(leaving, how, log)),
+            MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, how, log)),
             MachineState::Off | MachineState::Waiting { .. } => {}
         }
         Vec::new()
@@ -352,13 +351,13 @@ impl VmStateMachine {
         self.kept = VmRecord::default();
     }
 
-    /// It ended and should not have: again after a while, or never.
+    /// An unwanted end: restarts after a delay, or stays failed.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
         let again = self.policy.when != RestartWhen::Never && self.kept.wanted;
-        if self.may_again() {
-            let delay = delay(&self.policy, self.kept.restarts);
+        if self.may_restart() {
+            let restart_delay = restart_delay(&self.policy, self.kept.restarts);
             self.kept.restarts += 1;
-            self.state = MachineState::Waiting { until: now + delay };
+            self.state = MachineState::Waiting { until: now + restart_delay };
         } else {
             if again {
                 failure.detail = cut(format!("{}; given up after {} new starts", failure.detail, self.kept.restarts));
@@ -370,8 +369,8 @@ impl VmStateMachine {
     }
 }
 
-/// Doubled with each new start in a row.
-fn delay(policy: &RestartPolicy, restarts: u32) -> Duration {
+/// The delay before a restart doubles with each restart in a row.
+fn restart_delay(policy: &RestartPolicy, restarts: u32) -> Duration {
     let factor = 1u64.checked_shl(restarts).unwrap_or(u64::MAX);
     Duration::from_secs(u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()))
 }

@@ -79,7 +79,7 @@ fn how_far_a_tool_is_stands_in_brackets() {
 struct Node {
     fake: Fake,
     real: Loop,
-    places: Arc<HostConfig>,
+    config: Arc<HostConfig>,
     files: VmPaths,
     digest: Digest,
     content: Vec<u8>,
@@ -103,7 +103,7 @@ impl Node {
         let digest = Digest::of(&fs::read(&image).expect("made"));
         fs::create_dir(root.join("images")).expect("made");
         fs::rename(&image, root.join("images").join(digest.to_string())).expect("moved");
-        let places = HostConfig {
+        let config = HostConfig {
             machines: root.join("vms"),
             images: root.join("images"),
             models: crate::vm::CpuModels::default(),
@@ -113,7 +113,7 @@ impl Node {
             root: root.clone(),
         };
         let files = VmPaths::new(&root.join("vms"), SystemUuid([7; 16]));
-        Node { fake, real, places: Arc::new(places), files, digest, content }
+        Node { fake, real, config: Arc::new(config), files, digest, content }
     }
 
     fn volume(&self) -> Volume {
@@ -124,7 +124,7 @@ impl Node {
         let progress = Arc::<WriteProgress>::default();
         let volumes = vec![(self.volume(), is_begun)];
         let job =
-            DiskWrite { files: self.files.clone(), places: self.places.clone(), volumes, progress: progress.clone() };
+            DiskWrite { files: self.files.clone(), config: self.config.clone(), volumes, progress: progress.clone() };
         job.run().await?;
         assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
         Ok(progress.of.load(Ordering::Relaxed))
@@ -147,7 +147,7 @@ impl Node {
 
     async fn leave(&self, wipe: bool) -> Result<(), String> {
         let left = LeftDisk { disk: "eui.1".parse().expect("an identity"), wipe, used: true };
-        leave(self.places.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
+        leave(self.config.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
     }
 }
 
@@ -203,7 +203,7 @@ async fn a_disk_that_somebody_holds_or_that_is_another_by_now_is_neither_written
     if let VolumeSource::Raw { overwrite, .. } = &mut overwrite.source {
         *overwrite = true;
     }
-    let begun = begin(&node.places, &node.files, &overwrite, false).map(drop).expect_err("it is mounted");
+    let begun = begin(&node.config, &node.files, &overwrite, false).map(drop).expect_err("it is mounted");
     assert!(begun.reason == Reason::DiskInUse && begun.detail.contains("is mounted, or part of"), "{begun:?}");
     let left = node.leave(true).await.expect_err("it is mounted");
     assert!(left.starts_with("disk eui.1 is not wiped: ") && left.contains("is mounted, or part of"), "{left}");

@@ -34,7 +34,7 @@ fn kind(machine: &VmStateMachine) -> Option<VmFailureKind> {
 fn a_guest_that_hears_the_button_is_stopped_and_no_policy_brings_it_back() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), [VmAction::PowerDown]);
-    machine.on(at(6), VmEvent::ShutdownCause(ShutdownCause::Guest));
+    machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
     assert_eq!(machine.on(at(6), ended()), []);
     assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
     assert_eq!(machine.kept(), &VmRecord::default());
@@ -46,7 +46,7 @@ fn a_guest_that_does_not_hear_is_terminated_then_killed() {
     machine.on(at(5), VmEvent::Stop { grace: GRACE });
     assert_eq!(machine.on(at(34), VmEvent::Tick), [], "it has time still");
     assert_eq!(machine.on(at(35), VmEvent::Tick), [VmAction::Terminate]);
-    assert_eq!(machine.on(at(35) + TERM_PATIENCE, VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), [VmAction::Kill]);
     machine.on(at(46), ended());
     assert_eq!(machine.state(), VmState::Stopped);
 }
@@ -131,7 +131,7 @@ fn a_guest_that_switches_itself_off_comes_back_only_where_it_shall_always() {
         (RestartWhen::Always, VmState::Waiting),
     ] {
         let mut machine = running(when);
-        machine.on(at(5), VmEvent::ShutdownCause(ShutdownCause::Guest));
+        machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
         machine.on(at(5), ended());
         assert_eq!(machine.state(), state, "{when:?}");
     }
@@ -140,8 +140,8 @@ fn a_guest_that_switches_itself_off_comes_back_only_where_it_shall_always() {
 #[test]
 fn a_panic_is_no_switching_off() {
     let mut machine = running(RestartWhen::Never);
-    machine.on(at(5), VmEvent::ShutdownCause(ShutdownCause::Panic));
-    machine.on(at(5), VmEvent::ShutdownCause(ShutdownCause::Guest));
+    machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Panic));
+    machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
     machine.on(at(5), ended());
     assert_eq!(kind(&machine), Some(VmFailureKind::GuestPanic));
 }
@@ -206,7 +206,7 @@ fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
 fn what_does_not_die_is_told() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.on(at(5), VmEvent::Discard), [VmAction::Kill]);
-    machine.on(at(5) + KILL_PATIENCE, VmEvent::Tick);
+    machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
 }
 
@@ -289,8 +289,8 @@ fn any_event() -> impl Strategy<Value = VmEvent> {
         Just(VmEvent::Answered),
         any::<bool>().prop_map(paused),
         Just(VmEvent::Resumed),
-        Just(VmEvent::ShutdownCause(ShutdownCause::Guest)),
-        Just(VmEvent::ShutdownCause(ShutdownCause::Outside { reason: "host-signal".into() })),
+        Just(VmEvent::ShuttingDown(ShutdownCause::Guest)),
+        Just(VmEvent::ShuttingDown(ShutdownCause::Outside { reason: "host-signal".into() })),
         Just(ended()),
         Just(VmEvent::Tick),
         Just(VmEvent::LaunchFailed(failure())),
