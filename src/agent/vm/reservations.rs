@@ -15,26 +15,26 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The machines of a node that are live or shall be, whose memory, disks and units are not free.
+/// Resources that are promised to VMs which run or will run.
 #[derive(Clone, Debug, Default)]
 pub struct Reservations {
     specs: Arc<Mutex<BTreeMap<SystemUuid, Reservation>>>,
     slots: Arc<Mutex<Vec<SlotDisk>>>,
-    /// Addresses that the private network gave, by card.
+    /// Addresses that the private network assigned, by MAC address.
     addresses: Arc<Mutex<NicAddresses>>,
 }
 
 #[derive(Debug)]
 struct Reservation {
     spec: VmSpec,
-    /// Bytes of memory that its layers will take, as long as they are not there to be looked at.
+    /// Memory that the layers of a planned VM will need, until the layers exist.
     growth: u64,
 }
 
-/// What stands for a machine that is being released.
+/// Name of the placeholder for a VM that is being released.
 const LEAVING: &str = "being-released";
 
-/// Disks that somebody leaves.
+/// Reserves the disks of a VM that is being released; dropping it frees them.
 #[derive(Debug)]
 pub struct ReleaseHold {
     reservations: Reservations,
@@ -52,35 +52,35 @@ impl Reservations {
         look(&mut self.specs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Addresses of cards of the private network, from now on.
+    /// Sets the addresses of NICs in the private network.
     pub fn set_addresses(&self, given: NicAddresses) {
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = given;
     }
 
-    /// Addresses of cards of the private network.
+    /// Returns the addresses of NICs in the private network.
     pub fn addresses(&self) -> NicAddresses {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All machines that are live or shall be.
+    /// Returns the specifications of all VMs with reservations.
     pub fn specs(&self) -> Vec<VmSpec> {
         self.with(|all| all.values().map(|given| given.spec.clone()).collect())
     }
 
-    /// Disks that belong to slots, from now on.
+    /// Sets the disks that belong to slots.
     pub fn set_slots(&self, slots: Vec<SlotDisk>) {
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Disks that belong to slots.
+    /// Returns the disks that belong to slots.
     pub fn slots(&self) -> Vec<SlotDisk> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a machine in if the node can run it beside the others.
+    /// Plans a VM beside the others and reserves its resources.
     ///
     /// # Errors
-    /// Everything that stands against it.
+    /// Every reason against it.
     pub fn take(&self, spec: &VmSpec, host: &resources::HostResources) -> Result<plan::Plan, Vec<VmRefusal>> {
         self.with(|all| {
             let mut host = resources::HostResources { slots: self.slots(), ..host.clone() };
@@ -93,10 +93,10 @@ impl Reservations {
         })
     }
 
-    /// Whether no other machine has a disk.
+    /// Checks that no other VM has a disk.
     ///
     /// # Errors
-    /// Who has it.
+    /// The VM that has it.
     pub fn is_free(&self, uuid: SystemUuid, disk: &DiskFacts) -> Result<(), String> {
         let has = |spec: &&VmSpec| spec.disks().any(|own| disk.names().any(|name| name == own.as_str()));
         self.with(|all| match all.values().map(|given| &given.spec).filter(|spec| spec.uuid != uuid).find(has) {
@@ -105,7 +105,7 @@ impl Reservations {
         })
     }
 
-    /// Keeps disks from others until what is given back is dropped: who had them leaves them.
+    /// Reserves the disks of a released VM until the returned value is dropped.
     pub fn leaving<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> ReleaseHold {
         let mut spec = VmSpec::unknown(LEAVING.parse().expect("it is a name"), uuid);
         let volume = |(number, disk): (usize, &DiskIdentity)| Volume {
@@ -123,17 +123,17 @@ impl Reservations {
         ReleaseHold { reservations: self.clone(), uuid }
     }
 
-    /// Takes a machine in that runs already.
+    /// Reserves the resources of a VM that runs already.
     pub fn insert(&self, spec: &VmSpec) {
         self.with(|all| all.insert(spec.uuid, Reservation { spec: spec.clone(), growth: 0 }));
     }
 
-    /// It needs nothing any more.
+    /// Frees the resources of a VM.
     pub fn remove(&self, uuid: SystemUuid) {
         self.with(|all| all.remove(&uuid));
     }
 
-    /// Bytes of a node's memory that nobody was promised.
+    /// Returns the bytes of memory that no VM was promised.
     pub fn left(&self, mut memory: Memory) -> u64 {
         self.with(|all| {
             counted(all, &mut memory);
@@ -143,7 +143,7 @@ impl Reservations {
 }
 
 impl Reservations {
-    /// Bytes that may be in the store when it lies in memory: what is there, what is left, and what was counted ahead.
+    /// Returns the maximum size of a store in memory: current use, free memory, and the growth that was counted ahead.
     pub fn store(&self, mut memory: Memory, used: u64) -> u64 {
         self.with(|all| {
             counted(all, &mut memory);
@@ -154,7 +154,7 @@ impl Reservations {
     }
 }
 
-/// Layers that are planned and not made yet are counted as well.
+/// Counts planned layers that do not exist yet.
 fn counted(all: &BTreeMap<SystemUuid, Reservation>, memory: &mut Memory) {
     for (uuid, given) in all {
         memory.growth.entry(*uuid).or_insert(given.growth);

@@ -12,38 +12,38 @@ use super::confine::users::USERS;
 use meshd_proto::vm::MAX_FAILURE_LINES;
 use meshd_types::SystemUuid;
 
-/// Longest path of a Unix socket (unix(7)), in bytes.
+/// Maximum length of the path of a Unix socket (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
-/// How much of a log's end is looked at, in bytes.
+/// Bytes at the end of a log that are kept or read.
 const LOG_TAIL: u64 = 8 * 1024;
-/// A log that is longer is cut to its end, in bytes.
+/// A longer log is trimmed, in bytes.
 const MAX_LOG: u64 = 1 << 20;
-/// Longest line of a log that is told, in bytes.
+/// Maximum bytes of a reported log line.
 const MAX_LOG_LINE: usize = 400;
 
-/// Names of a machine's files.
+/// The paths of one VM.
 #[derive(Clone, Debug)]
 pub struct VmPaths {
     folder: PathBuf,
 }
 
 impl VmPaths {
-    /// Of one machine, below the folder of all.
+    /// Returns the paths of a VM below the folder of all VMs.
     pub fn new(all: &Path, uuid: SystemUuid) -> Self {
         VmPaths { folder: all.join(uuid.to_string()) }
     }
 
-    /// The folder itself.
+    /// Returns the folder of the VM.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What it shall be, and what is to be remembered of it.
+    /// Specification and stored state.
     pub fn kept(&self) -> PathBuf {
         self.folder.join("vm.json")
     }
 
-    /// What became of the disks that it has.
+    /// Ownership markers of disks.
     pub fn ownership_markers(&self) -> PathBuf {
         self.folder.join("disks.json")
     }
@@ -58,7 +58,7 @@ impl VmPaths {
         self.folder.join("serial")
     }
 
-    /// The FIFO that carries console input to QEMU.
+    /// FIFO for console input.
     pub fn serial_in(&self) -> PathBuf {
         self.folder.join("serial.in")
     }
@@ -68,17 +68,17 @@ impl VmPaths {
         self.folder.join("serial.out")
     }
 
-    /// QEMU's process ID, written by QEMU.
+    /// Process ID, written by QEMU.
     pub fn pid(&self) -> PathBuf {
         self.folder.join("qemu.pid")
     }
 
-    /// QEMU's own words.
+    /// QEMU's log.
     pub fn log(&self) -> PathBuf {
         self.folder.join("qemu.log")
     }
 
-    /// What the guest wrote to its console, written by QEMU.
+    /// Console output, written by QEMU.
     pub fn console(&self) -> PathBuf {
         self.folder.join("console.log")
     }
@@ -88,54 +88,53 @@ impl VmPaths {
         self.folder.join("vars.fd")
     }
 
-    /// The NoCloud disk.
+    /// NoCloud image.
     pub fn seed(&self) -> PathBuf {
         self.folder.join("seed.iso")
     }
 
-    /// What the guest wrote to a volume.
+    /// Layer with the guest's changes to a volume.
     pub fn layer(&self, index: usize) -> PathBuf {
         self.folder.join(format!("volume{index}.qcow2"))
     }
 
-    /// Those layers that are there.
+    /// Returns the existing layers.
     pub fn layers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let is_layer = |path: &PathBuf| path.extension().is_some_and(|end| end == "qcow2");
         entries.map(|entry| entry.path()).filter(is_layer).collect()
     }
 
-    /// State of the TPM.
+    /// Folder with the state of the TPM.
     pub fn tpm_state(&self) -> PathBuf {
         self.folder.join("tpm")
     }
 
-    /// How the TPM is known among all processes: the option with its control socket.
+    /// Option with the control socket, by which the TPM process is found.
     pub fn tpm_control(&self) -> String {
         format!("type=unixio,path={}", self.tpm_socket().display())
     }
 
-    /// Control socket of the TPM, which the machine's user makes.
+    /// Control socket of the TPM, made by the VM's user.
     pub fn tpm_socket(&self) -> PathBuf {
         self.tpm_state().join("sock")
     }
 
-    /// The number of the machine's user, as text.
+    /// User ID of the VM, as text.
     pub fn user_file(&self) -> PathBuf {
         self.folder.join("user")
     }
 
-    /// The machine's user, if it has one.
+    /// Returns the user ID of the VM, if it has one.
     pub fn user(&self) -> Option<u32> {
         let text = fs::read_to_string(self.user_file()).ok()?;
         text.trim().parse().ok().filter(|user| USERS.contains(user))
     }
 
-    /// Makes the folder. Everybody passes through it, and nobody but root sees or changes what it holds: what a machine's user reads and
-    /// writes there is that user's file.
+    /// Makes the folder. Others may pass through it, but only root may list or change it: the VM's user has single files in it.
     ///
     /// # Errors
-    /// When it cannot be made, or when sockets in it would have too long a path.
+    /// The folder cannot be made, or the paths of its sockets are too long.
     pub fn make(&self) -> io::Result<()> {
         let longest = self.qmp().as_os_str().len();
         if longest > MAX_SOCKET_PATH {
@@ -149,13 +148,13 @@ impl VmPaths {
         Ok(())
     }
 
-    /// Removes it with all that is in it; what is not there is removed.
+    /// Removes the folder. Succeeds if it does not exist.
     ///
     /// # Errors
-    /// When something stays.
+    /// Something cannot be removed.
     pub async fn remove(&self) -> io::Result<()> {
         let folder = self.folder.clone();
-        // Large files take their time, and the agent has one thread.
+        // Removing large files takes long, and the agent has one thread.
         let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other)?;
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -163,16 +162,15 @@ impl VmPaths {
         }
     }
 
-    /// The same, and what stays in words.
+    /// Like [`VmPaths::remove`], with the path in the error.
     ///
     /// # Errors
-    /// When something stays.
+    /// Something cannot be removed.
     pub async fn release(&self) -> Result<(), String> {
         self.remove().await.map_err(|error| format!("{} cannot be removed: {error}", self.folder.display()))
     }
 
-    /// Keeps the newest of QEMU's own words where there are too many: a guest can make it say the same for ever. QEMU appends, so it goes on
-    /// behind what is kept.
+    /// Trims the log to its end: a guest can make QEMU repeat a message forever. QEMU appends, so it continues behind the rest.
     pub fn trim_log(&self) {
         let trim = || -> io::Result<()> {
             if fs::metadata(self.log())?.len() <= MAX_LOG {
@@ -199,7 +197,7 @@ impl VmPaths {
         Ok(bytes)
     }
 
-    /// The last lines of QEMU's own words, without blanks at the end and control characters.
+    /// Returns the last lines of the log without control characters.
     pub fn last_words(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.log_tail().unwrap_or_default()).into_owned();
         let clean = |line: &str| {
@@ -215,7 +213,7 @@ impl VmPaths {
     }
 }
 
-/// Machines that have a folder, whatever is in it.
+/// Returns the VMs that have a folder.
 pub fn all(folder: &Path) -> Vec<SystemUuid> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<SystemUuid> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

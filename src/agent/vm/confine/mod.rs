@@ -25,26 +25,26 @@ use meshd_proto::vm::VmSpec;
 use meshd_types::fail;
 use std::path::{Path, PathBuf};
 
-/// Who runs the programs of one machine, and where.
+/// User and control group of the programs of one VM.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// The agent's own program, which has the verb [`enter::VERB`].
+    /// The agent's program, which has the verb [`enter::VERB`].
     agent: PathBuf,
-    /// User ID; 0 only where a test disabled this defence.
+    /// User ID; 0 only if a test disabled this defence.
     uid: u32,
     /// Group ID.
     gid: u32,
-    /// `cgroup.procs` of the machine's group.
+    /// `cgroup.procs` of the control group.
     procs: Option<PathBuf>,
-    /// The group has processors of its own.
+    /// The group has dedicated CPUs.
     has_cpus: bool,
 }
 
 impl Confinement {
-    /// Gives a machine its user and its control group, both made if they are not there.
+    /// Assigns user and control group to a VM.
     ///
     /// # Errors
-    /// In words: nothing may run unconfined.
+    /// Something is missing: nothing may run unconfined.
     pub fn of(
         spec: &VmSpec,
         files: &VmPaths,
@@ -64,17 +64,17 @@ impl Confinement {
         Ok(Confinement { agent, uid, gid, procs, has_cpus })
     }
 
-    /// Whether its group has processors of its own, which every program in it runs on.
+    /// Returns whether the group has dedicated CPUs.
     pub fn has_cpus(&self) -> bool {
         self.has_cpus
     }
 
-    /// Its user and group.
+    /// Returns user and group ID.
     pub fn owner(&self) -> (u32, u32) {
         (self.uid, self.gid)
     }
 
-    /// The program and its arguments that run `program` confined; `pass` are the files that it gets as descriptors.
+    /// Returns the command that runs `program` confined. `pass` are files that it gets as descriptors.
     pub fn command(
         &self,
         pins: bool,
@@ -86,7 +86,7 @@ impl Confinement {
         self.run(&entry, program, args)
     }
 
-    /// The same for a program that serves the node, as root, and sees `users` as /etc/passwd.
+    /// Returns the command of a root program that sees `users` as /etc/passwd.
     pub fn naming(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
         self.run(&ExecContext { users: Some(users.to_owned()), ..ExecContext::default() }, program, args)
     }

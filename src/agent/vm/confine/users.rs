@@ -9,20 +9,20 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// User IDs of machines: above those that distributions and container managers give, and equal under [`MASK`].
+/// User IDs of VMs: above those of distributions and container managers, and equal under [`MASK`].
 pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
-/// The bits that all of them have in common.
+/// Common bits of all user IDs.
 pub const MASK: u32 = 0xffff_0000;
-/// The group of all of them, which has the devices that they share, and no file.
+/// Group of all VMs. It owns shared devices and no files.
 pub const GROUP: u32 = USERS.end;
 
-/// One at a time looks for a free number.
+/// Serialises the search for a free ID.
 static ASSIGNING: Mutex<()> = Mutex::new(());
 
-/// The user of a machine, given now if it has none.
+/// Returns the user ID of a VM; assigns one if it has none.
 ///
 /// # Errors
-/// In words: the number cannot be kept, or none is free.
+/// The ID cannot be stored, or no ID is free.
 pub fn assign(files: &VmPaths) -> Result<u32, String> {
     let _alone = ASSIGNING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(user) = files.user() {

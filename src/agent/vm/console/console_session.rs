@@ -14,14 +14,14 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::{self, Message};
 
-/// Silence after which nobody is there any more; the central node pings several times in it.
+/// Silence after which the session ends; the central node pings several times meanwhile.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Between two pings: while input waits for the guest, nothing is read, and so the central node's pings are not answered.
+/// Ping interval. While input waits for the guest, the session does not answer the central node's pings.
 const PING: Duration = Duration::from_secs(20);
-/// How long input waits for the guest before the operator is told.
+/// Time after which the operator is told that the guest does not read its input.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Brings a console, until who sits there leaves, or it is over. Without one, it says that there is none.
+/// Serves a console until the operator leaves or the VM is released. Without a console, reports that there is none.
 pub async fn bring(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
     let socket = match call::open(&endpoint.config, endpoint.tls, &path).await {
@@ -39,7 +39,7 @@ async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) 
         return end(&mut out, format!("this node has no virtual machine {}", order.uuid)).await;
     };
     let (keyboard, ConsoleSubscription { before, new }) = (console.typist(), console.listen());
-    // What it holds would keep the console from ending.
+    // The input would keep the console open.
     drop(console);
     let kept = usize::try_from(order.history).unwrap_or(usize::MAX);
     for piece in before[before.len().saturating_sub(kept)..].chunks(MAX_PIECE) {
@@ -68,7 +68,7 @@ async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Erro
     out.send(Message::Text(text.into())).await
 }
 
-/// What comes. A reader that is slow holds up nothing but this: what it misses is told.
+/// Sends output. A slow reader loses output and is told how much.
 async fn tell(
     out: &mut Out,
     mut new: ConsoleReader,
@@ -92,7 +92,7 @@ async fn tell(
     }
 }
 
-/// What is typed, until nobody is there. A guest that does not read holds up the connection, and so the operator.
+/// Receives input. A guest that does not read blocks the connection and thereby the operator.
 async fn hear(
     typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
     keyboard: &ConsoleWriter,
@@ -102,7 +102,7 @@ async fn hear(
         match message {
             Message::Binary(bytes) => {
                 let mut taken = pin!(keyboard.write(bytes.to_vec()));
-                // Of a machine that is released, `tell` tells.
+                // `tell` reports a released VM.
                 if timeout(STALL, &mut taken).await.is_err() {
                     unheard.send_replace(());
                     taken.await;

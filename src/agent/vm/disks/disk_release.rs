@@ -22,10 +22,10 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// How long a look at the disks may take; one that hangs is not idle.
+/// Timeout of a survey of the disks; a disk that hangs is not idle.
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is left of a machine: what the central node says of a disk holds before what the node itself knows of it.
+/// Returns the disks of a VM. What the central node says about a disk takes precedence.
 pub fn disks_of(files: &crate::vm::vm_paths::VmPaths, spec: Option<&VmSpec>, said: Vec<LeftDisk>) -> Vec<LeftDisk> {
     let Some(spec) = spec else { return said };
     let used = ownership_marker::of(files, spec);
@@ -36,7 +36,7 @@ pub fn disks_of(files: &crate::vm::vm_paths::VmPaths, spec: Option<&VmSpec>, sai
     let mut left: Vec<LeftDisk> = own.collect();
     for said in said {
         match left.iter_mut().find(|own| own.disk == said.disk) {
-            // The central node may not have heard yet that the machine has it.
+            // The central node may not know yet that the VM used the disk.
             Some(own) => (own.wipe, own.used) = (said.wipe, own.used || said.used),
             None => left.push(said),
         }
@@ -44,10 +44,10 @@ pub fn disks_of(files: &crate::vm::vm_paths::VmPaths, spec: Option<&VmSpec>, sai
     left
 }
 
-/// Sees to it that every disk is idle, and wiped where that is wanted. Until then it is promised to who leaves.
+/// Checks that every disk is idle, and wipes it if requested. The disks stay reserved meanwhile.
 ///
 /// # Errors
-/// Which one is not, and why.
+/// The first disk that is not released, and why.
 pub async fn leave(
     config: Arc<HostConfig>,
     reservations: Reservations,
@@ -72,7 +72,7 @@ pub async fn leave(
     Ok(())
 }
 
-/// The disk, if it is there, idle, and no other machine's.
+/// Returns the disk if it exists, is idle and belongs to no other VM.
 fn look_at(
     config: &HostConfig,
     reservations: &Reservations,
@@ -103,7 +103,7 @@ fn wipe(
     wiped.map_err(|why| format!("disk {disk} is not wiped: {why}"))
 }
 
-/// The disk of an identity. One that is to be wiped has to be there; else one that is not there is nobody's.
+/// Finds a disk by identity. A missing disk is an error only if it must be wiped.
 fn called<'a>(all: &'a [DiskFacts], left: &LeftDisk) -> Result<Option<&'a DiskFacts>, String> {
     let LeftDisk { disk, .. } = left;
     let found: Vec<&DiskFacts> = all.iter().filter(|one| one.names().any(|name| name == disk.as_str())).collect();

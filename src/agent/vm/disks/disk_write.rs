@@ -30,39 +30,39 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Checks without which no disk is written: they have to have run, and not to fail.
+/// Checks that must have run and not failed before a disk is written.
 const STORAGE: [&str; 2] = ["store", "images"];
-/// An image is a whole number of these bytes.
+/// An image is a multiple of this size.
 const SECTOR: u64 = 512;
-/// Most of a program's words that are kept, in bytes.
+/// Maximum bytes of error output that are kept.
 const MAX_WORDS: u64 = 4096;
 
-/// How far a write is, in bytes of all images.
+/// Progress in bytes of all images.
 #[derive(Debug, Default)]
 pub struct WriteProgress {
-    /// Written and compared.
+    /// Bytes written and compared.
     pub bytes: AtomicU64,
     /// Total.
     pub of: AtomicU64,
 }
 
-/// An image as it lies on the node.
+/// An image on the node.
 struct SourceImage {
     path: PathBuf,
     format: ImageFormat,
-    /// What it takes of a disk.
+    /// Bytes that it needs on a disk.
     bytes: u64,
 }
 
-/// The write of a machine's images onto its disks. Dropped, it ends, and nothing of it goes on.
+/// The disk writes of one VM. Dropping it stops them.
 pub struct DiskWrite {
-    /// Files of the machine.
+    /// Paths of the VM.
     pub files: VmPaths,
-    /// The node.
+    /// Configuration of the node.
     pub config: Arc<HostConfig>,
-    /// What is to be written, each with whether that was begun before.
+    /// Volumes to write; true if an earlier write began.
     pub volumes: Vec<(Volume, bool)>,
-    /// Told how far it is.
+    /// Progress.
     pub progress: Arc<WriteProgress>,
 }
 
@@ -70,7 +70,7 @@ fn refusal(reason: Reason, detail: impl Into<String>) -> VmRefusal {
     VmRefusal { reason, detail: detail.into() }
 }
 
-/// Says stop when it is dropped, to what runs in a thread.
+/// Cancels a blocking thread when dropped.
 pub struct CancelOnDrop(pub Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -79,7 +79,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Runs what blocks in a thread of its own; it is told when nobody waits any more.
+/// Runs blocking work in a thread and cancels it when the future is dropped.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Result<T, String> {
     let leash = CancelOnDrop(Arc::default());
     let is_over = leash.0.clone();
@@ -88,10 +88,10 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce(&AtomicBool) -> T + S
 }
 
 impl DiskWrite {
-    /// Writes all of them.
+    /// Writes all images.
     ///
     /// # Errors
-    /// Which one could not be written, and why. Nothing may be started then.
+    /// The first image that was not written, and why. The VM must not start.
     pub async fn run(self) -> Result<(), VmRefusal> {
         for (volume, is_begun) in &self.volumes {
             let written = self.write(volume.clone(), *is_begun).await;
@@ -116,7 +116,7 @@ impl DiskWrite {
         let tool = Programs::find(&Tree::new(&self.config.root)).qemu_img;
         let tool = tool.ok_or_else(|| refusal(Reason::QemuMissing, "qemu-img is not installed"))?;
         let held = block.clone();
-        // What was on the rest of the disk goes too, where that costs nothing.
+        // Discard the whole disk first if that is cheap.
         let is_zero = blocking(move |is_over| held.zero_at_once(is_over)).await.map_err(failed)?;
         let told = |done: u64, permyriad: u64| {
             let bytes = before + image.bytes * done + image.bytes / 10_000 * permyriad;
@@ -137,7 +137,7 @@ impl DiskWrite {
     }
 }
 
-/// Everything that comes before the first byte: nothing has been written when it fails.
+/// All checks before the first byte is written.
 fn begin(
     config: &HostConfig,
     files: &VmPaths,
@@ -153,13 +153,13 @@ fn begin(
     let disk = judge(&all, volume, image.bytes, is_begun)?;
     let block = ExclusiveDisk::hold(&tree, disk).map_err(|why| refusal(Reason::DiskInUse, why))?;
     fits(block.bytes(), image.bytes)?;
-    // From here on it is the machine's, and nobody else's before it was wiped.
+    // From here on the disk belongs to the VM until it is wiped.
     let marked = ownership_marker::begun(files, volume, disk.signatures.clone());
     marked.map_err(|error| refusal(Reason::DiskWriteFailed, format!("the node cannot write that down: {error}")))?;
     Ok((block, image))
 }
 
-/// What of a doctor's checks forbids to write a disk (DR-16). Pure.
+/// Returns why the checks forbid disk writes (DR-16). Pure.
 pub fn doctor_blocks(checks: &[Check]) -> Option<String> {
     if let Some(check) = checks.iter().find(|check| check.status == CheckStatus::Fail) {
         return Some(format!("check {} fails: {}", check.name, check.detail));
@@ -171,7 +171,7 @@ pub fn doctor_blocks(checks: &[Check]) -> Option<String> {
     STORAGE.iter().find(|name| !ran(name)).map(|name| format!("check {name} did not run"))
 }
 
-/// The disk that may be written, as the node just saw it. Pure.
+/// Returns the disk if it may be overwritten. Pure.
 fn judge<'a>(disks: &'a [DiskFacts], volume: &Volume, bytes: u64, is_begun: bool) -> Result<&'a DiskFacts, VmRefusal> {
     let VolumeSource::Raw { disk, overwrite, .. } = &volume.source else {
         return Err(refusal(Reason::SpecInvalid, "it is no disk"));
@@ -184,7 +184,7 @@ fn judge<'a>(disks: &'a [DiskFacts], volume: &Volume, bytes: u64, is_begun: bool
         return Err(refusal(Reason::DiskInUse, format!("`{identity}`: {why}")));
     }
     fits(found.bytes, bytes)?;
-    // What a write that did not end left there is its own.
+    // Content of an interrupted write belongs to the VM.
     if !found.signatures.is_empty() && !overwrite && !is_begun {
         let holds = found.signatures.join(", ");
         let of = if matches!(disk, RawDisk::Slot(_)) { "the disk of its slot" } else { "it" };
@@ -202,7 +202,7 @@ fn fits(room: u64, bytes: u64) -> Result<(), VmRefusal> {
     Err(refusal(Reason::DiskTooSmall, detail))
 }
 
-/// The image, as far as it can be told what it is: one that reaches for other files is none.
+/// Reads format and size of an image. Images with backing files are rejected.
 fn image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRefusal> {
     let digest = volume.source.digest().ok_or_else(|| refusal(Reason::VolumeMissing, "it has no image"))?;
     let path = config.images.join(digest.to_string());
@@ -223,7 +223,7 @@ fn image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRefusal>
     Ok(SourceImage { path, format, bytes })
 }
 
-/// Runs `qemu-img`; `told` hears how far it is, in ten-thousandths.
+/// Runs `qemu-img`. `told` receives the progress in ten-thousandths.
 async fn run(tool: &Path, args: &[String], told: impl Fn(u64)) -> Result<(), String> {
     let mut command = tokio::process::Command::new(tool);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -237,7 +237,7 @@ async fn run(tool: &Path, args: &[String], told: impl Fn(u64)) -> Result<(), Str
     Err(format!("qemu-img {} {ended}: {}", args.first().map_or("", String::as_str), format!("{said} {words}").trim()))
 }
 
-/// Hears progress, and keeps the last words that are none.
+/// Reads progress; returns the last other output.
 async fn listen(out: Option<impl AsyncRead + Unpin>, told: impl Fn(u64)) -> String {
     let (Some(mut out), mut piece, mut last) = (out, [0; 512], String::new()) else { return String::new() };
     while let Ok(length) = out.read(&mut piece).await
@@ -255,14 +255,14 @@ async fn listen(out: Option<impl AsyncRead + Unpin>, told: impl Fn(u64)) -> Stri
 async fn words(err: Option<impl AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut err) = err {
-        // What comes beyond is read and forgotten, so that nobody waits.
+        // Drain the rest, so that the program does not block.
         let _ = (&mut err).take(MAX_WORDS).read_to_end(&mut bytes).await;
         let _ = tokio::io::copy(&mut err, &mut tokio::io::sink()).await;
     }
     String::from_utf8_lossy(&bytes).trim().chars().take(400).collect()
 }
 
-/// The last `(12.34/100%)` of a text, in ten-thousandths. Pure.
+/// Returns the last `(12.34/100%)` of a text in ten-thousandths. Pure.
 fn share(text: &str) -> Option<u64> {
     let (before, _) = text.rsplit_once("/100%)")?;
     let (whole, part) = before.rsplit_once('(')?.1.split_once('.')?;

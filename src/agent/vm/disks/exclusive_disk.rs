@@ -18,13 +18,13 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Bytes that are made zero at once: between two a wipe can be given up.
+/// Bytes that are zeroed at once; a wipe can be cancelled between two chunks.
 const CHUNK: u64 = 64 << 20;
-/// Places that are read after a wipe, spread over the disk, with both ends; and bytes of each.
+/// Number and size of the samples that are read after a wipe, from start to end of the disk.
 const SAMPLES: u64 = 64;
 const SAMPLE: usize = 64 * 1024;
 
-/// A disk, held as long as this lives.
+/// A disk that is open exclusively while this value lives.
 #[derive(Debug)]
 pub struct ExclusiveDisk {
     file: File,
@@ -32,10 +32,10 @@ pub struct ExclusiveDisk {
 }
 
 impl ExclusiveDisk {
-    /// Opens a disk as it was seen a moment ago.
+    /// Opens a disk of a recent survey.
     ///
     /// # Errors
-    /// When somebody uses it, or it is not that disk any more.
+    /// The disk is in use, or its kernel name belongs to another disk now.
     pub fn hold(tree: &Tree, disk: &DiskFacts) -> Result<Self, String> {
         let path = tree.path(&format!("/dev/{}", disk.name));
         let alone = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
@@ -50,7 +50,7 @@ impl ExclusiveDisk {
         }
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
         let known = tree.read(&format!("/sys/block/{}/dev", disk.name));
-        // Held, its name cannot change hands any more.
+        // While the device is open, its kernel name does not change.
         if known.as_deref() != Some(&number) || !disks::is_still(tree, disk) {
             return Err(format!("{} is another disk than a moment ago", path.display()));
         }
@@ -58,34 +58,33 @@ impl ExclusiveDisk {
         Ok(ExclusiveDisk { file, bytes })
     }
 
-    /// Bytes that it has room for.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A path by which a program that this process runs opens it: this disk, whatever has its name.
+    /// Returns a path by which a child process opens this very disk.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Everything is on the disk.
+    /// Flushes all writes.
     ///
     /// # Errors
-    /// When it is not.
+    /// A write failed.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Makes all of it read as zero where the disk does that by itself, without being written; false where it does not. Blocks.
+    /// Discards the disk if it then reads as zero; returns false if it cannot. Blocks.
     pub fn zero_at_once(&self, is_over: &AtomicBool) -> bool {
         self.each(FallocateFlags::PUNCH_HOLE, is_over).is_ok()
     }
 
-    /// Makes all of it read as zero, written where the disk does not do it by itself, and looks whether it does. Blocks, for hours on a
-    /// large disk that turns.
+    /// Discards or zeroes the disk, then verifies samples. Blocks, for hours on a large hard disk.
     ///
     /// # Errors
-    /// When it cannot be written, does not read as zero, or `is_over`.
+    /// A write fails, a sample is not zero, or `is_over` is set.
     pub fn wipe(&self, is_over: &AtomicBool) -> Result<(), String> {
         let wiped = match self.each(FallocateFlags::PUNCH_HOLE, is_over) {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => self.each(FallocateFlags::ZERO_RANGE, is_over),
@@ -116,9 +115,9 @@ impl ExclusiveDisk {
         Ok(())
     }
 
-    /// Where something else than zero is read, of the places that are looked at.
+    /// Returns the offset of the first sample that is not zero.
     fn first_remains(&self) -> io::Result<Option<u64>> {
-        // What is read comes from the disk, not from memory.
+        // Drop the page cache, so that samples come from the disk.
         fadvise(&self.file, 0, None::<NonZeroU64>, Advice::DontNeed)?;
         let mut piece = vec![0; SAMPLE.min(usize::try_from(self.bytes).unwrap_or(SAMPLE))];
         let last = self.bytes - piece.len() as u64;

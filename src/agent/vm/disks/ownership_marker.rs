@@ -12,21 +12,21 @@ use meshd_types::{Digest, fail};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
-/// What became of one disk.
+/// The record of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OwnershipMarker {
     disk: DiskIdentity,
-    /// What is written onto it.
+    /// Digest of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<Digest>,
     state: DiskUse,
-    /// What the disk held before.
+    /// Content of the disk before the VM.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     before: Vec<String>,
 }
 
 impl OwnershipMarker {
-    /// True if it speaks of the disk and the image of a volume.
+    /// Returns true if it belongs to the disk and image of a volume.
     fn is_of(&self, volume: &Volume) -> bool {
         mark(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
     }
@@ -34,7 +34,7 @@ impl OwnershipMarker {
 
 type OwnershipMarkers = BTreeMap<VolumeName, OwnershipMarker>;
 
-/// A mark of a volume, if that is a disk of the node.
+/// Makes the marker of a volume, if the volume is a disk.
 fn mark(volume: &Volume, state: DiskUse) -> Option<OwnershipMarker> {
     match &volume.source {
         VolumeSource::Raw { disk, digest, .. } => {
@@ -50,17 +50,17 @@ fn read(files: &VmPaths) -> OwnershipMarkers {
             tracing::error!(file = %files.ownership_markers().display(), %error, "what became of its disks is not known any more");
             OwnershipMarkers::new()
         }),
-        // Nothing has become of them.
+        // The VM has no disks yet.
         Err(_) => OwnershipMarkers::new(),
     }
 }
 
-/// The disks that are a machine's own by now. A mark of another disk, or of another image, is none.
+/// Returns the disks that the VM owns. Markers of other disks or images are ignored.
 pub fn of(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
     own(files, spec).into_iter().map(|(name, mark)| (name, mark.state)).collect()
 }
 
-/// The same, and what those disks held before, as far as they were not empty.
+/// Like [`of`], and the former content of disks that were not empty.
 pub fn told(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
     let own = own(files, spec);
     let states = own.iter().map(|(name, mark)| (name.clone(), mark.state)).collect();
@@ -82,16 +82,16 @@ fn own(files: &VmPaths, spec: &VmSpec) -> OwnershipMarkers {
     own.collect()
 }
 
-/// Writes down what became of one disk, before anything is done by it. What the disk held before stays known.
+/// Records the state of a disk before the state takes effect. The former content stays recorded.
 ///
 /// # Errors
-/// When it cannot be written; nothing may be done then.
+/// The record cannot be written; the disk must not be used.
 pub fn set(files: &VmPaths, volume: &Volume, state: DiskUse) -> io::Result<()> {
     let known = read(files).remove(&volume.name).filter(|known| known.is_of(volume));
     put(files, volume, state, known.map(|known| known.before).unwrap_or_default())
 }
 
-/// The write of an image onto a disk begins, which held this. A write that is begun anew does not count what it left there.
+/// Records the start of a disk write with the former content. A repeated write keeps the first record.
 ///
 /// # Errors
 /// As [`set`].
@@ -112,7 +112,7 @@ fn put(files: &VmPaths, volume: &Volume, state: DiskUse, before: Vec<String>) ->
     files::replace(&files.ownership_markers(), &text).map_err(io::Error::other)
 }
 
-/// The volumes that are disks as they are, and that the machine has not had yet.
+/// Returns volumes that are disks without image and new to the VM.
 fn new_as_it_is<'a>(
     files: &VmPaths,
     spec: &'a VmSpec,
@@ -128,7 +128,7 @@ fn new_as_it_is<'a>(
     })
 }
 
-/// Refuses to give a machine a disk that holds something, for the first time and without an image, unless its specification adopts it.
+/// Refuses a new disk that has content and no image, unless the specification adopts it.
 ///
 /// # Errors
 /// The first such disk.
@@ -147,7 +147,7 @@ pub fn adopts(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> Result<(), 
     Err(VmRefusal { reason: VmRefusalReason::DiskNotEmpty, detail })
 }
 
-/// A machine is about to have its disks as they are.
+/// Records that a VM gets its disks without image.
 ///
 /// # Errors
 /// As [`set`].
@@ -156,7 +156,7 @@ pub fn given(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> io::Result<(
     new.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.holds.clone()))
 }
 
-/// Takes over what is known elsewhere of disks of which nothing is known here.
+/// Records states that only the central node knows.
 ///
 /// # Errors
 /// As [`set`].
@@ -166,14 +166,14 @@ pub fn learn(files: &VmPaths, spec: &VmSpec, known: &BTreeMap<VolumeName, DiskUs
     spec.volumes.iter().filter(news).try_for_each(|volume| set(files, volume, known[&volume.name]))
 }
 
-/// The files of the central node that a machine still needs: an image that is on its disk is not one.
+/// Returns the volumes that the VM still needs: not images that are already on its disks.
 pub fn needed(files: &VmPaths, spec: &VmSpec) -> Vec<Digest> {
     let done = of(files, spec);
     let is_done = |volume: &Volume| done.get(&volume.name) == Some(&DiskUse::Done);
     spec.volumes.iter().filter(|volume| !is_done(volume)).filter_map(|volume| volume.source.digest()).collect()
 }
 
-/// The volumes whose images are to be written onto disks, each with whether that was begun before.
+/// Returns the volumes whose images must be written; true if the write began before.
 pub fn unwritten(files: &VmPaths, spec: &VmSpec) -> Vec<(Volume, bool)> {
     let known = of(files, spec);
     let open = spec.volumes.iter().filter(|volume| volume.source.disk().is_some() && volume.source.digest().is_some());

@@ -34,20 +34,20 @@ use tokio::{
     time::sleep,
 };
 
-/// Bytes that are asked for at once: each piece is authorised anew, and has its own time limit.
+/// Bytes of one request: each request is authorised again and has its own timeout.
 const PIECE: u64 = 16 << 20;
-/// First pause after a piece that did not come, and the longest.
+/// First and maximum delay before a retry.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Files that are fetched at once.
+/// Concurrent fetches.
 const AT_ONCE: usize = 4;
-/// Longest word on what does not come, in characters.
+/// Maximum length of an error in a report, in characters.
 const MAX_TROUBLE: usize = 200;
-/// Part of a file: the end of its name.
+/// Extension of a partial file.
 const PART: &str = "part";
-/// Bytes that are read at once of a part that an earlier agent left.
+/// Bytes of one read of a partial file.
 const READ: usize = 256 * 1024;
 
-/// The files of a node.
+/// The volumes of a node.
 #[derive(Debug)]
 pub struct Volumes {
     store: Arc<VolumeStore>,
@@ -60,7 +60,7 @@ pub struct Volumes {
 #[derive(Debug)]
 struct VolumeStore {
     config: HostConfig,
-    /// What of the node's memory is given away.
+    /// Reserved memory.
     reservations: Reservations,
 }
 
@@ -74,12 +74,12 @@ struct Fetch {
 struct FetchProgress {
     bytes: AtomicU64,
     of: AtomicU64,
-    /// Why the last piece did not come.
+    /// Error of the last request.
     trouble: Mutex<Option<String>>,
 }
 
 impl Volumes {
-    /// Those of a folder, which need not exist; the way to the central node may come later, and another one.
+    /// Opens the store of volumes; its folder need not exist. The endpoint may come later and change.
     pub fn new(config: HostConfig, reservations: Reservations, endpoint: watch::Receiver<Option<Endpoint>>) -> Self {
         Volumes {
             store: Arc::new(VolumeStore { config, reservations }),
@@ -90,12 +90,12 @@ impl Volumes {
         }
     }
 
-    /// True if a file is here, and whole.
+    /// Returns true if a volume is complete.
     pub fn has(&self, digest: &Digest) -> bool {
         self.store.whole(digest).is_file()
     }
 
-    /// Fetches a file, unless somebody has begun it; [`Volumes::next`] tells how it ended.
+    /// Starts a fetch unless one runs; [`Volumes::next`] returns its result.
     pub fn fetch(&mut self, digest: Digest) {
         if self.under_way.contains_key(&digest) {
             return;
@@ -105,14 +105,14 @@ impl Volumes {
             FetchJob { digest, store: self.store.clone(), endpoint: self.endpoint.clone(), progress: progress.clone() };
         let seats = self.seats.clone();
         let task = self.fetches.spawn(async move {
-            // Never closed.
+            // The semaphore is never closed.
             let _seat = seats.acquire_owned().await;
             (digest, job.run().await)
         });
         self.under_way.insert(digest, Fetch { progress, task });
     }
 
-    /// How far the fetch of these is, together.
+    /// Returns the combined progress of these fetches.
     pub fn progress(&self, wanted: impl IntoIterator<Item = Digest>) -> VmFetching {
         let mut sum = VmFetching::default();
         for digest in wanted {
@@ -126,7 +126,7 @@ impl Volumes {
         sum
     }
 
-    /// The next fetch that has ended; pending while there is none. Cancel-safe.
+    /// Waits for the end of a fetch; pending if there is none. Cancel-safe.
     pub async fn next(&mut self) -> (Digest, Result<(), VmRefusal>) {
         loop {
             match self.fetches.join_next().await {
@@ -137,7 +137,7 @@ impl Volumes {
                 Some(Err(error)) if error.is_cancelled() => {}
                 Some(Err(error)) => {
                     tracing::error!(%error, "a fetch of a volume failed");
-                    // Whoever waits for it asks again, or would wait for ever.
+                    // The VM that waits for it would wait forever.
                     let gone = self.under_way.iter().find(|(_, fetch)| fetch.task.is_finished());
                     if let Some(digest) = gone.map(|(digest, _)| *digest) {
                         self.under_way.remove(&digest);
@@ -149,7 +149,7 @@ impl Volumes {
         }
     }
 
-    /// Gives up and removes what nobody names.
+    /// Cancels fetches and removes volumes that no VM names.
     pub fn keep_only(&mut self, named: &BTreeSet<Digest>) {
         self.under_way.retain(|digest, fetch| {
             let is_named = named.contains(digest);
@@ -176,7 +176,7 @@ impl VolumeStore {
         self.config.images.join(digest.to_string())
     }
 
-    /// Bytes that may still be fetched: in memory, what machines were promised is not free, whether they have touched it or not.
+    /// Returns the bytes that may still be fetched. In memory, promised memory is not free even if it is untouched.
     fn room(&self) -> io::Result<u64> {
         let HostConfig { root, machines, images, .. } = &self.config;
         room(images, self.reservations.left(memory::read(&Tree::new(root), machines)))
@@ -191,15 +191,15 @@ fn refusal(reason: VmRefusalReason, detail: String) -> VmRefusal {
     VmRefusal { reason, detail }
 }
 
-/// Why a piece did not get onto the disk.
+/// Why a piece was not stored.
 enum FetchError {
-    /// It may come later.
+    /// Temporary: retry.
     Again(String),
-    /// It never will, as things are.
+    /// Permanent.
     Final(VmRefusal),
 }
 
-/// A file fetched so far.
+/// A partial file.
 struct PartialFile {
     file: tokio::fs::File,
     hash: Sha256,
@@ -220,16 +220,16 @@ impl FetchJob {
         loop {
             let (had, fetched) = self.fetch().await;
             let Err(refusal) = fetched else { return Ok(()) };
-            // Nothing half is left where nobody will go on with it.
+            // Remove the partial file: no later fetch continues it.
             let _ = fs::remove_file(self.store.part(&self.digest));
-            // What an earlier agent left may be what differs.
+            // A partial file of an earlier agent may be the cause.
             if had == 0 || refusal.reason != VmRefusalReason::VolumeDiffers {
                 return Err(refusal);
             }
         }
     }
 
-    /// Fetches it, and says how many bytes of it were here already.
+    /// Fetches the file. Returns how many bytes existed before.
     async fn fetch(&mut self) -> (u64, Result<(), VmRefusal>) {
         match self.open().await {
             Ok(part) => (part.bytes, self.complete(part).await),
@@ -261,7 +261,7 @@ impl FetchJob {
         self.seal(part).await
     }
 
-    /// What an earlier agent left of it, read anew; or nothing.
+    /// Reads and hashes the partial file of an earlier agent.
     async fn open(&self) -> io::Result<PartialFile> {
         let path = self.store.part(&self.digest);
         let opened = tokio::task::spawn_blocking(move || {
@@ -285,7 +285,7 @@ impl FetchJob {
 
     async fn piece(&mut self, part: &mut PartialFile) -> Result<(), FetchError> {
         let wait = async { self.endpoint.wait_for(Option::is_some).await.ok().and_then(|endpoint| endpoint.clone()) };
-        // Gone with the agent.
+        // The sender ends with the agent.
         let Some(endpoint) = wait.await else { return std::future::pending().await };
         let path = format!("{VOLUMES_PATH}/{}", self.digest);
         let range = (part.bytes, part.bytes + PIECE);
@@ -294,7 +294,7 @@ impl FetchJob {
         let (mut body, of) = match piece {
             Piece::Body { body, of } => (body, of),
             Piece::Beyond => {
-                // Its end, or nonsense that the digest finds.
+                // The end of the file, or a wrong length that the digest detects.
                 part.of = Some(part.bytes);
                 return Ok(());
             }
@@ -319,7 +319,7 @@ impl FetchJob {
         part.file.flush().await.map_err(|error| FetchError::Final(self.disk(&error)))
     }
 
-    /// Why nothing comes, for whoever waits for it.
+    /// Reports the error of a fetch.
     fn trouble(&self, why: Option<String>) {
         let why = why.map(|why| format!("{}: {why}", self.digest.short()).chars().take(MAX_TROUBLE).collect());
         *self.progress.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
@@ -343,14 +343,14 @@ impl FetchJob {
         self.full(error.to_string())
     }
 
-    /// Gives it its name, if it is what that says.
+    /// Renames the file to its digest if the contents match.
     async fn seal(&self, part: PartialFile) -> Result<(), VmRefusal> {
         let found = Digest(part.hash.finalize().into());
         if found != self.digest {
             let detail = format!("what came for {} has the digest {}", self.digest.short(), found.short());
             return Err(refusal(VmRefusalReason::VolumeDiffers, detail));
         }
-        // A name without its bytes must not survive a loss of power.
+        // After a power loss, a named file must have its contents.
         part.file.sync_all().await.map_err(|error| self.disk(&error))?;
         let (from, to) = (self.store.part(&self.digest), self.store.whole(&self.digest));
         fs::rename(from, to).map_err(|error| self.disk(&error))

@@ -8,35 +8,35 @@ use rustix::{
 };
 use std::{io, path::Path};
 
-/// What is left free of a disk, in bytes.
+/// Bytes of a disk that stay free.
 const DISK_RESERVE: u64 = 64 << 20;
-/// File systems that lie in memory, or that stand on one that may: tmpfs, ramfs, overlayfs (statfs(2)).
+/// File systems in memory, or possibly on one: tmpfs, ramfs, overlayfs (statfs(2)).
 const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x794c_7630];
 
-/// What the service of the overlay `kvm-host` calls the file system that it makes for machines on a diskless node.
+/// Name of the tmpfs that the overlay `kvm-host` mounts for VMs on a diskless node.
 const OWN_STORE: &str = "mesh-machines";
 
-/// A file system, as far as it can be told.
+/// Size and use of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Where it lies.
+    /// Kind of storage.
     pub kind: StoreKind,
-    /// Its size in bytes; 0 where it has no bound of its own.
+    /// Size in bytes; 0 if unlimited.
     pub bytes: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that are free for everybody.
+    /// Free bytes.
     pub free: u64,
 }
 
-/// The file system of a folder, or of the nearest folder above it that is there.
+/// Reads the file system of a folder, or of its nearest existing parent.
 ///
 /// # Errors
-/// When it does not say.
+/// The file system cannot be read.
 pub fn space(folder: &Path) -> io::Result<Space> {
     let there = folder.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
     let StatFs { f_type, f_blocks, f_bfree, f_bavail, f_bsize, .. } = statfs(there)?;
-    // 32 bits, in a field that is wider here and signed there.
+    // The magic number has 32 bits in a wider field.
     let is_memory = u32::try_from(f_type & 0xffff_ffff).is_ok_and(|kind| IN_MEMORY.contains(&kind));
     let block = u64::try_from(f_bsize).unwrap_or(0);
     let bytes = |blocks: u64| blocks.saturating_mul(block);
@@ -48,38 +48,38 @@ pub fn space(folder: &Path) -> io::Result<Space> {
     })
 }
 
-/// The store of a node, for the central node.
+/// Returns the facts about the store for the central node.
 pub fn store(folder: &Path) -> Option<StoreFacts> {
     let Space { kind, bytes, used, .. } = space(folder).ok()?;
     Some(StoreFacts { kind, bytes, used: used.div_ceil(STORE_STEP).saturating_mul(STORE_STEP) })
 }
 
-/// Bytes that may still be written below `folder`, where so much memory is left.
+/// Returns the bytes that may still be written below `folder`. `memory` is the free memory.
 ///
 /// # Errors
-/// When the file system does not say.
+/// The file system cannot be read.
 pub fn room(folder: &Path, memory: u64) -> io::Result<u64> {
     let space = space(folder)?;
     Ok(match space.kind {
         StoreKind::Disk => space.free.saturating_sub(DISK_RESERVE),
-        // ramfs has no bound.
+        // ramfs is unlimited.
         StoreKind::Memory if space.bytes == 0 => memory,
         StoreKind::Memory => space.free.min(memory),
     })
 }
 
-/// Bounds a store that is a file system in memory of its own, made for this ([`OWN_STORE`]): what guests write beyond it holds them, and takes
-/// nobody's memory. Any other is left as it is.
+/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that guests that write too much are paused and take no memory from others. Leaves any other
+/// file system unchanged.
 ///
 /// # Errors
-/// When the kernel does not do it; less than what is in use is never set.
+/// The remount fails. A limit below the current use is never set.
 pub fn bound(folder: &Path, root: &Tree, bytes: u64) -> io::Result<()> {
     let mounts = root.read("/proc/self/mountinfo").unwrap_or_default();
     if !mounts.lines().any(|line| is_own(line, folder)) || bytes < space(folder)?.used {
         return Ok(());
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // In whole pages, and never 0, which would be no bound.
+    // In pages, and never 0, which means unlimited.
     let size = format!("size={}k", (bytes >> 12 << 2).max(4));
     Ok(mount_remount(folder, flags, size)?)
 }

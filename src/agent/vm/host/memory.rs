@@ -18,28 +18,28 @@ use std::{
     path::Path,
 };
 
-/// Bytes of a block in a file's metadata (stat(2)).
+/// Block size of file metadata (stat(2)).
 const BLOCK: u64 = 512;
 
-/// A node's memory, all in bytes.
+/// Memory of a node in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// All that there is (`MemTotal`).
+    /// `MemTotal`.
     pub total: u64,
-    /// What the kernel could give now (`MemAvailable`).
+    /// `MemAvailable`.
     pub available: u64,
-    /// Set aside as huge pages, used or not (`Hugetlb`).
+    /// Huge pages, used or not (`Hugetlb`).
     pub huge: u64,
-    /// Files in memory: volumes, layers, the system itself (`Shmem`).
+    /// Files in memory: volumes, layers, the system (`Shmem`).
     pub files: u64,
-    /// What each machine's QEMU has of it now.
+    /// Resident memory of each VM's QEMU.
     pub touched: BTreeMap<SystemUuid, u64>,
-    /// How much more each machine's layers are expected to take; nothing where they lie on a disk.
+    /// Expected growth of each VM's layers; nothing if the store is on a disk.
     pub growth: BTreeMap<SystemUuid, u64>,
 }
 
 impl Memory {
-    /// Bytes that may be given away beside what these machines were promised.
+    /// Returns the bytes that are left beside the memory promised to these VMs.
     pub fn left<'a>(&self, promised: impl IntoIterator<Item = &'a VmSpec>) -> u64 {
         let (mut all, mut untouched, mut growth) = (0u64, 0u64, NODE_RESERVE);
         for spec in promised {
@@ -49,20 +49,20 @@ impl Memory {
             untouched = untouched.saturating_add(own.saturating_sub(touched));
             growth = growth.saturating_add(self.growth.get(&spec.uuid).copied().unwrap_or(0));
         }
-        // What is there less what is given away; and, where others take some of it too, what the kernel says.
+        // The lesser of total minus promised, and of what the kernel calls available: other processes use memory too.
         let taken = [self.huge, self.files, all, growth].into_iter().fold(0, u64::saturating_add);
         self.total.saturating_sub(taken).min(self.available.saturating_sub(untouched.saturating_add(growth)))
     }
 }
 
-/// Bytes of a node's memory that its machines, and their files if they lie there, take now.
+/// Returns the bytes that VMs and their files in memory use.
 pub fn taken(tree: &Tree, machines: &Path) -> u64 {
     let in_memory = capacity::space(machines).is_ok_and(|space| space.kind == StoreKind::Memory);
     let files = if in_memory { files(machines) } else { 0 };
     read(tree, machines).touched.into_values().fold(files, u64::saturating_add)
 }
 
-/// Reads it; `machines` is the folder of all machines.
+/// Reads the memory of the node. `machines` is the folder of all VMs.
 pub fn read(tree: &Tree, machines: &Path) -> Memory {
     let field = |name| system::memory_field(tree, name).saturating_mul(1024);
     let mut memory = Memory {
@@ -85,17 +85,17 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
     memory
 }
 
-/// Bytes that QEMU of a machine has now.
+/// Returns the resident memory of a VM's QEMU.
 fn touched(tree: &Tree, files: &VmPaths) -> Option<u64> {
     let pid: u32 = fs::read_to_string(files.pid()).ok()?.trim().parse().ok()?;
-    // The ID of one that has gone may be another's.
+    // The process ID may have been reused.
     let line = tree.read(&format!("/proc/{pid}/cmdline"))?;
     let own = files.pid().display().to_string();
     line.split('\0').any(|arg| arg == own).then_some(())?;
     resident(tree, pid)
 }
 
-/// Bytes of memory that a process has for itself.
+/// Returns the anonymous resident memory of a process.
 pub fn resident(tree: &Tree, pid: u32) -> Option<u64> {
     let status = tree.read(&format!("/proc/{pid}/status"))?;
     let rest = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -103,7 +103,7 @@ pub fn resident(tree: &Tree, pid: u32) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// How much more a layer is expected to take.
+/// Returns the expected growth of a layer.
 fn growth(layer: &Path) -> Option<u64> {
     let held = layer.metadata().ok()?.blocks().saturating_mul(BLOCK);
     let mut header = Vec::new();
@@ -111,13 +111,13 @@ fn growth(layer: &Path) -> Option<u64> {
     Some(layer_growth(qcow2::size(&header).ok()?, held))
 }
 
-/// How often the kernel has ended a process for want of memory, since it runs.
+/// Returns the number of out-of-memory kills since the boot.
 pub fn oom_kills(tree: &Tree) -> u64 {
     let text = tree.read("/proc/vmstat").unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Bytes that the files below a folder take.
+/// Returns the bytes that the files below a folder use.
 fn files(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let each = entries.map(|entry| match entry.metadata() {

@@ -4,15 +4,15 @@ use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::MacAddr;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// By card.
+/// Addresses by MAC address.
 pub type NicAddresses = BTreeMap<MacAddr, Ipv4Addr>;
 
-/// Those of a machine.
+/// Returns the addresses of a VM.
 pub fn of(spec: &VmSpec, given: &NicAddresses) -> NicAddresses {
     spec.nics.iter().filter_map(|nic| Some((nic.mac, *given.get(&nic.mac)?))).collect()
 }
 
-/// What a specification names and another card has.
+/// Returns refusals for addresses that other NICs have.
 pub fn taken(spec: &VmSpec, given: &NicAddresses) -> Vec<VmRefusal> {
     let mut refusals = Vec::new();
     for (index, address) in named(&spec.nics) {
@@ -25,7 +25,7 @@ pub fn taken(spec: &VmSpec, given: &NicAddresses) -> Vec<VmRefusal> {
     refusals
 }
 
-/// Cards of the private network that name an address, with their places.
+/// Returns the NICs in the private network with a fixed address, with their indexes.
 pub fn named(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
     let private = |nic: &Nic| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE);
     nics.iter().enumerate().filter(move |(_, nic)| private(nic)).filter_map(|(index, nic)| Some((index, nic.address?)))

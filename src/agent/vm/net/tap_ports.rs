@@ -27,9 +27,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Where the kernel shows interfaces.
+/// Network interfaces in sysfs.
 const NET: &str = "/sys/class/net";
-/// The device by which QEMU takes its port.
+/// Device by which QEMU attaches to a TAP device.
 const TUN: &str = "/dev/net/tun";
 
 /// The name of the TAP device of a NIC: unique to the VM and at most 15 bytes (IFNAMSIZ).
@@ -38,10 +38,10 @@ pub fn tap_name(spec: &VmSpec, index: usize) -> String {
     format!("vm{}n{index}", &uuid[..10])
 }
 
-/// Makes the ports of a machine, down and not on their bridges yet.
+/// Makes the TAP devices of a VM, down and without bridge.
 ///
 /// # Errors
-/// In words: no port is there without its filter.
+/// A TAP device or its filter is not made.
 pub async fn make(
     spec: &VmSpec,
     ip: Option<&Path>,
@@ -69,10 +69,10 @@ pub async fn make(
     isolate(config, reservations).await
 }
 
-/// Sees to it that each port has its filter, as its machine and its network are now.
+/// Installs the filter of each TAP device for the current VMs and network.
 ///
 /// # Errors
-/// In words: what the kernel says.
+/// The kernel rejects the filter.
 pub async fn isolate(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
     let (root, reservations) = (config.root.clone(), reservations.clone());
     let done = tokio::task::spawn_blocking(move || isolate_now(root, &reservations)).await;
@@ -80,19 +80,19 @@ pub async fn isolate(config: &HostConfig, reservations: &Reservations) -> Result
 }
 
 fn isolate_now(root: PathBuf, reservations: &Reservations) -> std::io::Result<()> {
-    /// Who looks later writes later: no filter of a port is lost to an older look.
+    /// Serialises look and write: an older look must not remove the filter of a newer port.
     static ISOLATING: Mutex<()> = Mutex::new(());
     let _alone = ISOLATING.lock().unwrap_or_else(PoisonError::into_inner);
     let ports = ports(reservations);
     if ports.is_empty() {
-        // A node without guests is left as it is.
+        // A node without guests is left unchanged.
         return Ok(());
     }
     let around = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
     if guest_firewall::is_there(&ports, &around)? { Ok(()) } else { guest_firewall::isolate(&ports, &around) }
 }
 
-/// Ports that are there.
+/// Existing ports.
 fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     let (specs, addresses) = (reservations.specs(), reservations.addresses());
     let each = specs.iter().flat_map(|spec| {
@@ -105,16 +105,16 @@ fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     each.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
 }
 
-/// Keeps a port that is on its bridge from other ports that are kept so.
+/// Isolates a bridge port from other isolated ports.
 ///
 /// # Errors
-/// In words.
+/// The kernel rejects it.
 pub fn keep_apart(port: &str) -> Result<(), String> {
     let place = Path::new(NET).join(port).join("brport/isolated");
     fs::write(&place, "1").map_err(|error| format!("{}: {error}", place.display()))
 }
 
-/// Removes them. What is not there is removed.
+/// Removes the TAP devices of a VM.
 pub async fn remove(spec: &VmSpec, config: &HostConfig) {
     let Some(ip) = Programs::find(&Tree::new(&config.root)).ip else { return };
     for index in 0..spec.nics.len() {
@@ -125,7 +125,7 @@ pub async fn remove(spec: &VmSpec, config: &HostConfig) {
     }
 }
 
-/// The `ip` of busybox makes no ports; its `tunctl` does, for a user that has a name.
+/// The `ip` of busybox makes no TAP devices. Its `tunctl` does, but takes the user only by name.
 async fn add(
     ip: &Path,
     config: &HostConfig,
@@ -145,7 +145,7 @@ async fn add(
 }
 
 async fn delete(ip: &Path, port: &str) {
-    // One that is not there is none to be deleted.
+    // It may not exist.
     let _ = tool::run(ip, &words(&["link", "del", "dev", port])).await;
 }
 

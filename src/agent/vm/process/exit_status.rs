@@ -6,7 +6,7 @@ use super::{
 };
 use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};
 
-/// From what QEMU said, if it did, and how its process ended.
+/// Builds the failure from QEMU's shutdown cause and the exit status of its process.
 pub fn crash(cause: Option<ShutdownCause>, how: &str, log: Vec<String>) -> VmFailure {
     let (kind, detail) = match cause {
         Some(ShutdownCause::Panic) => (VmFailureKind::GuestPanic, "the guest's kernel gave up (panic)".to_owned()),
@@ -18,7 +18,7 @@ pub fn crash(cause: Option<ShutdownCause>, how: &str, log: Vec<String>) -> VmFai
     VmFailure { kind, detail: cut(detail), log }
 }
 
-/// The guest is held: why.
+/// Builds the event of a paused guest.
 pub fn paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> VmEvent {
     VmEvent::Paused { why: why_paused(spec, pause, error), resumable: pause.resumable }
 }
@@ -33,7 +33,7 @@ fn why_paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> String
     format!("QEMU holds the guest ({}): {operation} of {disk}: {reason}; {next}", pause.word)
 }
 
-/// A text within its bounds.
+/// Truncates a text to its maximum length.
 pub fn cut(mut text: String) -> String {
     let mut end = text.len().min(MAX_FAILURE_TEXT);
     while !text.is_char_boundary(end) {

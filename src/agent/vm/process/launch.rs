@@ -33,27 +33,27 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// What of memory a machine's group may use beside what is counted for it: pages of files that QEMU reads, buffers of the kernel.
+/// Memory limit beyond the counted memory: page cache of QEMU's files, kernel buffers.
 const MARGIN: u64 = 512 << 20;
-/// What emulation keeps of translated code at most (QEMU's own bound, and its tables).
+/// Maximum of QEMU's cache of translated code, with its tables.
 const TRANSLATED: u64 = 1280 << 20;
-/// What a layer takes beside its disk's content.
+/// Metadata of a layer.
 const LAYER_TABLES: u64 = 64 << 20;
-/// How long a TPM may take to end.
+/// Timeout for the end of a TPM.
 const TPM_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A QEMU that was run; its guest waits.
+/// A started QEMU whose guest waits.
 #[derive(Debug)]
 pub struct Launched {
     /// The QEMU process.
     pub process: WatchedProcess,
-    /// `ip`, where cards are to be plugged into bridges.
+    /// Path of `ip`, if NICs are plugged into bridges.
     pub ip: Option<PathBuf>,
-    /// IOMMU groups that nobody else takes as long as these are there.
+    /// Locks of the IOMMU groups.
     pub groups: Vec<File>,
 }
 
-/// Keeps checks from taking these groups for a moment, in which QEMU would be told that they are busy.
+/// Locks IOMMU groups against checks: a probe would make them busy for QEMU.
 async fn held(groups: &[u32]) -> Vec<File> {
     let groups = groups.to_vec();
     let holding = tokio::task::spawn_blocking(move || vfio::hold(&groups)).await;
@@ -63,7 +63,7 @@ async fn held(groups: &[u32]) -> Vec<File> {
     })
 }
 
-/// What was refused, in one text.
+/// Combines refusals into one failure.
 pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
     let reasons: Vec<String> =
         refusals.iter().map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail)).collect();
@@ -71,10 +71,10 @@ pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
     VmFailure { kind: VmFailureKind::Refused, detail, log: Vec::new() }
 }
 
-/// Runs QEMU.
+/// Starts QEMU.
 ///
 /// # Errors
-/// What the node lacks, or which file could not be made.
+/// The node lacks resources, or a file cannot be made.
 pub async fn launch(
     spec: &VmSpec,
     files: &VmPaths,
@@ -93,7 +93,7 @@ pub async fn launch(
     Ok(Launched { process, ip: plan.ip, groups })
 }
 
-/// Makes what a machine needs, and runs QEMU. What was made before an error is there.
+/// Makes files and devices of a VM and starts QEMU. The caller removes them after an error.
 async fn start(
     spec: &VmSpec,
     plan: &Plan,
@@ -109,14 +109,14 @@ async fn start(
     let argv::Invocation { args, pass } = argv::qemu(spec, plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let groups = held(&plan.groups).await;
-    // A cpuset takes processors away from the agent: it could not run there even for the moment in which it makes a process.
+    // With a cpuset the agent cannot pin itself to these CPUs, not even to start a process.
     let cpus = plan.cpus.as_deref().filter(|_| !confined.has_cpus());
     let process = qemu_process::spawn(&program, &args, &files.log(), cpus)
         .map_err(|error| failed(format!("{} cannot be run: {error}", plan.qemu.display())))?;
     Ok((process, groups))
 }
 
-/// Gives a machine its user, its control group, and the devices that it opens by itself.
+/// Gives a VM its user, control group and devices.
 fn confine(
     spec: &VmSpec,
     plan: &Plan,
@@ -134,7 +134,7 @@ fn confine(
     Ok(confined)
 }
 
-/// What a machine may use of the node.
+/// Returns the limits of a VM's control group.
 fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupLimits {
     let layers = plan.volumes.iter().filter_map(|volume| match volume {
         PlannedVolume::Layer { base, size } if layers_in_memory => {
@@ -149,7 +149,7 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupL
     cgroup::CgroupLimits { memory, vcpus: spec.vcpus, dedicated }
 }
 
-/// Bytes that the guest sees of a layer's disk.
+/// Returns the size of a layer's disk that the guest sees.
 fn disk_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
     let mut header = Vec::new();
     File::open(base)?.take(qcow2::HEADER).read_to_end(&mut header)?;
@@ -157,8 +157,8 @@ fn disk_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
     Ok(size.map_or(own, ByteSize::bytes))
 }
 
-/// Ends what served a machine whose QEMU has gone, and takes back what its user had. A TPM ends with its connection, but one that QEMU never
-/// connected to would stay; so would ports, which are made for QEMU.
+/// Cleans up after QEMU ended: helpers, control group, device permissions, TAP devices. A TPM that QEMU never connected to does not end by
+/// itself.
 pub async fn end_all(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if spec.vtpm {
         end_any_tpm(files).await;
@@ -172,7 +172,7 @@ pub async fn end_all(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     tap_ports::remove(spec, config).await;
 }
 
-/// Ends the TPM of a machine of which nothing else is known.
+/// Ends the TPM of a VM.
 pub async fn end_any_tpm(files: &VmPaths) {
     let Some(tpm) = qemu_process::find_by("--ctrl", files.tpm_control().as_bytes(), files.user()) else { return };
     for signal in [Signal::TERM, Signal::KILL] {
@@ -189,7 +189,7 @@ fn failed(detail: String) -> VmFailure {
     VmFailure { kind: VmFailureKind::Prepare, detail, log: Vec::new() }
 }
 
-/// Makes what is not there yet: what the guest wrote to volumes, variables and TPM stays from one start to the next.
+/// Makes missing files. Volumes, UEFI variables and TPM state survive a restart.
 async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confinement) -> Result<(), String> {
     let made = |path: &Path| {
         let path = path.display().to_string();
@@ -217,13 +217,13 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
         }
     }
     if let Some(swtpm) = &plan.swtpm {
-        // One that served nobody would hold the state.
+        // A TPM that serves nobody would lock the state.
         end_any_tpm(files).await;
         let state = files.tpm_state();
         DirBuilder::new().recursive(true).mode(0o700).create(&state).map_err(made(&state))?;
         for entry in fs::read_dir(&state).map_err(made(&state))?.flatten() {
             let path = entry.path();
-            // Not followed: what lies there is the user's, who may have put a link there.
+            // Do not follow links: the folder belongs to the VM's user.
             lchown(&path, Some(user), Some(group)).map_err(made(&path))?;
         }
         owned(state, 0o700)?;
@@ -233,7 +233,7 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
     Ok(())
 }
 
-/// Makes both ends of the serial port anew: input that an earlier QEMU did not read is not for this one.
+/// Makes both ends of the serial port anew: input for an earlier QEMU is dropped.
 fn serial(files: &VmPaths) -> io::Result<()> {
     for stale in [files.serial_in(), files.serial_out()] {
         match fs::remove_file(stale) {
@@ -245,7 +245,7 @@ fn serial(files: &VmPaths) -> io::Result<()> {
     symlink("/dev/null", files.serial_out())
 }
 
-/// Made under another name first: half a layer is none.
+/// Makes a layer under a temporary name, so that no incomplete layer remains.
 async fn layer(
     files: &VmPaths,
     index: usize,

@@ -18,31 +18,31 @@ use std::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// Longest command line that is read, in bytes.
+/// Maximum bytes of a command line that are read.
 const MAX_COMMAND_LINE: usize = 256 * 1024;
-/// The kernel ends a machine before the agent when memory runs out.
+/// OOM score: the kernel kills VMs before the agent.
 const OOM_SCORE: &str = "500";
 
-/// A process that is watched.
+/// A process that a pidfd watches.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: Pid,
     fd: AsyncFd<OwnedFd>,
 }
 
-/// Runs a program in a process group of its own, its words going to `log`, on these processors of the node.
+/// Starts a program in its own process group, with output to `log`, on these CPUs.
 ///
 /// # Errors
-/// When it cannot be run.
+/// The program cannot be started.
 pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) -> io::Result<WatchedProcess> {
     OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
-    // Appended to, so that who keeps it short does not leave a hole.
+    // Append mode: trimming the log must not leave a hole.
     let words = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words).process_group(0);
-    // A new process runs where the thread that makes it runs: before it has threads of its own.
+    // A process inherits the CPU affinity of the thread that starts it.
     let before = match cpus.map(pin).transpose() {
-        // All of them belong to other machines' cpusets: better elsewhere than not at all.
+        // All these CPUs belong to partitions of other VMs: run on other CPUs rather than not at all.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             tracing::warn!(?cpus, "no processor that a machine is bound to is free; it runs on others");
             None
@@ -60,15 +60,15 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
         WatchedProcess::watch(pid)
     });
     if watched.is_err() {
-        // One that nobody knows of would keep its units.
+        // An unwatched process would keep its devices.
         child.kill()?;
         child.wait()?;
     }
-    // Else not waited for by its handle: `WatchedProcess::ended` does, for this one as for one that an earlier agent ran.
+    // [`WatchedProcess::ended`] waits for it, also for one that an earlier agent started.
     watched
 }
 
-/// Binds this thread to processors, and gives back where it ran before.
+/// Binds this thread to CPUs and returns its former affinity.
 fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
     let before = sched_getaffinity(None)?;
     let mut wanted = CpuSet::new();
@@ -79,19 +79,18 @@ fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
     Ok(before)
 }
 
-/// The QEMU that was told to write its ID to this file; `None` where none runs. It is `user`'s, or root's where it is about to become that
-/// user's.
+/// Finds the QEMU with this pidfile. It belongs to `user`, or to root until it drops its privileges.
 pub fn find(pidfile: &Path, user: Option<u32>) -> Option<WatchedProcess> {
     find_by("-pidfile", pidfile.as_os_str().as_encoded_bytes(), user)
 }
 
-/// The process of a user, or of root, that has this option with this value on its command line.
+/// Finds a process of a user or of root by an option and its value.
 pub fn find_by(option: &str, value: &[u8], user: Option<u32>) -> Option<WatchedProcess> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-    // A process writes its own command line as it likes: that of another machine's user is never this one's.
+    // A process can change its command line, so the user must match.
     let ours = |pid: Pid| is_of(pid, user) && has_option(pid, option, value);
-    // Looked at again once it is held: the ID may have changed hands in between.
+    // Check again with the pidfd open: the ID may have been reused.
     pids.filter(|pid| ours(*pid)).filter_map(|pid| WatchedProcess::watch(pid).ok()).find(|process| ours(process.pid))
 }
 
@@ -100,7 +99,7 @@ fn is_of(pid: Pid, user: Option<u32>) -> bool {
     found.is_ok_and(|found| found == 0 || Some(found) == user)
 }
 
-/// A zombie has no command line any more, so it is nobody's.
+/// A zombie has no command line and does not match.
 fn has_option(pid: Pid, option: &str, value: &[u8]) -> bool {
     let Ok(line) = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
     let line = &line[..line.len().min(MAX_COMMAND_LINE)];
@@ -118,17 +117,17 @@ impl WatchedProcess {
         Ok(WatchedProcess { pid, fd })
     }
 
-    /// Its process ID.
+    /// Returns the process ID.
     pub fn id(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Waits until it has gone; says how, as far as that can be known. It may be called again.
+    /// Waits for the end and describes it as far as known. May be called again.
     pub async fn ended(&self) -> String {
         if let Err(error) = self.fd.readable().await {
             return format!("cannot be watched ({error})");
         }
-        // Only who ran it may know more; for one that an earlier agent ran, init does.
+        // Only the parent gets the exit status; init is the parent of a QEMU that an earlier agent started.
         match waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => format!("ended with exit code {code}"),
@@ -139,7 +138,7 @@ impl WatchedProcess {
         }
     }
 
-    /// Sends a signal; one that has gone needs none.
+    /// Sends a signal; ignores a process that ended.
     pub fn signal(&self, signal: Signal) {
         if let Err(error) = pidfd_send_signal(self.fd.as_fd(), signal)
             && error != rustix::io::Errno::SRCH

@@ -4,63 +4,63 @@ use super::vm_state_machine::ShutdownCause;
 use crate::vm::spec::argv::VOLUME_NODE;
 use serde_json::{Value, json};
 
-/// Longest line that is read, in bytes. What is asked here is answered in a few KiB.
+/// Maximum length of a line in bytes. Answers have a few KiB.
 pub const MAX_LINE: usize = 256 * 1024;
-/// Longest text of QEMU that is repeated, in characters.
+/// Maximum length of texts from QEMU, in characters.
 const MAX_TEXT: usize = 300;
 
-/// One message of QEMU.
+/// A message of QEMU.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QmpMessage {
-    /// It is there, and waits for `qmp_capabilities`.
+    /// The greeting; QEMU waits for `qmp_capabilities`.
     Greeting,
-    /// A command was done.
+    /// A command succeeded.
     Done {
         /// ID of the command.
         id: u64,
-        /// What it gave.
+        /// Returned value.
         value: Value,
     },
-    /// A command was not done.
+    /// A command failed.
     Refused {
         /// ID of the command.
         id: u64,
         /// QEMU's description of the error.
         reason: String,
     },
-    /// The guest is held; `query-status` says more.
+    /// The guest was paused; `query-status` tells why.
     Stopped,
-    /// The guest goes on.
+    /// The guest was resumed.
     Resumed,
-    /// A request of the guest to a disk has failed, and that holds it.
+    /// A disk request of the guest failed and paused it.
     DiskError(DiskError),
-    /// It says why it is about to end.
+    /// QEMU is about to end.
     ShuttingDown(ShutdownCause),
-    /// Anything else: an event that means nothing here, or no message at all.
+    /// Any other event, or an invalid message.
     Other,
 }
 
-/// A request of the guest that a disk did not do.
+/// A failed disk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError {
-    /// Which volume, by its place in the specification; `None` where it is another disk.
+    /// Index of the volume in the specification; `None` for another disk.
     pub volume: Option<usize>,
-    /// QEMU's word for what was asked.
+    /// QEMU's word for the operation.
     pub operation: String,
-    /// The system's words.
+    /// Error of the operating system.
     pub reason: String,
 }
 
-/// A guest that is held.
+/// A paused guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// QEMU's word for it.
+    /// QEMU's run state.
     pub word: String,
-    /// It can go on.
+    /// The guest can resume.
     pub resumable: bool,
 }
 
-/// Reads one line.
+/// Parses one line.
 pub fn read(line: &[u8]) -> QmpMessage {
     let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
     let text = |value: Option<&Value>| -> String {
@@ -92,7 +92,7 @@ pub fn read(line: &[u8]) -> QmpMessage {
     }
 }
 
-/// The words of `ShutdownCause` in QEMU's qapi/run-state.json.
+/// `ShutdownCause` of QEMU's qapi/run-state.json.
 fn leaving(reason: String) -> ShutdownCause {
     match reason.as_str() {
         "guest-shutdown" | "guest-reset" => ShutdownCause::Guest,
@@ -101,17 +101,17 @@ fn leaving(reason: String) -> ShutdownCause {
     }
 }
 
-/// A command without arguments, as it goes over the socket.
+/// Returns a command without arguments as a line.
 pub fn command(id: u64, name: &str) -> String {
     format!("{}\n", json!({ "execute": name, "id": id }))
 }
 
-/// Of the answer to `query-status`: the guest has not begun to run.
+/// Returns whether an answer to `query-status` says that the guest has not started.
 pub fn is_before_start(status: &Value) -> bool {
     status.get("status").and_then(Value::as_str) == Some("prelaunch")
 }
 
-/// Of the answer to `query-status`: the guest is held, by the words of `RunState` in QEMU's qapi/run-state.json.
+/// Returns the pause that an answer to `query-status` describes (`RunState` of QEMU's qapi/run-state.json).
 pub fn pause(status: &Value) -> Option<Pause> {
     let word = status.get("status").and_then(Value::as_str)?;
     let resumable = match word {

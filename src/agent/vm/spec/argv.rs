@@ -14,20 +14,20 @@ use meshd_proto::vm::{CpuModel, MachineType, Nic, VmSpec};
 use meshd_types::fail;
 use std::path::Path;
 
-/// First slot of root ports; those before it are for devices that QEMU places itself.
+/// First PCI slot of root ports; lower slots are for devices that QEMU places.
 const FIRST_PORT_SLOT: usize = 0x10;
-/// Functions of a slot.
+/// Functions of a PCI slot.
 const SLOT: usize = 8;
 
 /// Prefix of the block graph node names of volumes; their index follows.
 pub const VOLUME_NODE: &str = "volume";
 
-/// A path as a value in QEMU's comma-separated options.
+/// Escapes a path for QEMU's comma-separated options.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// The arguments of `swtpm`, which has its socket ready when it goes into the background, and ends with QEMU.
+/// Arguments of `swtpm`. It goes into the background when its socket is ready, and ends with QEMU.
 pub fn swtpm(files: &VmPaths) -> Vec<String> {
     let args = [
         "socket".to_owned(),
@@ -42,19 +42,19 @@ pub fn swtpm(files: &VmPaths) -> Vec<String> {
     args.into()
 }
 
-/// The arguments of `qemu-img` that make the layer above an image. The image is not opened, which who runs this may not.
+/// Arguments of `qemu-img` that make a layer. The image is not opened, because the VM's user may not read it.
 pub fn layer(place: &Path, base: &Path, size: u64) -> Vec<String> {
     let mut args: Vec<String> = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
     args.extend([base.display().to_string(), place.display().to_string(), size.to_string()]);
     args
 }
 
-/// What an image is.
+/// Format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
-    /// As the guest sees it.
+    /// Raw.
     Raw,
-    /// With a map.
+    /// qcow2.
     Qcow2,
 }
 
@@ -67,8 +67,8 @@ impl ImageFormat {
     }
 }
 
-/// The arguments of `qemu-img` that write an image onto a disk that is held: past the page cache, and nothing is created. Where the disk
-/// does not read as zero, zeros are written like everything else: who does not hold the disk alone may not ask the kernel for zeros.
+/// Arguments of `qemu-img` that write an image onto an exclusively opened disk, bypassing the page cache. If the disk does not read as
+/// zero, zeros are written: `qemu-img` does not have the exclusive descriptor, so it may not discard.
 pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
     let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
     let mut args: Vec<String> = ["convert", "-p", "-n", "-f", format.word()].map(str::to_owned).into();
@@ -77,7 +77,7 @@ pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -
     args
 }
 
-/// The arguments of `qemu-img` that compare an image with as many bytes of a disk that is held.
+/// Arguments of `qemu-img` that compare an image with the start of a disk.
 pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
     let image = format!("driver={},file.driver=file,file.filename={}", format.word(), escaped(image));
     let mut args: Vec<String> = ["compare", "-p", "--image-opts"].map(str::to_owned).into();
@@ -90,7 +90,7 @@ fn held(target: &str, bytes: Option<u64>) -> String {
     format!("driver=raw,{size}cache.direct=on,file.driver=host_device,file.filename={target}")
 }
 
-/// QEMU's arguments, and the files that it gets as descriptors.
+/// QEMU's arguments and passed files.
 #[derive(Debug)]
 pub struct Invocation {
     /// Arguments.
@@ -99,7 +99,7 @@ pub struct Invocation {
     pub pass: Vec<PassedFile>,
 }
 
-/// How QEMU is run.
+/// Returns the command line of QEMU.
 pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
     let mut line = CommandLine { args: Vec::new(), pass: Vec::new() };
     if fail::defends("vm-sandbox") {
@@ -116,8 +116,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
     let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
-    // QEMU keeps the console output, because agents come and go. Input is a FIFO, which QEMU leaves alone while the guest's UART is full.
-    // A socket loses input: QEMU hangs up, with all that waits in it, when it cannot write output to it while the UART is full.
+    // QEMU writes console output to a file, because agents restart. Input is a FIFO: while the guest's UART is full, QEMU does not read it.
+    // With a socket, QEMU would hang up and lose input when the UART is full.
     line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
@@ -151,7 +151,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
         line.add("-device", "tpm-crb,tpmdev=tpm0");
     }
     line.add("-device", "virtio-rng-pci");
-    // By it a guest's kernel says that it gave up.
+    // Reports a panic of the guest's kernel.
     line.add("-device", "pvpanic");
     Invocation { args: line.args, pass: line.pass }
 }
@@ -166,14 +166,14 @@ impl CommandLine {
         self.args.extend([option.to_owned(), value.into()]);
     }
 
-    /// The number of the descriptor by which it gets a file.
+    /// Passes a file and returns the number of its descriptor.
     fn pass(&mut self, pass: PassedFile) -> i32 {
         let number = FIRST + i32::try_from(self.pass.len()).expect("a machine has few files");
         self.pass.push(pass);
         number
     }
 
-    /// A file name that QEMU opens by such a descriptor.
+    /// Passes a file and returns a path by which QEMU opens it.
     fn open(&mut self, pass: PassedFile) -> String {
         let number = self.pass(pass);
         self.add("-add-fd", format!("fd={number},set={number}"));
@@ -187,7 +187,7 @@ fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
         MachineType::Pc => "pc",
     };
     let secure = if spec.secure_boot { ",smm=on" } else { "" };
-    // Without a screen SeaBIOS speaks on the serial port.
+    // Without a screen SeaBIOS uses the serial port.
     line.add("-machine", format!("{machine},graphics=off,memory-backend=ram{secure}"));
     line.add(
         "-accel",
@@ -196,7 +196,7 @@ fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
             Accel::Tcg => "tcg,thread=multi",
         },
     );
-    // `host` is a word of KVM alone.
+    // Only KVM has the model `host`.
     let cpu = if plan.accel == Accel::Tcg && spec.cpu == CpuModel::default() { "max" } else { spec.cpu.as_str() };
     line.add("-cpu", cpu);
     line.add("-smp", spec.vcpus.to_string());
@@ -231,7 +231,7 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, li
     let (source, device) = match volume {
         PlannedVolume::Layer { base, .. } => {
             let (file, base) = (escaped(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
-            // The layer is the machine's own, the image below is everybody's who names it.
+            // The layer belongs to the VM; other VMs share the image.
             let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
             let below = format!("backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}");
             (format!("{layer},{below}"), block())
@@ -250,15 +250,14 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, li
 }
 
 fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
-    // The agent has made the port for this machine's user, with its filter; QEMU takes it, and the agent plugs it into the bridge before
-    // the guest runs.
+    // The agent made and filtered the TAP device. It is plugged into the bridge before the guest runs.
     let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap_ports::tap_name(spec, index));
     if vhost {
         let number = line.pass(PassedFile::Write(VHOST.into()));
         network.push_str(&format!(",vhost=on,vhostfd={number}"));
     }
     line.add("-netdev", network);
-    // No ROM: it boots from its volumes.
+    // No option ROM: VMs boot from volumes.
     line.add("-device", format!("virtio-net-pci,netdev=net{index},mac={},romfile=", nic.mac));
 }
 

@@ -13,10 +13,10 @@ use meshd_proto::{
 use meshd_types::PciAddress;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Functions that find room behind root ports.
+/// Maximum number of PCI functions behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
-/// How processors run.
+/// How vCPUs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     /// Hardware virtualisation.
@@ -25,63 +25,63 @@ pub enum Accel {
     Tcg,
 }
 
-/// What a machine is made of on this node.
+/// Resources of a VM on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// QEMU.
+    /// Path of QEMU.
     pub qemu: PathBuf,
     /// How processors run.
     pub accel: Accel,
-    /// Where each volume lies, in the order of the specification.
+    /// Volumes in the order of the specification.
     pub volumes: Vec<PlannedVolume>,
-    /// Functions that it gets, unit by unit.
+    /// PCI functions of all assigned units.
     pub functions: Vec<PciAddress>,
-    /// IOMMU groups of those.
+    /// IOMMU groups of these functions.
     pub groups: Vec<u32>,
-    /// UEFI.
+    /// UEFI firmware.
     pub uefi: Option<Uefi>,
-    /// Bytes of a huge page.
+    /// Huge page size in bytes.
     pub hugepage: Option<u64>,
-    /// Processors of the node that it may run on.
+    /// CPUs of the chosen NUMA node.
     pub cpus: Option<Vec<u32>>,
-    /// `qemu-img`, where something is to be made by it.
+    /// Path of `qemu-img`, if a layer is made.
     pub qemu_img: Option<PathBuf>,
-    /// `swtpm`.
+    /// Path of `swtpm`.
     pub swtpm: Option<PathBuf>,
-    /// `ip`, where cards are to be plugged into bridges.
+    /// Path of `ip`, if NICs are plugged into bridges.
     pub ip: Option<PathBuf>,
-    /// The kernel serves its cards.
+    /// Use vhost-net.
     pub vhost: bool,
-    /// Bytes of the node's memory that its layers are expected to take beyond what they hold.
+    /// Expected growth of the layers in memory, in bytes.
     pub growth: u64,
 }
 
-/// Where a volume lies.
+/// Where the data of a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedVolume {
-    /// An image below, and a file of the machine above it.
+    /// A layer of the VM on an image.
     Layer {
-        /// The image.
+        /// Path of the image.
         base: PathBuf,
-        /// Size that the guest sees, where it is more than the image's own.
+        /// Size that the guest sees, if larger than the image.
         size: Option<ByteSize>,
     },
     /// A disk of the node.
     Disk {
-        /// Its device of this boot.
+        /// Device path in this boot.
         device: PathBuf,
     },
-    /// A CD.
+    /// A CD image.
     Cd {
-        /// The image.
+        /// Path of the image.
         file: PathBuf,
     },
 }
 
-/// Decides. `others` are the machines of this node that are live, or that shall be.
+/// Plans a VM. `others` are the VMs that run or will run on this node.
 ///
 /// # Errors
-/// Everything that stands against it.
+/// Every reason against the plan.
 pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<Plan, Vec<VmRefusal>> {
     use VmRefusalReason as Reason;
     let mut judge = Planner { spec, host, others, refusals: Vec::new(), sizes: Vec::new() };
@@ -141,7 +141,7 @@ struct Planner<'a> {
     host: &'a HostResources,
     others: &'a [&'a VmSpec],
     refusals: Vec<VmRefusal>,
-    /// Sizes of its layers' disks.
+    /// Sizes of the layers' disks.
     sizes: Vec<u64>,
 }
 
@@ -217,8 +217,7 @@ impl Planner<'_> {
         Some(node.cpus.clone())
     }
 
-    /// Bytes of memory that its layers will take. A machine's memory is taken when the guest touches it, and a layer grows: what others may
-    /// take still is not free.
+    /// Returns the expected growth of the layers. Guests touch memory and fill layers over time, so memory promised to others is not free.
     fn memory(&mut self) -> u64 {
         let host = self.host;
         let planned = || self.sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add);
@@ -239,7 +238,7 @@ impl Planner<'_> {
         growth
     }
 
-    /// Bytes of a huge page if it gets any.
+    /// Returns the huge page size, if the VM uses huge pages.
     fn hugepages(&mut self) -> Option<u64> {
         if !self.spec.hugepages {
             return None;
@@ -255,7 +254,7 @@ impl Planner<'_> {
                 .filter(|pool| pool.page == page)
                 .fold(0, |sum: u64, pool| sum.saturating_add(pool.free.saturating_mul(page)))
         };
-        // The largest that fit: fewer of them are looked up.
+        // Prefer the largest size: it needs fewer TLB entries.
         let fit = sizes
             .iter()
             .rev()
@@ -284,7 +283,7 @@ impl Planner<'_> {
         }
     }
 
-    /// In the private network an address is the node's to give, and one machine's.
+    /// In the private network the node assigns addresses, each to one VM.
     fn addresses(&mut self) {
         for (index, address) in nic_addresses::named(&self.spec.nics) {
             let has = |other: &&&VmSpec| nic_addresses::named(&other.nics).any(|(_, theirs)| theirs == address);
@@ -371,7 +370,7 @@ impl Planner<'_> {
                 let reason = if unit.reason.is_empty() { String::new() } else { format!(": {}", unit.reason) };
                 self.refuse(VmRefusalReason::UnitNotReady, format!("{name} is {state}{reason}"));
             }
-            // Whole, as the IOMMU sees it.
+            // The whole IOMMU group.
             given.extend(unit.members.iter().filter_map(|member| member.address.parse().ok()));
         }
         if given.len() > MAX_FUNCTIONS || (spec.machine == MachineType::Pc && !given.is_empty()) {
