@@ -10,7 +10,7 @@ use self::{
     edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
 };
 use super::{
-    call::{self, Endpoint, Read, Socket},
+    call::{self, Endpoint, LinkRead, Socket},
     checks, facts,
     files::{self, FileError},
     job::Jobs,
@@ -246,9 +246,9 @@ impl Driver {
             return reply.map(Event::Pending);
         }
         Some(match call::read(&text) {
-            Read::Message(message) => Event::Heard(message),
-            Read::UnknownTask(task) => Event::UnknownTask(task),
-            Read::Unreadable => Event::Alive,
+            LinkRead::Message(message) => Event::Heard(message),
+            LinkRead::UnknownTask(task) => Event::UnknownTask(task),
+            LinkRead::Unreadable => Event::Alive,
         })
     }
 

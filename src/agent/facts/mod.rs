@@ -71,7 +71,7 @@ pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resour
 fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resources) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
-    let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::Linux(tree)));
+    let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
     let store = source::read(tree, "store", move |_| vm::store(&folder));
     // Nobody is asked anything here that may take its time.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));

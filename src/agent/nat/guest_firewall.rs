@@ -19,7 +19,7 @@ use std::{io, net::Ipv4Addr};
 
 /// Name of both tables.
 const TABLE: &str = "meshd-guests";
-/// Before chains of the distribution: what is dropped here nobody accepts.
+/// Before the chains of the distribution, which therefore cannot accept what is dropped here.
 const PRIORITY: i32 = -10;
 
 // Hooks and keys of linux/netfilter.h and nf_tables.h.
@@ -46,35 +46,35 @@ const DNS: [u8; 2] = [0, 53];
 /// A port of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestPort {
-    /// Its name on the node.
+    /// Name of the TAP device.
     pub name: String,
-    /// The guest's MAC address.
+    /// MAC address of the guest.
     pub mac: MacAddr,
-    /// The guest's address; without one it may only ask for it.
+    /// Address of the guest; without one it may only request it.
     pub address: Option<Ipv4Addr>,
-    /// The bridge that it is a port of.
+    /// Bridge of the port.
     pub bridge: String,
-    /// It reaches, and is reached by, others on this bridge that say so too.
+    /// The guest may communicate with other guests on this bridge that allow it too.
     pub peers: bool,
 }
 
-/// A network: its address and bits.
+/// Network address and prefix length.
 pub type Net = (Ipv4Addr, u8);
 
-/// What surrounds the guests of a node.
+/// Addresses of the node and its networks that the rules need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FirewallContext {
-    /// The node's own address in the private network.
+    /// Address of the node in the private network.
     pub gateway: Option<Ipv4Addr>,
-    /// Name servers that guests of the private network are told.
+    /// Name servers of the private network.
     pub dns: Vec<Ipv4Addr>,
-    /// Networks that no guest of the private network reaches: those that the node is in, the central node.
+    /// Networks that guests of the private network must not reach: those of the node, the central node.
     pub closed: Vec<Net>,
-    /// Addresses that no guest reaches: the central node's, the node's own.
+    /// Addresses that no guest may reach: the central node's and the node's.
     pub hosts: Vec<Ipv4Addr>,
-    /// MAC addresses of the node's bridges of the site.
+    /// MAC addresses of the node's other bridges.
     pub bridges: Vec<MacAddr>,
-    /// User IDs of machines, and the mask under which they are equal.
+    /// User IDs of VMs, as value and mask.
     pub users: (u32, u32),
 }
 
@@ -82,22 +82,22 @@ struct Chain {
     family: u8,
     name: String,
     hook: u32,
-    /// The device that it listens to.
+    /// Device of an ingress chain.
     device: Option<String>,
-    /// What no rule accepts is dropped.
+    /// Drop by default.
     closed: bool,
     rules: Vec<Vec<u8>>,
 }
 
-/// Puts both tables there, in the place of those that were there: all of it or nothing.
+/// Replaces both tables atomically.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn isolate(ports: &[GuestPort], around: &FirewallContext) -> io::Result<()> {
     let name = attribute(1, &text(TABLE));
     let mut orders: Vec<Order> = Vec::new();
     for family in [NETDEV, INET] {
-        // The first is there so that there is one to be deleted.
+        // Creating the table first makes its deletion succeed.
         orders.push((family, NEW_TABLE, CREATE, name.clone()));
         orders.push((family, DELETE_TABLE, 0, name.clone()));
         orders.push((family, NEW_TABLE, CREATE, name.clone()));
@@ -113,10 +113,10 @@ pub fn isolate(ports: &[GuestPort], around: &FirewallContext) -> io::Result<()> 
     commit(&orders)
 }
 
-/// Whether both tables are there as [`isolate`] writes them.
+/// Returns whether both tables match what [`isolate`] writes.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn is_there(ports: &[GuestPort], around: &FirewallContext) -> io::Result<bool> {
     let (mark, chains) = (mark(ports, around), chains(ports, around));
     for family in [NETDEV, INET] {
@@ -129,7 +129,7 @@ pub fn is_there(ports: &[GuestPort], around: &FirewallContext) -> io::Result<boo
     Ok(true)
 }
 
-/// What each rule carries so that it is known again.
+/// Fingerprint of a rule, stored in its user data.
 fn mark(ports: &[GuestPort], around: &FirewallContext) -> Vec<u8> {
     text(&Digest::of(format!("{ports:?}{around:?}").as_bytes()).to_string())
 }
@@ -165,7 +165,7 @@ fn chains(ports: &[GuestPort], around: &FirewallContext) -> Vec<Chain> {
     all
 }
 
-/// What a guest may send.
+/// Rules for the frames of one guest.
 fn port_rules(port: &GuestPort, ports: &[GuestPort], around: &FirewallContext) -> Vec<Vec<u8>> {
     let is_private = port.bridge == BRIDGE;
     let others = || ports.iter().filter(|other| other.bridge == port.bridge && other.mac != port.mac);
@@ -176,10 +176,10 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], around: &FirewallContext) -
     let ipv4 = || bytes(Base::Link, 12, &IPV4_TYPE);
     for other in others().filter(|other| !is_peer(other)) {
         rules.push(rule(&[bytes(Base::Link, 0, &other.mac.0), drop()]));
-        // Nor by the node, which would bring it there.
+        // Nor through the node, which would forward it.
         rules.extend(other.address.map(|address| rule(&[ipv4(), bytes(Base::Network, 16, &address.octets()), drop()])));
     }
-    // It asks for its address, and is the server of nobody.
+    // A guest is a DHCP client and never a server.
     let dhcp = [ipv4(), bytes(Base::Network, 9, &[UDP]), bytes(Base::Transport, 0, &DHCP_CLIENT_TO_SERVER)].concat();
     for source in [Some(Ipv4Addr::UNSPECIFIED), port.address].into_iter().flatten() {
         rules.push(rule(&[dhcp.clone(), bytes(Base::Network, 12, &source.octets()), accept()]));
@@ -213,7 +213,7 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], around: &FirewallContext) -
             for bridge in &around.bridges {
                 rules.push(rule(&[ipv4(), bytes(Base::Link, 0, &bridge.0), drop()]));
             }
-            // Multicast and broadcast are heard by the node itself, too.
+            // The node receives multicast and broadcast too.
             rules.push(rule(&[ipv4(), bytes(Base::Link, 0, &BROADCAST), drop()]));
             rules.push(rule(&[own(), accept()]));
         }
@@ -221,7 +221,7 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], around: &FirewallContext) -
     rules
 }
 
-/// What of the node's own services the private network has: an address, an answer to ping, and what the node itself asked for.
+/// Rules for the node's services: DHCP, ping, and answers to the node's own requests.
 fn input_rules(around: &FirewallContext) -> Vec<Vec<u8>> {
     let here = || meta(INPUT_NAME, &interface(BRIDGE));
     let mut rules = vec![
@@ -230,7 +230,7 @@ fn input_rules(around: &FirewallContext) -> Vec<Vec<u8>> {
         [here(), known_connection(true), accept()].concat(),
     ];
     if let Some(gateway) = around.gateway {
-        // The node hears its own broadcasts; no guest shows this address.
+        // The node receives its own broadcasts; no guest can use this address.
         let own = bytes(Base::Network, 12, &gateway.octets());
         rules.push([here(), meta(FAMILY, &IPV4_FAMILY), own, accept()].concat());
     }
@@ -238,12 +238,12 @@ fn input_rules(around: &FirewallContext) -> Vec<Vec<u8>> {
     rules
 }
 
-/// What the node forwards of the private network: to name servers, and beyond the networks that it is in.
+/// Rules for forwarding: name servers, and networks beyond those of the node.
 fn forward_rules(around: &FirewallContext) -> Vec<Vec<u8>> {
     let from = || meta(INPUT_NAME, &interface(BRIDGE));
     let to = || meta(OUTPUT_NAME, &interface(BRIDGE));
     let ipv4 = || meta(FAMILY, &IPV4_FAMILY);
-    // Between peers, where the kernel shows bridged packets here, too: whom a guest reaches there its port has decided.
+    // With br_netfilter, frames between peers pass here too; the ingress chain has already decided.
     let mut rules = vec![[from(), to(), accept()].concat(), [to(), known_connection(false), drop()].concat()];
     for server in &around.dns {
         for protocol in [UDP, TCP] {
@@ -260,14 +260,14 @@ fn forward_rules(around: &FirewallContext) -> Vec<Vec<u8>> {
     rules
 }
 
-/// A name as the kernel compares it: all of its 16 bytes.
+/// Pads an interface name to the kernel's 16 bytes.
 fn interface(name: &str) -> [u8; 16] {
     let mut padded = [0; 16];
     padded.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
     padded
 }
 
-/// What surrounds the guests of this node now.
+/// Reads the addresses and networks of this node.
 pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
     let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
     let dns: Vec<Ipv4Addr> = crate::nat::supervisor::name_servers(&resolver);
@@ -289,17 +289,17 @@ pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
     FirewallContext { gateway, dns, closed, hosts, bridges, users }
 }
 
-/// The central node's address, as the overlay says it.
+/// Returns the address of the central node from the overlay.
 fn central(tree: &Tree) -> Option<Ipv4Addr> {
     let config: serde_json::Value = serde_json::from_str(&tree.text("/etc/meshd/agent.json")?).ok()?;
     config.get("central")?.as_str()?.parse().ok()
 }
 
-/// The networks that the node is in: routes of `/proc/net/route` without a gateway, but that of the private network. Total.
+/// Parses the directly connected networks in `/proc/net/route`, except the private network.
 fn connected(table: &str) -> Vec<Subnet> {
     let has_gateway = |line: &&str| line.split_ascii_whitespace().nth(2).is_some_and(|gateway| gateway != "00000000");
     let direct: Vec<&str> = table.lines().filter(|line| !has_gateway(line)).collect();
-    // Its first line is the heading, whose third word is no number.
+    // The first line is the heading.
     let routes = super::subnet::routes(&["", &direct.join("\n")].join("\n"), BRIDGE);
     routes.into_iter().filter(|net| net.bits() > 0).collect()
 }

@@ -49,7 +49,7 @@ fn inside(test: &str) -> bool {
         return true;
     }
     let own = std::env::current_exe().expect("this program");
-    let name = format!("nat::guests::tests::{test}");
+    let name = format!("nat::guest_firewall::tests::{test}");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--"]).arg(own).args([&name, "--exact", "--nocapture", "--test-threads=1"]);
     let ran = command.env(INSIDE, "1").output().expect("unshare runs");

@@ -6,20 +6,20 @@ use super::netlink::{
 };
 use std::{io, net::Ipv4Addr};
 
-/// Name of the table and of its chain.
+/// Name of the table and its chain.
 const TABLE: &str = "meshd-nat";
 const CHAIN: &str = "postrouting";
 
-/// Puts the table there, in the place of one that was there: all of it or nothing.
+/// Replaces the table atomically.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn masquerade(subnet: Ipv4Addr, bits: u8, bridge: &str) -> io::Result<()> {
     let name = attribute(1, &text(TABLE));
     let hook = [attribute(1, &4_u32.to_be_bytes()), attribute(2, &100_u32.to_be_bytes())].concat();
     let chain = [attribute(1, &text(TABLE)), attribute(3, &text(CHAIN)), nested(4, &hook), attribute(7, &text("nat"))];
     commit(&[
-        // So that there is one to be deleted.
+        // Creating the table first makes its deletion succeed.
         (IPV4, NEW_TABLE, CREATE, name.clone()),
         (IPV4, DELETE_TABLE, 0, name.clone()),
         (IPV4, NEW_TABLE, CREATE, name),
@@ -28,22 +28,22 @@ pub fn masquerade(subnet: Ipv4Addr, bits: u8, bridge: &str) -> io::Result<()> {
     ])
 }
 
-/// Takes the table away, as somebody does who clears all rules.
+/// Deletes the table.
 #[cfg(test)]
 pub fn remove() -> io::Result<()> {
     let name = attribute(1, &text(TABLE));
     commit(&[(IPV4, NEW_TABLE, CREATE, name.clone()), (IPV4, DELETE_TABLE, 0, name)])
 }
 
-/// Whether the rule is there as [`masquerade`] writes it.
+/// Returns whether the rule matches what [`masquerade`] writes.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn is_there(subnet: Ipv4Addr, bits: u8, bridge: &str) -> io::Result<bool> {
     Ok(marks(IPV4, TABLE, Some(CHAIN))? == [mark(subnet, bits, bridge)])
 }
 
-/// What the rule carries so that it is known again.
+/// Fingerprint of the rule, stored in its user data.
 fn mark(subnet: Ipv4Addr, bits: u8, bridge: &str) -> Vec<u8> {
     text(&format!("{subnet}/{bits} not to {bridge}"))
 }
@@ -53,7 +53,7 @@ fn rule(subnet: Ipv4Addr, bits: u8, bridge: &str) -> Vec<u8> {
     let number = |kind: u16, value: u32| attribute(kind, &value.to_be_bytes());
     let data = |kind: u16, value: &[u8]| nested(kind, &attribute(1, value));
     let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
-    // The source address, 4 bytes at 12 of the network header, into register 1.
+    // Loads the source address: 4 bytes at offset 12 of the network header.
     let source = [number(1, 1), number(2, 1), number(3, 12), number(4, 4)].concat();
     let masked = [number(1, 1), number(2, 1), number(3, 4), data(4, &mask.to_be_bytes()), data(5, &[0; 4])].concat();
     let is_ours = [number(1, 1), number(2, 0), data(3, &subnet.octets())].concat();

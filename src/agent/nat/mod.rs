@@ -30,18 +30,18 @@ use super::system::Tree;
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Whom the doctor asks DHCP as: a MAC address of no machine (locally administered), which gets the node's own address.
+/// Client MAC address of the DHCP test (locally administered); it gets the node's own address.
 pub const PROBE: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x01]);
-/// The bridge's own, fixed: without, it would be that of a port, and change with the machines that come and go.
+/// Fixed MAC address of the bridge: otherwise it would change with its ports.
 const BRIDGE_MAC: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x02]);
-/// Name of the bridge, which a specification writes as `bridge`.
+/// Name of the bridge in specifications.
 pub const BRIDGE: &str = meshd_proto::vm::PRIVATE_BRIDGE;
 
-/// Tries the private network: looks at all of it, asks its DHCP, and calls `central` with an address that it must not show beyond the
-/// node. Gives the node's address in it.
+/// Tests the private network: state, DHCP, and a call to `central`, which must not see the private address. Returns the node's address in
+/// it.
 ///
 /// # Errors
-/// In words, what does not work.
+/// The part that does not work.
 pub fn works(tree: &Tree, settings: &Settings, central: SocketAddrV4) -> Result<Ipv4Addr, String> {
     let subnet = drift::choose(tree, settings);
     let subnet = subnet.ok_or_else(|| "every subnet of the pool overlaps a route of the node".to_owned())?;

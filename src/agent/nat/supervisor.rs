@@ -18,23 +18,23 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-/// `ip`, of iproute2 or busybox.
+/// Paths of `ip` (iproute2 or busybox).
 const IP: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"];
-/// Between two looks.
+/// Interval of inspections.
 const LOOK: Duration = Duration::from_secs(15);
-/// How long `ip` may take.
+/// Timeout of `ip`.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where servers listen.
+/// Server port.
 pub(super) const PORT: u16 = 67;
 
-/// The private network of this node. Dropped, nobody keeps it; what is there stays for the machines.
+/// The private network of this node. It stays when this is dropped.
 #[derive(Debug)]
 pub struct NatService {
     _task: JoinSet<()>,
 }
 
 impl NatService {
-    /// Keeps it, where the overlay says so; `cards` are those of the machines of this node, `given` is told who has which address.
+    /// Starts the supervisor if the overlay enables the network. `cards` are the NICs of the VMs; `given` receives their addresses.
     pub fn start(
         tree: &Tree,
         cards: watch::Receiver<Vec<Nic>>,
@@ -58,11 +58,11 @@ struct NatSupervisor {
     settings: Settings,
     ip: PathBuf,
     cards: watch::Receiver<Vec<Nic>>,
-    /// Who has which address.
+    /// Assigned addresses.
     given: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
     subnet: Option<Subnet>,
     socket: Option<UdpSocket>,
-    /// What was missing at the last look, so that each drift is told once.
+    /// Deviations that were already logged.
     told: Vec<Missing>,
 }
 
@@ -110,7 +110,7 @@ impl NatSupervisor {
             }
         }
         if missing.contains(&Missing::Bridge) {
-            // It was bound to the one that is gone.
+            // The socket was bound to the former bridge.
             self.socket = None;
         }
         self.told = missing;
@@ -128,7 +128,7 @@ impl NatSupervisor {
                 self.ip(&["link", "set", "dev", BRIDGE, "address", &BRIDGE_MAC.to_string()]).await
             }
             Missing::Address => {
-                // One that it has is of a subnet that it must not have any more.
+                // An existing address belongs to a former subnet.
                 self.ip(&["addr", "flush", "dev", BRIDGE]).await?;
                 let address = format!("{}/{}", subnet.gateway(), subnet.bits());
                 self.ip(&["addr", "add", &address, "dev", BRIDGE]).await
@@ -175,8 +175,8 @@ impl NatSupervisor {
     }
 }
 
-/// An address for each card on the bridge: the one that its specification names, else the one that it had, else one that follows from its
-/// MAC address. What the subnet does not hold is not given, nor what a card has that is still there: its guest uses it.
+/// Assigns an address to each NIC on the bridge: the one of its specification, else the former one, else one derived from the MAC address.
+/// Addresses outside of the subnet and addresses in use are not assigned.
 fn reserve(subnet: Subnet, cards: &[Nic], before: &BTreeMap<MacAddr, Ipv4Addr>) -> BTreeMap<MacAddr, Ipv4Addr> {
     let ours = || cards.iter().filter(|card| card.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == BRIDGE));
     let mut given: BTreeMap<MacAddr, Ipv4Addr> = BTreeMap::new();
@@ -216,7 +216,7 @@ async fn listen() -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Cancel-safe; a fault of the socket is none of a packet.
+/// Cancel-safe. A socket error does not count as a packet.
 async fn receive(socket: &Option<UdpSocket>, packet: &mut [u8]) -> usize {
     match socket {
         Some(socket) => socket.recv_from(packet).await.map_or(0, |(length, _)| length),

@@ -6,7 +6,7 @@ use std::{net::SocketAddrV4, process::Command as StdCommand, time::Instant};
 /// Set for the copy of this program that runs inside of the namespace.
 const INSIDE: &str = "MESHD_NAT_INSIDE";
 const NAME: &str =
-    "nat::keeper::tests::a_private_network_comes_up_answers_a_machine_and_is_mended_without_touching_what_is_there";
+    "nat::supervisor::tests::a_private_network_comes_up_answers_a_machine_and_is_mended_without_touching_what_is_there";
 
 fn card(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
     Nic {

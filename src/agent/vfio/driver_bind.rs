@@ -6,14 +6,14 @@ use meshd_proto::{PciFacts, UnitFacts, UnitState};
 use meshd_types::VfioSelector;
 use std::{fmt, fs, io};
 
-/// One unit after `vfio bind`.
+/// The result of `vfio bind` for one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// As it is now.
+    /// The unit afterwards.
     pub unit: UnitFacts,
-    /// Functions that were given to vfio-pci just now.
+    /// Number of functions bound now.
     pub fresh: usize,
-    /// What the kernel said no to.
+    /// Errors of the kernel.
     pub faults: Vec<String>,
 }
 
@@ -32,11 +32,10 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Binds every unit that nothing speaks against, all its functions or, where the kernel refuses one, as many as it lets; the
-/// others are not touched. Doing it again changes nothing.
+/// Binds the functions of every unit that is not in use to vfio-pci. Leaves other units unchanged. Idempotent.
 ///
 /// # Errors
-/// The record of what was found cannot be written; everything else is in the units.
+/// The record cannot be written. Other errors are in the results.
 pub fn bind(tree: &Tree, selectors: &[VfioSelector], system: &dyn KernelOps) -> io::Result<Vec<Bound>> {
     let before = survey(tree, selectors, system);
     record(tree, &before)?;
@@ -69,7 +68,7 @@ fn give(tree: &Tree, member: &PciFacts, system: &dyn KernelOps) -> Result<(), St
     let write = |path: &str, text: &str| {
         system.write(path, text).map_err(|error| format!("cannot write {text} to {path}: {error}"))
     };
-    // The override first: whatever looks for a driver from now on finds this one only.
+    // Set the override first, so that no other driver binds the function.
     write(&format!("{folder}/driver_override"), DRIVER)?;
     if member.driver.is_some() {
         write(&format!("{folder}/driver/unbind"), address)?;
@@ -81,7 +80,7 @@ fn give(tree: &Tree, member: &PciFacts, system: &dyn KernelOps) -> Result<(), St
     }
 }
 
-/// Units stay on record until the next boot, also those that vanished before a second run.
+/// Records the units until the next boot, so that functions that vanish are noticed.
 fn record(tree: &Tree, units: &[UnitFacts]) -> io::Result<()> {
     let kept: Vec<&UnitFacts> = units.iter().filter(|unit| !unit.members.is_empty()).collect();
     if kept.iter().any(|unit| unit.state == UnitState::Missing) && tree.has(RECORD) {

@@ -15,54 +15,54 @@ use std::{
 };
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 
-/// Where the record and the lock are, and the name that no group has.
+/// Folder of record and locks.
 pub const FOLDER: &str = "/run/mesh-vfio";
-/// A function by this name, with a group behind it, is in no group.
+/// Name of a PCI function that is in no group.
 const NOBODY: &str = "nobody";
-/// How long somebody may have a group for himself until it is given to a machine, not looked at.
+/// Time to wait for a probe of another process.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two tries.
+/// Interval of attempts.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Why a container does not take a group.
+/// Why a container does not accept a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeError {
-    /// Somebody has it.
+    /// Another process has it open.
     Busy,
-    /// It is being given to a machine.
+    /// A VM is being started with it.
     Given,
-    /// A function of it belongs to another driver.
+    /// A function of it is bound to another driver.
     NotViable,
-    /// Anything else.
+    /// Any other error.
     Failed(String),
 }
 
-/// The kernel, as far as it is more than files that are read.
+/// Operations on the kernel that tests replace.
 pub trait KernelOps {
-    /// Opens the group, gives it to a container, sets the container's IOMMU, and lets go of everything.
+    /// Opens a group, adds it to a container, sets the IOMMU, and closes all.
     ///
     /// # Errors
-    /// Where the kernel said no.
+    /// Why the kernel refused.
     fn take(&self, group: u32) -> Result<(), ProbeError>;
 
-    /// Writes a file of sysfs in one piece.
+    /// Writes a sysfs file.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// Error of the kernel.
     fn write(&self, path: &str, text: &str) -> io::Result<()>;
 }
 
-/// This machine's kernel.
+/// The running kernel.
 #[derive(Debug)]
-pub struct Linux<'a>(pub &'a Tree);
+pub struct LinuxKernel<'a>(pub &'a Tree);
 
-impl KernelOps for Linux<'_> {
+impl KernelOps for LinuxKernel<'_> {
     fn take(&self, group: u32) -> Result<(), ProbeError> {
         if self.0.path("/") != Path::new("/") {
             return Err(ProbeError::Failed("another root than / has no kernel of its own".to_owned()));
         }
         let failed = |error: io::Error| ProbeError::Failed(format!("{FOLDER}: {error}"));
-        // Doctor and agent may look at the same time, and each would take the other for a virtual machine.
+        // Agent and `mesh-agent doctor` may probe at the same time.
         let _held = lock(Path::new(FOLDER), group).map_err(failed)?.ok_or(ProbeError::Given)?;
         take(group).map_err(failed)?
     }
@@ -72,16 +72,15 @@ impl KernelOps for Linux<'_> {
     }
 }
 
-/// Keeps groups from being looked at as long as these are there: whoever looks takes a group for a moment, and who is to have it would be
-/// told that it is busy. It blocks for a while.
+/// Locks groups against probes, which would make them busy for a VM that starts. Blocks for a few seconds.
 ///
 /// # Errors
-/// When one cannot be held.
+/// A group cannot be locked.
 pub fn hold(groups: &[u32]) -> io::Result<Vec<File>> {
     groups.iter().map(|group| lock(Path::new(FOLDER), *group)?.ok_or(io::ErrorKind::WouldBlock.into())).collect()
 }
 
-/// The right to open a group; `None` where somebody else keeps it.
+/// Locks a group; `None` if another process holds the lock.
 #[expect(clippy::disallowed_methods, reason = "the kernel has no lock with a time limit")]
 fn lock(folder: &Path, group: u32) -> io::Result<Option<File>> {
     fs::create_dir_all(folder)?;
@@ -97,8 +96,8 @@ fn lock(folder: &Path, group: u32) -> io::Result<Option<File>> {
     }
 }
 
-/// Asks for a function that is in no group: by then the group is open, viable, in the container, and its IOMMU set, and no
-/// device was opened. Opening one resets it, which some GPUs do not survive, and a check must not do that.
+/// Requests a function that is in no group. When the kernel reports that, the group is open, viable and in the container, and no device was
+/// opened. Opening a device would reset it, which some GPUs do not survive.
 fn take(group: u32) -> io::Result<Result<(), ProbeError>> {
     let nobody = Path::new(FOLDER).join(format!("{NOBODY}-{group}"));
     let link = nobody.join("iommu_group");

@@ -7,10 +7,10 @@ use std::{
     net::IpAddr,
 };
 
-/// Interfaces on top of interfaces (VLAN on bridge on bond): how deep they are followed.
+/// Maximum depth of stacked interfaces (VLAN on bridge on bond).
 const MAX_STACK: u32 = 8;
 
-/// Functions that the node needs, by address, each with what for.
+/// Returns the functions that the node needs, with the reason.
 pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut add = |function: Option<String>, why: String| {
@@ -37,7 +37,7 @@ fn plain(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && !name.starts_with('.')
 }
 
-/// Interfaces that are needed, down to those with a card, each with why. The boot NIC first: it is the reason to name.
+/// Returns the interfaces that are needed, down to physical ones, with the reason. The boot NIC comes first.
 fn interfaces(tree: &Tree) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Some(mac) = boot_mac(tree) {
@@ -61,7 +61,7 @@ fn interfaces(tree: &Tree) -> Vec<(String, String)> {
     found
 }
 
-/// An address that somebody gave: every interface that is up has a link-local one by itself.
+/// Returns true for an assigned address: every interface has a link-local one.
 fn is_given(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_link_local(),
@@ -80,7 +80,7 @@ fn below(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<String>)
     }
 }
 
-/// `BOOTIF=01-aa-bb-cc-dd-ee-ff`, as the boot script has it.
+/// Parses `BOOTIF=01-aa-bb-cc-dd-ee-ff` of the kernel command line.
 fn boot_mac(tree: &Tree) -> Option<MacAddr> {
     let line = tree.read("/proc/cmdline")?;
     let value = line.split_ascii_whitespace().rev().find_map(|word| word.strip_prefix("BOOTIF="))?;

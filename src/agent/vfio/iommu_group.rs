@@ -4,20 +4,20 @@ use meshd_proto::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind, UnitState};
 use meshd_types::{PciName, VfioSelector};
 use std::collections::BTreeMap;
 
-/// Classes of bridges: to the host, ISA, PCI, and PCI half-transparent. Their drivers do no DMA for anyone, so the kernel
-/// lets them stay. An NVSwitch calls itself a bridge too, of class 0680, and is a device.
+/// Bridge classes: host, ISA, PCI, semi-transparent PCI. Their drivers do no DMA for others, so the kernel lets them stay in a group. An
+/// NVSwitch has class 0680 and is a device.
 const BRIDGES: [&str; 4] = ["0600", "0601", "0604", "0609"];
-/// An NVSwitch: vendor and class.
+/// Vendor and class of an NVSwitch.
 const SWITCH: (&str, &str) = ("10de", "0680");
 
-/// What holds functions together. Without an IOMMU it is the card: then nothing can be given, but it can be counted.
+/// Groups functions. Without an IOMMU the card is the group: it is counted but cannot be assigned.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum GroupKey<'a> {
     Group(u32),
     Slot(&'a str),
 }
 
-/// The units that selectors make of a machine's functions, which are sorted by address.
+/// Returns the units of the selected functions. `functions` are sorted by address.
 pub fn units(functions: &[PciFacts], selectors: &[VfioSelector]) -> Vec<UnitFacts> {
     let mut together: BTreeMap<GroupKey<'_>, Vec<&PciFacts>> = BTreeMap::new();
     for function in functions.iter().filter(|function| !BRIDGES.contains(&function.class.as_str())) {
@@ -28,7 +28,7 @@ pub fn units(functions: &[PciFacts], selectors: &[VfioSelector]) -> Vec<UnitFact
     together.into_values().filter_map(|members| unit(&members, selectors)).collect()
 }
 
-/// `None` where nothing of it is selected.
+/// Returns `None` if no function is selected.
 fn unit(members: &[&PciFacts], selectors: &[VfioSelector]) -> Option<UnitFacts> {
     let is_selected = |function: &&&PciFacts| {
         let PciFacts { address, vendor, device, class, .. } = *function;
@@ -36,7 +36,7 @@ fn unit(members: &[&PciFacts], selectors: &[VfioSelector]) -> Option<UnitFacts> 
     };
     let selected: Vec<&PciFacts> = members.iter().filter(is_selected).copied().collect();
     let first = selected.first()?;
-    // What is not listed is not looked at, and the node may stand on it.
+    // Functions that are not listed are not checked, so the node may need one.
     let too_large = members.len() > MAX_MEMBERS;
     let reason = || format!("its IOMMU group has {} functions, more than {MAX_MEMBERS}", members.len());
     let switches = selected.iter().all(|function| (function.vendor.as_str(), function.class.as_str()) == SWITCH);

@@ -17,7 +17,7 @@ mod iommu_group;
 mod unit_state;
 
 pub use driver_bind::{Bound, bind};
-pub use group_probe::{KernelOps, Linux, ProbeError};
+pub use group_probe::{KernelOps, LinuxKernel, ProbeError};
 pub(super) use {group_probe::hold, host_dependency::needs as needed_functions};
 
 use crate::system::{Tree, all_pci};
@@ -25,10 +25,10 @@ use meshd_proto::{MAX_UNITS, PciFacts, UnitFacts, UnitState};
 use meshd_types::VfioSelector;
 use std::collections::BTreeSet;
 
-/// The units of this boot as `vfio bind` found them: what is not there any more has fallen off the bus.
+/// Units that `vfio bind` found in this boot; a function that is missing now has fallen off the bus.
 const RECORD: &str = "/run/mesh-vfio/units.json";
 
-/// Every unit with its state, those of the lowest IOMMU group first; nothing where the profile selects nothing.
+/// Returns every unit with its state, by IOMMU group. Empty if the profile selects nothing.
 pub fn survey(tree: &Tree, selectors: &[VfioSelector], system: &dyn KernelOps) -> Vec<UnitFacts> {
     if selectors.is_empty() {
         return Vec::new();
@@ -46,7 +46,7 @@ fn recorded(tree: &Tree) -> Vec<UnitFacts> {
     tree.read(RECORD).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
-/// Brings back what was there earlier in this boot and is not any more.
+/// Adds units that vanished in this boot.
 fn lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFacts]) {
     let there: BTreeSet<&str> = functions.iter().map(|function| function.address.as_str()).collect();
     for old in recorded {
@@ -68,7 +68,7 @@ fn lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFact
     }
 }
 
-/// A function that the profile names by its address must be there.
+/// Adds functions that the profile names by address and that do not exist.
 fn named(units: &mut Vec<UnitFacts>, functions: &[PciFacts], selectors: &[VfioSelector]) {
     for selector in selectors {
         let VfioSelector::Address(address) = selector else { continue };

@@ -9,12 +9,12 @@ use crate::system::{Tree, holders};
 use meshd_proto::{PciFacts, UnitFacts, UnitState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The driver that a unit belongs to.
+/// The driver of assignable units.
 pub const DRIVER: &str = "vfio-pci";
-/// What of the configuration space is looked at, in bytes: its header.
+/// Bytes of the configuration space header.
 const HEADER: u64 = 64;
 
-/// Judges all but those of which it is known already what is wrong.
+/// Determines the states of units that have none yet.
 pub fn all(tree: &Tree, units: &mut [UnitFacts], system: &dyn KernelOps) {
     let needs = host_dependency::needs(tree);
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -35,17 +35,17 @@ type Verdict = Option<(UnitState, String)>;
 
 struct StateRules<'a> {
     tree: &'a Tree,
-    /// What the node stands on, by function.
+    /// Functions that the node needs.
     needs: BTreeMap<String, String>,
-    /// Device nodes, by function.
+    /// Device nodes by function.
     nodes: BTreeMap<String, BTreeSet<String>>,
-    /// Holders, by device node.
+    /// Holders by device node.
     held: BTreeMap<String, String>,
     system: &'a dyn KernelOps,
 }
 
 impl StateRules<'_> {
-    /// `None` for a unit that is ready.
+    /// Returns `None` for a ready unit.
     fn unit(&self, unit: &UnitFacts) -> Verdict {
         let first = |judge: &dyn Fn(&PciFacts) -> Verdict| unit.members.iter().find_map(judge);
         let all_bound = unit.members.iter().all(|member| member.driver.as_deref() == Some(DRIVER));
@@ -77,7 +77,7 @@ impl StateRules<'_> {
         }
         let nodes = unit.members.iter().filter_map(|member| self.nodes.get(&member.address)).flatten();
         let (node, holder) = nodes.into_iter().find_map(|node| Some((node, self.held.get(node)?)))?;
-        // A virtual machine that takes functions one by one (iommufd) holds /dev/vfio/devices/vfioN.
+        // QEMU with iommufd opens /dev/vfio/devices/vfioN.
         let state = if all_bound && node.starts_with("/dev/vfio/") { UnitState::InUse } else { UnitState::Busy };
         Some((state, format!("{node} is held by {holder}")))
     }

@@ -92,7 +92,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// User, group and files of a program.
 #[derive(Clone, Debug, Default)]
-pub struct ExecContext {
+pub struct VmExec {
     /// User ID.
     pub uid: u32,
     /// Group ID.
@@ -107,7 +107,7 @@ pub struct ExecContext {
     pub users: Option<PathBuf>,
 }
 
-impl ExecContext {
+impl VmExec {
     /// Returns the arguments of `mesh-agent` before those of the program.
     pub fn args(&self) -> Vec<String> {
         let mut args = vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];

@@ -13,7 +13,7 @@ pub(super) mod device;
 pub mod enter;
 pub(super) mod users;
 
-use self::enter::{ExecContext, PassedFile};
+use self::enter::{PassedFile, VmExec};
 use crate::{
     system::Tree,
     vm::{
@@ -82,16 +82,16 @@ impl Confinement {
         program: &Path,
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
-        let entry = ExecContext { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
+        let entry = VmExec { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
         self.run(&entry, program, args)
     }
 
     /// Returns the command of a root program that sees `users` as /etc/passwd.
     pub fn naming(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        self.run(&ExecContext { users: Some(users.to_owned()), ..ExecContext::default() }, program, args)
+        self.run(&VmExec { users: Some(users.to_owned()), ..VmExec::default() }, program, args)
     }
 
-    fn run(&self, entry: &ExecContext, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
+    fn run(&self, entry: &VmExec, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
         let mut all = entry.args();
         all.push(program.display().to_string());
         all.extend(args.iter().cloned());

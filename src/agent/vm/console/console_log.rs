@@ -136,7 +136,7 @@ impl Console {
     }
 
     /// Returns the input alone, which does not keep the console open.
-    pub fn typist(&self) -> ConsoleWriter {
+    pub fn writer(&self) -> ConsoleWriter {
         ConsoleWriter(self.typed.clone())
     }
 

@@ -38,7 +38,7 @@ async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) 
     let Some(console) = console else {
         return end(&mut out, format!("this node has no virtual machine {}", order.uuid)).await;
     };
-    let (keyboard, ConsoleSubscription { before, new }) = (console.typist(), console.listen());
+    let (input, ConsoleSubscription { before, new }) = (console.writer(), console.listen());
     // The input would keep the console open.
     drop(console);
     let kept = usize::try_from(order.history).unwrap_or(usize::MAX);
@@ -52,7 +52,7 @@ async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) 
     let (unheard, is_unheard) = watch::channel(());
     tokio::select! {
         told = tell(&mut out, new, is_unheard) => told,
-        () = hear(&mut typed, &keyboard, &unheard) => Ok(()),
+        () = hear(&mut typed, &input, &unheard) => Ok(()),
     }
 }
 
@@ -95,13 +95,13 @@ async fn tell(
 /// Receives input. A guest that does not read blocks the connection and thereby the operator.
 async fn hear(
     typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
-    keyboard: &ConsoleWriter,
+    input: &ConsoleWriter,
     unheard: &watch::Sender<()>,
 ) {
     while let Ok(Some(Ok(message))) = timeout(SILENCE, typed.next()).await {
         match message {
             Message::Binary(bytes) => {
-                let mut taken = pin!(keyboard.write(bytes.to_vec()));
+                let mut taken = pin!(input.write(bytes.to_vec()));
                 // `tell` reports a released VM.
                 if timeout(STALL, &mut taken).await.is_err() {
                     unheard.send_replace(());

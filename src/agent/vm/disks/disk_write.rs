@@ -1,7 +1,7 @@
 //! Writes an image onto a disk of the node and compares it. The disk is checked immediately before, and open exclusively during the write.
 //!
 //! ```text
-//! doctor ─▶ disk as it is now ─▶ held alone ─▶ marked as begun ─▶ qemu-img convert ─▶ sync ─▶ qemu-img compare ─▶ marked as done
+//! checks ─▶ survey ─▶ open exclusively ─▶ marker: begun ─▶ qemu-img convert ─▶ sync ─▶ qemu-img compare ─▶ marker: done
 //! ```
 
 use super::{exclusive_disk::ExclusiveDisk, ownership_marker};
@@ -81,8 +81,8 @@ impl Drop for CancelOnDrop {
 
 /// Runs blocking work in a thread and cancels it when the future is dropped.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Result<T, String> {
-    let leash = CancelOnDrop(Arc::default());
-    let is_over = leash.0.clone();
+    let guard = CancelOnDrop(Arc::default());
+    let is_over = guard.0.clone();
     let done = tokio::task::spawn_blocking(move || work(&is_over)).await;
     done.map_err(|error| format!("it was interrupted: {error}"))
 }

@@ -145,7 +145,11 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         layers_in_memory: capacity::space(&config.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
         hugepages: hugepages(&tree),
         numa: numa(&tree),
-        units: if spec.units.is_empty() { Vec::new() } else { vfio::survey(&tree, &config.vfio, &vfio::Linux(&tree)) },
+        units: if spec.units.is_empty() {
+            Vec::new()
+        } else {
+            vfio::survey(&tree, &config.vfio, &vfio::LinuxKernel(&tree))
+        },
         disks: host_disks(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),

@@ -178,7 +178,7 @@ impl VmSupervisor {
         let deadline = self.machine.deadline().map(|deadline| self.started + deadline);
         tokio::select! {
             biased;
-            how = process_end(&self.process) => {
+            how = or_pending(self.process.as_ref().map(WatchedProcess::ended)) => {
                 let leaving = self.drain_session().await;
                 if let Some(leaving) = leaving {
                     // The reported cause comes before the end.
@@ -187,7 +187,7 @@ impl VmSupervisor {
                 launch::end_all(&self.spec, &self.files, &self.config).await;
                 NextStep::Event(VmEvent::Ended { how: how + self.memory_word(), log: self.files.last_words() })
             }
-            event = qemu_event(&mut self.session) => match event {
+            event = or_pending(self.session.as_mut().map(QmpSession::next)) => match event {
                 Some(QemuEvent::Answered) => {
                     self.groups.clear();
                     NextStep::Event(VmEvent::Answered)
@@ -210,17 +210,17 @@ impl VmSupervisor {
                 None => NextStep::Gone,
                 Some(order) => NextStep::Event(self.to_event(order)),
             },
-            () = until(self.reconnect_at) => {
+            () = or_pending(self.reconnect_at.map(sleep_until)) => {
                 self.reconnect_at = None;
                 self.open_session();
                 NextStep::Nothing
             }
-            () = until(self.process.as_ref().map(|_| self.trim_log_at)) => {
+            () = or_pending(self.process.as_ref().map(|_| sleep_until(self.trim_log_at))) => {
                 self.trim_log_at = Instant::now() + LOG_TRIM_INTERVAL;
                 self.files.trim_log();
                 NextStep::Nothing
             }
-            () = until(deadline) => NextStep::Event(VmEvent::Tick),
+            () = or_pending(deadline.map(sleep_until)) => NextStep::Event(VmEvent::Tick),
         }
     }
 
@@ -382,23 +382,9 @@ enum NextStep {
     Gone,
 }
 
-async fn process_end(process: &Option<WatchedProcess>) -> String {
-    match process {
-        Some(process) => process.ended().await,
-        None => pending().await,
-    }
-}
-
-async fn qemu_event(session: &mut Option<QmpSession>) -> Option<QemuEvent> {
-    match session {
-        Some(session) => session.next().await,
-        None => pending().await,
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
+async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
         None => pending().await,
     }
 }

@@ -5,16 +5,16 @@ use meshd_proto::vm::{DiskIdentity, VmSpec};
 use meshd_types::{PciAddress, SystemUuid};
 use std::collections::BTreeMap;
 
-/// What machines have together.
+/// Sums of resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocatedResources {
-    /// Memory, in bytes, without huge pages.
+    /// Memory without huge pages, in bytes.
     pub memory: u64,
-    /// Memory of huge pages, in bytes.
+    /// Memory in huge pages, in bytes.
     pub hugepages: u64,
-    /// Virtual processors that share the node's threads with others.
+    /// vCPUs that share threads.
     pub shared: u64,
-    /// Virtual processors of those that share none: see [`VmSpec::shares_processors`].
+    /// Dedicated vCPUs; see [`VmSpec::shares_processors`].
     pub alone: u64,
 }
 
@@ -38,23 +38,23 @@ impl AllocatedResources {
     }
 }
 
-/// What the virtual machines of one node have of it.
+/// Resources that the VMs of one node hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
-    /// Which there are, with what each has, and the NUMA node that it is bound to.
+    /// Resources of each VM, and the NUMA node to which it is bound.
     vms: BTreeMap<SystemUuid, (AllocatedResources, Option<u32>)>,
-    /// Of all.
+    /// Sum of all VMs.
     all: AllocatedResources,
-    /// Of those that are bound to a NUMA node.
+    /// Sums of the VMs bound to each NUMA node.
     bound: BTreeMap<u32, AllocatedResources>,
-    /// One function of each unit, and whose it is.
+    /// First function of each assigned unit, with its owner.
     units: BTreeMap<PciAddress, SystemUuid>,
-    /// Whole disks, and whose they are.
+    /// Assigned disks, with their owners.
     disks: BTreeMap<DiskIdentity, SystemUuid>,
 }
 
 impl Allocations {
-    /// Nothing is held.
+    /// Returns empty allocations.
     pub const fn none() -> Self {
         Allocations {
             vms: BTreeMap::new(),
@@ -65,7 +65,7 @@ impl Allocations {
         }
     }
 
-    /// One more is on the node; it takes the place of what was held by the same UUID.
+    /// Adds a VM; replaces an earlier entry of its UUID.
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
         let spec = &vm.ask.spec;
@@ -80,12 +80,12 @@ impl Allocations {
         self.disks.extend(spec.disks().map(|disk| (disk.clone(), spec.uuid)));
     }
 
-    /// One that is not on the node any more left disks there that are not clean.
+    /// Adds disks that a departed VM left without being wiped.
     pub fn owe<'a>(&mut self, uuid: SystemUuid, disks: impl IntoIterator<Item = &'a DiskIdentity>) {
         self.disks.extend(disks.into_iter().map(|disk| (disk.clone(), uuid)));
     }
 
-    /// Nothing of one is on the node any more.
+    /// Removes a VM and its disks.
     pub fn remove(&mut self, uuid: SystemUuid) {
         self.disks.retain(|_, owner| *owner != uuid);
         let Some((sum, bound)) = self.vms.remove(&uuid) else { return };
@@ -101,27 +101,27 @@ impl Allocations {
         self.units.retain(|_, owner| *owner != uuid);
     }
 
-    /// True if nothing is held.
+    /// Returns true if nothing is allocated.
     pub fn is_empty(&self) -> bool {
         self.vms.is_empty() && self.disks.is_empty()
     }
 
-    /// Whose it all is.
+    /// Returns the VMs.
     pub fn vms(&self) -> impl ExactSizeIterator<Item = SystemUuid> + '_ {
         self.vms.keys().copied()
     }
 
-    /// What all of them have.
+    /// Returns the sum of all VMs.
     pub fn all(&self) -> &AllocatedResources {
         &self.all
     }
 
-    /// What those have that are bound to a NUMA node.
+    /// Returns the sum of the VMs that are bound to a NUMA node.
     pub fn bound(&self, node: u32) -> AllocatedResources {
         self.bound.get(&node).copied().unwrap_or_default()
     }
 
-    /// What those have that are bound to none, in bytes: ordinary memory and huge pages.
+    /// Returns the memory of the VMs that are not bound: ordinary memory and huge pages, in bytes.
     pub fn roaming(&self) -> (u64, u64) {
         let bound =
             self.bound.values().fold(AllocatedResources::NOTHING, |sum, one| sum.join(*one, u64::saturating_add));
@@ -129,7 +129,7 @@ impl Allocations {
         (free.memory, free.hugepages)
     }
 
-    /// Who has a unit, by any function of it.
+    /// Returns the owner of a unit, by any of its functions.
     pub fn unit<'a>(&self, mut functions: impl Iterator<Item = &'a str>) -> Option<SystemUuid> {
         if self.units.is_empty() {
             return None;
@@ -139,7 +139,7 @@ impl Allocations {
         functions.find_map(of)
     }
 
-    /// Who has a disk, by any name of it.
+    /// Returns the owner of a disk, by any of its names.
     pub fn disk<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Option<SystemUuid> {
         if self.disks.is_empty() {
             return None;
@@ -147,7 +147,7 @@ impl Allocations {
         names.find_map(|name| self.disks.iter().find(|(disk, _)| disk.as_str() == name).map(|(_, owner)| *owner))
     }
 
-    /// How many units are given away.
+    /// Returns the number of assigned units.
     pub fn unit_count(&self) -> usize {
         self.units.len()
     }

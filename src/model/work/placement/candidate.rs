@@ -9,70 +9,70 @@ use meshd_proto::{
 };
 use meshd_types::{NodeId, PciAddress};
 
-/// How a node runs virtual machines.
+/// How a node runs VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VmSupport {
-    /// Its profile runs none.
+    /// The profile runs no VMs.
     Nothing,
-    /// It has no KVM.
+    /// The node has no KVM.
     Emulated,
     /// `/dev/kvm` opens.
     Kvm,
 }
 
-/// A node, as far as it matters to a placement.
+/// A node as the scheduler sees it.
 #[derive(Clone, Debug)]
 pub struct CandidateNode<'a> {
     /// Node ID.
     pub node: NodeId,
-    /// Why it takes no work now; `None` when it does.
+    /// Why the node takes no work now; `None` if it does.
     pub unready: Option<&'a str>,
-    /// Whether virtual machines run on it.
+    /// VM support of the node.
     pub runs: VmSupport,
-    /// What it has to run them, as it told in this boot; `None` where its agent does not tell.
+    /// Features reported in this boot; `None` for older agents.
     pub hosting: Option<&'a Hosting>,
     /// Hardware threads.
     pub threads: u32,
-    /// Virtual processors of machines that share threads, to one thread.
+    /// vCPUs of VMs that share threads, per thread.
     pub overcommit: u32,
-    /// Memory without that of huge pages, in bytes.
+    /// Memory without huge pages, in bytes.
     pub memory: u64,
-    /// Memory of huge pages, in bytes.
+    /// Memory in huge pages, in bytes.
     pub hugepages: u64,
-    /// What can be given away.
+    /// Units.
     pub units: &'a [UnitFacts],
     /// Whole disks.
     pub disks: &'a [DiskFacts],
-    /// All its functions, which say which NUMA nodes there are.
+    /// PCI functions; they show which NUMA nodes exist.
     pub pci: &'a [PciFacts],
-    /// What is given away.
+    /// Resources that VMs hold.
     pub held: &'a Allocations,
-    /// Units that are not given away and still cannot be given: so many at least.
+    /// Minimum number of free units that cannot be assigned.
     pub closed: usize,
-    /// Units whose slot cannot be given, by their first function, with the reason.
+    /// Units whose slot cannot be assigned, by first function, with the reason.
     pub barred: Vec<(PciAddress, String)>,
-    /// Its approved slots to which a disk, a fabric device or addresses belongs.
+    /// Approved slots with a disk, fabric device or NIC addresses.
     pub slots: Vec<&'a Approved>,
 }
 
-/// A node that takes it.
+/// The result of a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementFit {
     /// Node ID.
     pub node: NodeId,
-    /// One function of each unit that it gets; those that go with a slot come last.
+    /// First function of each unit; units that belong to a slot come last.
     pub units: Vec<PciAddress>,
-    /// For each volume that is the disk of a slot, which disk that is.
+    /// Disks for the volumes that are the disk of a slot.
     pub disks: Vec<DiskIdentity>,
-    /// For each card that has the addresses of a slot, which these are.
+    /// Addresses for the NICs that have the addresses of a slot.
     pub cards: Vec<SlotCard>,
-    /// The NUMA node that it is bound to because its units are there.
+    /// NUMA node to which the VM is bound because its units are there.
     pub near: Option<u32>,
-    /// Units that are far from each other, or from the processors that were asked for.
+    /// The units are on several NUMA nodes, or not on the requested one.
     pub numa_mismatch: bool,
 }
 
-/// Disks that are asked for by their own names.
+/// Returns the disks that the specification names.
 pub fn named(ask: &VmAsk) -> impl Iterator<Item = &DiskIdentity> {
     ask.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
         RawDisk::Named(disk) => Some(disk),

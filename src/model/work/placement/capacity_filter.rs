@@ -10,7 +10,7 @@ use meshd_proto::{
     vm::{ByteSize, NODE_RESERVE},
 };
 
-/// One thing that is asked for: how much, of how much in all, of how much that is left.
+/// Requested, total and free amount of one resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     pub asked: u64,
@@ -24,19 +24,19 @@ impl Capacity {
     }
 }
 
-/// How full a node is with a machine: what its scarcest part has promised of a thousand; and the bytes of memory that are left.
+/// Utilization of a node with the VM: promised thousandths of its scarcest resource, and free bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Utilization {
     pub scarcest: u64,
     pub free: u64,
 }
 
-/// True if a machine would have its processors for itself: also one whose units are not chosen yet.
+/// Returns true if the VM has dedicated CPUs, also if its units are not chosen yet.
 fn is_alone(ask: &VmAsk) -> bool {
     ask.units.whole || !ask.units.each.is_empty() || !ask.spec.shares_processors()
 }
 
-/// Processors of the node.
+/// CPUs of the node.
 pub fn processors(ask: &VmAsk, host: &CandidateNode<'_>) -> Capacity {
     let (threads, ratio, held) = (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.held.all());
     let unbound = threads.saturating_sub(held.alone);
@@ -48,7 +48,7 @@ pub fn processors(ask: &VmAsk, host: &CandidateNode<'_>) -> Capacity {
     Capacity { asked: ask.spec.vcpus.into(), has: threads, left }
 }
 
-/// Memory of the node, of the kind that is asked for.
+/// Memory of the node: ordinary or huge pages, as requested.
 pub fn memory(ask: &VmAsk, host: &CandidateNode<'_>) -> Capacity {
     let asked = ask.spec.memory.bytes();
     if !ask.spec.hugepages {
@@ -61,7 +61,7 @@ pub fn memory(ask: &VmAsk, host: &CandidateNode<'_>) -> Capacity {
     }
 }
 
-/// Huge pages of those sizes that divide what is asked for. A machine has pages of one size.
+/// Huge pages of sizes that divide the requested memory. A VM uses one page size.
 fn pages<'a>(asked: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone, held: u64) -> Capacity {
     let pools = pools.filter(|pool| pool.page() > 0 && asked.is_multiple_of(pool.page()));
     let of = |page: u64| pools.clone().filter(|pool| pool.page() == page).map(HugepageFacts::bytes).sum::<u64>();
@@ -70,12 +70,12 @@ fn pages<'a>(asked: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone,
     Capacity { asked, has, left: all.saturating_sub(held).min(has) }
 }
 
-/// A NUMA node, where the node told of any.
+/// A NUMA node, if the node reported any.
 fn numa<'a>(host: &CandidateNode<'a>, id: u32) -> Option<&'a NumaFacts> {
     host.hosting?.numa.iter().find(|node| node.id == id && node.threads > 0)
 }
 
-/// True if there is such a NUMA node. Of an older agent the devices at them are all that is known; the first one is everywhere.
+/// Returns whether a NUMA node exists. Older agents show NUMA nodes only by their devices; node 0 always exists.
 pub fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
     match host.hosting.filter(|hosting| !hosting.numa.is_empty()) {
         Some(_) => numa(host, id).is_some(),
@@ -83,13 +83,13 @@ pub fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
     }
 }
 
-/// Processors of a NUMA node; `None` where they are not known.
+/// CPUs of a NUMA node; `None` if unknown.
 pub fn numa_processors(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let has = u64::from(numa(host, id)?.threads);
     Some(Capacity { asked: ask.spec.vcpus.into(), has, left: has.saturating_sub(host.held.bound(id).alone) })
 }
 
-/// Memory of a NUMA node, of the kind that is asked for; `None` where it is not known.
+/// Memory of a NUMA node of the requested kind; `None` if unknown.
 pub fn numa_memory(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let (asked, hosting, node) = (ask.spec.memory.bytes(), host.hosting?, numa(host, id)?);
     let (bound, (memory, hugepages)) = (host.held.bound(id), host.held.roaming());
@@ -106,13 +106,13 @@ pub fn numa_memory(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Cap
     Some(Capacity { asked: ask.spec.node_memory(), has, left })
 }
 
-/// The share of one in something that lies on all.
+/// Proportional share of a NUMA node in something that is spread over all of them.
 fn part(bytes: u64, one: u64, all: u64) -> u64 {
     let share = u128::from(bytes) * u128::from(one) / u128::from(all.max(1));
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// How full the node would be; `None` if it has no room. `near` is the NUMA node that the machine would be bound to.
+/// Utilization with the VM; `None` if it does not fit. `near` is the NUMA node to which the VM would be bound.
 pub fn fill(ask: &VmAsk, host: &CandidateNode<'_>, near: Option<u32>) -> Option<Utilization> {
     let (processors, memory) = (processors(ask, host), memory(ask, host));
     let fits = processors.holds() && memory.holds() && near.is_none_or(|id| fits_numa(ask, host, id));
@@ -126,20 +126,20 @@ pub fn fill(ask: &VmAsk, host: &CandidateNode<'_>, near: Option<u32>) -> Option<
     fits.then_some(Utilization { scarcest: busy.max(promised(memory)), free })
 }
 
-/// True if a NUMA node has room for all of the machine, or does not tell how much it has.
+/// Returns true if the VM fits into a NUMA node, or its capacity is unknown.
 fn fits_numa(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> bool {
     has_numa(host, id)
         && numa_processors(ask, host, id).is_none_or(Capacity::holds)
         && numa_memory(ask, host, id).is_none_or(Capacity::holds)
 }
 
-/// True if it is known that a NUMA node has room for all of the machine.
+/// Returns true if the VM certainly fits into a NUMA node.
 pub fn surely_fits_numa(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> bool {
     let rooms = [numa_processors(ask, host, id), numa_memory(ask, host, id)];
     rooms.into_iter().all(|room| room.is_some_and(Capacity::holds))
 }
 
-/// What a node lacks of both, in words.
+/// Adds the reasons against a node: CPUs, memory, NUMA node.
 pub fn lacks(ask: &VmAsk, host: &CandidateNode<'_>, add: &mut impl FnMut(RejectReason, String)) {
     let at = ask.spec.numa_node;
     let mut say = |processors: Option<Capacity>, memory: Option<Capacity>, of: &str| {

@@ -15,16 +15,16 @@ use meshd_proto::{
 };
 use meshd_types::{PciAddress, PciName};
 
-/// Most units that one machine may wish for, and most that are looked at over all nodes.
+/// Maximum number of device selectors of a VM, and of units that are considered over all nodes.
 pub const MOST: usize = 64;
 
-/// One function of a unit, by which it is named: the first that the profile selects.
+/// The function that names a unit: the first that the profile selects.
 pub fn name(unit: &UnitFacts) -> Option<PciAddress> {
     let first = unit.selected.first().or(unit.members.first().map(|member| &member.address));
     first.and_then(|address| address.parse().ok())
 }
 
-/// True if a unit is one that some wish could have.
+/// Returns true if a unit matches any selector.
 pub fn helps(ask: &VmAsk, unit: &UnitFacts) -> bool {
     ask.units.each.iter().any(|wish| fulfils(unit, wish))
 }
@@ -47,24 +47,24 @@ fn is_held(held: &Allocations, unit: &UnitFacts) -> bool {
     held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
 }
 
-/// Why the slot of a unit cannot be given.
+/// Why the slot of a unit cannot be assigned.
 fn bar<'h>(host: &'h CandidateNode<'_>, unit: &UnitFacts) -> Option<&'h str> {
     let is = |address: &PciAddress| unit.members.iter().any(|member| member.address == address.as_str());
     host.barred.iter().find(|(address, _)| is(address)).map(|(_, why)| why.as_str())
 }
 
-/// How many volumes are the disk of a slot: the n-th is that of the n-th wish.
+/// Number of volumes that are the disk of a slot. The n-th belongs to the slot of the n-th selector.
 fn slot_volumes(ask: &VmAsk) -> usize {
     let disks = ask.spec.volumes.iter().filter_map(|volume| volume.source.disk());
     disks.filter(|disk| matches!(disk, RawDisk::Slot(_))).count()
 }
 
-/// How many cards have the addresses of a slot, counted as the volumes.
+/// Number of NICs with the addresses of a slot, counted like volumes.
 fn slot_nics(ask: &VmAsk) -> usize {
     ask.spec.nics.iter().filter(|nic| nic.slot).count()
 }
 
-/// Of the units that were granted, those whose slots have the disks that are asked for.
+/// Assigned units whose slots provide the requested disks.
 pub fn disk_units<'a>(
     ask: &VmAsk,
     granted: &[&'a UnitFacts],
@@ -73,7 +73,7 @@ pub fn disk_units<'a>(
     slot_units(ask, granted, Some(host)).take(slot_volumes(ask))
 }
 
-/// Of the units that were granted, those whose slots have the addresses that are asked for.
+/// Assigned units whose slots provide the requested addresses.
 pub fn card_units<'a>(
     ask: &VmAsk,
     granted: &[&'a UnitFacts],
@@ -87,14 +87,14 @@ fn slot_units<'a>(
     granted: &[&'a UnitFacts],
     host: Option<&CandidateNode<'_>>,
 ) -> impl Iterator<Item = &'a UnitFacts> {
-    // Of a whole node switches, and what goes with another slot, are none; else each wish has its unit.
+    // On a whole node, switches and fabric units of other slots do not count.
     let with_another =
         move |unit: &UnitFacts| host.is_some_and(|host| slot_resources::owner_of_fabric(host, unit).is_some());
     let is_one = move |unit: &&UnitFacts| !ask.units.whole || (unit.kind == UnitKind::Device && !with_another(unit));
     granted.iter().copied().filter(is_one)
 }
 
-/// True if the unit of a slot is free and one of those that are wished for.
+/// Returns true if the unit of a slot is free and matches a selector.
 pub fn may_have(ask: &VmAsk, host: &CandidateNode<'_>, slot: &Approved) -> bool {
     let unit = host.units.iter().find(|unit| unit.members.iter().any(|own| own.address == slot.id.unit.as_str()));
     unit.is_some_and(|unit| is_free(host, unit) && (ask.units.whole || helps(ask, unit)))
@@ -104,8 +104,7 @@ fn is_free(host: &CandidateNode<'_>, unit: &UnitFacts) -> bool {
     unit.state == UnitState::Ready && !is_held(host.held, unit) && bar(host, unit).is_none()
 }
 
-/// A unit for each wish, or `None`: of those that can be given now, beside what is held; without that, of all that there are. Those at
-/// the NUMA node `near` come first.
+/// Assigns a unit to each selector, or returns `None`. With `now`, only units that are free now. Units of the NUMA node `near` come first.
 pub fn grant<'a>(
     ask: &VmAsk,
     units: &'a [UnitFacts],
@@ -133,7 +132,7 @@ pub fn grant<'a>(
     let (disks, cards) = (slot_volumes(ask), slot_nics(ask));
     let wanted = |wish: usize| SlotResourceRequest { disk: wish < disks, card: wish < cards };
     let fits = |wish: usize, unit: usize| {
-        // A disk that is named is not a second volume as that of its slot.
+        // A named disk cannot also be the disk of a slot.
         let twice = wish < disks && needed.contains(&unit);
         !twice
             && fulfils(free[unit], &ask.units.each[wish])
@@ -143,15 +142,14 @@ pub fn grant<'a>(
     Some(found.into_iter().map(|unit| free[unit]).collect())
 }
 
-/// The slots whose units have to be among those that are granted, because their disks are asked for by name.
+/// Slots whose units must be assigned, because their disks are requested by name.
 fn needed<'h>(ask: &VmAsk, host: &CandidateNode<'h>) -> Vec<&'h Approved> {
     let owner =
         |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::called(host.disks, disk.as_str())?);
     named(ask).filter_map(owner).collect()
 }
 
-/// Wishes and units in pairs, by augmenting paths: one that has a choice gives way to one that has none, and nobody who has a partner
-/// loses it for good.
+/// Matches selectors with units by augmenting paths: a selector with alternatives gives way to one without.
 struct BipartiteMatching<F> {
     fits: F,
     unit_of: Vec<Option<usize>>,
@@ -163,7 +161,7 @@ impl<F: Fn(usize, usize) -> bool> BipartiteMatching<F> {
         BipartiteMatching { fits, unit_of: vec![None; wishes], wish_of: vec![None; units] }
     }
 
-    /// A unit for each wish, `needed` among them.
+    /// Returns a unit for each selector, all `needed` units among them.
     fn all(mut self, needed: &[usize]) -> Option<Vec<usize>> {
         for unit in needed {
             let mut tried = vec![false; self.unit_of.len()];
@@ -209,7 +207,7 @@ impl<F: Fn(usize, usize) -> bool> BipartiteMatching<F> {
     }
 }
 
-/// What a node lacks of units, in the word that says most.
+/// The most specific reason why the units of a node do not suffice.
 pub fn lack(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(RejectReason, String)> {
     if let Some(granted) = grant(ask, host.units, Some(host), None) {
         let disk = disk_units(ask, &granted, host).find_map(|unit| slot_resources::slot_disk(host, unit).err());
@@ -226,7 +224,7 @@ pub fn lack(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(RejectReason, Stri
         return Some((RejectReason::UnitMissing, format!("{wished}, and it has {} units", host.units.len())));
     }
     let of_interest = |unit: &&UnitFacts| ask.units.whole || helps(ask, unit);
-    // What is free, and still cannot be given, says most.
+    // Units that are free but not assignable give the most specific reason.
     let wanted = SlotResourceRequest { disk: slot_volumes(ask) > 0, card: slot_nics(ask) > 0 };
     let free = host.units.iter().filter(|unit| !ask.units.whole && helps(ask, unit) && is_free(host, unit));
     let parts: Vec<(RejectReason, String)> =

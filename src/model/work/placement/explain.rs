@@ -10,10 +10,10 @@ use meshd_config::vm::VmAsk;
 use meshd_proto::{DiskFacts, UnitFacts, UnitKind, UnitState, vm::MAX_VMS};
 use meshd_types::NodeId;
 
-/// Most nodes whose lacks are told.
+/// Maximum number of nodes in an explanation.
 pub const MAX_TOLD: usize = 5;
 
-/// Everything that stands against a node.
+/// Returns every reason against a node.
 pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
     let spec = &ask.spec;
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ pub fn explain<'a>(ask: &VmAsk, only: Option<NodeId>, hosts: impl Iterator<Item 
     NoPlacement { verdict, nearest: told, nodes }
 }
 
-/// What all nodes have together.
+/// Resources of all nodes together.
 #[derive(Default)]
 struct ClusterTotals {
     threads: u64,
@@ -104,7 +104,7 @@ impl ClusterTotals {
         self.units.extend(usable.filter(|unit| device_selector::helps(ask, unit)).take(room).cloned());
     }
 
-    /// Whether all together have what is asked for. One node is no "together", and nobody else has the disk that is named.
+    /// Returns whether all nodes together have the resources. Never true for a single node or a named disk.
     fn holds(&self, ask: &VmAsk) -> bool {
         self.nodes > 1
             && named(ask).next().is_none()

@@ -18,13 +18,13 @@ use std::{
     collections::{BTreeSet, BinaryHeap},
 };
 
-/// How good a node is: less is better. Units that it has left, whether they are far from each other, how full it is, memory that it has used.
+/// Rank of a node; less is better: free units left, units on several NUMA nodes, utilization, memory used.
 type Rank = (usize, bool, u64, u64);
 
-/// Chooses. Devices are packed, so that whole nodes stay free for those who want all of one; processors and memory are spread.
+/// Chooses a node. Devices are packed; CPUs and memory are spread.
 ///
 /// # Errors
-/// Why nothing fits.
+/// No node takes the VM.
 pub fn place<'a>(
     ask: &VmAsk,
     only: Option<NodeId>,
@@ -33,11 +33,11 @@ pub fn place<'a>(
     place_by(ask, only, hosts, |_| {})
 }
 
-/// The same for many nodes: `hosts` are without what is dear to find out, their slots, and `complete` adds it to those few that are
-/// looked at in full. A node is looked at only if it could be better than the best so far.
+/// Like [`place`], for many nodes: `hosts` come without their slots, and `complete` adds those to the few candidates that may beat the best
+/// node so far.
 ///
 /// # Errors
-/// Why nothing fits.
+/// No node takes the VM.
 pub fn place_by<'a>(
     ask: &VmAsk,
     only: Option<NodeId>,
@@ -72,7 +72,7 @@ pub fn place_by<'a>(
     })
 }
 
-/// The best that a node could be; `None` if it is certain without a look at its units that it does not take the machine.
+/// Returns the best possible rank of a node without looking at its units; `None` if the node certainly does not take the VM.
 fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<Rank> {
     let spec = &ask.spec;
     let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
@@ -84,13 +84,13 @@ fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<Rank> {
     Some((left, false, fill.scarcest, u64::MAX - fill.free))
 }
 
-/// Units that can still be given once the machine has its own; `None` if there are not so many.
+/// Returns the free units that remain after the placement; `None` if there are too few.
 fn units_left(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<usize> {
     let free = host.units.len().saturating_sub(host.held.unit_count() + host.closed);
     if ask.units.whole { (free == host.units.len()).then_some(0) } else { free.checked_sub(ask.units.each.len()) }
 }
 
-/// Without a word of explanation: most nodes are looked at only to be passed by.
+/// Tries a node without explaining a rejection, which is the common case.
 fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(Rank, PlacementFit)> {
     let (spec, (left, ..)) = (&ask.spec, bound(ask, host)?);
     if host.hosting.is_some_and(|hosting| feature_filter::lacks(spec, hosting).next().is_some()) {
@@ -118,7 +118,7 @@ fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(Rank, PlacementFit)> {
     Some((rank, PlacementFit { node: host.node, units, disks, cards, near, numa_mismatch }))
 }
 
-/// Units for all wishes, of one NUMA node if that can be.
+/// Assigns units to all selectors, on one NUMA node if possible.
 fn together<'a>(ask: &VmAsk, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
     let any = device_selector::grant(ask, host.units, Some(host), ask.spec.numa_node)?;
     let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);

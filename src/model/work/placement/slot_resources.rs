@@ -8,31 +8,31 @@ fn holds(unit: &UnitFacts, function: &str) -> bool {
     unit.members.iter().any(|member| member.address == function)
 }
 
-/// The unit of a slot is this one.
+/// Returns true if the slot belongs to the unit.
 fn is_of(slot: &Approved, unit: &UnitFacts) -> bool {
     holds(unit, slot.id.unit.as_str())
 }
 
-/// The slot that a disk belongs to, by any name of it.
+/// The slot that owns a disk.
 pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h Approved> {
     let is_it = |slot: &Approved| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
-/// The slot whose fabric device lies in a unit; that unit goes with the slot.
+/// The slot whose fabric device is in this unit. The unit belongs to that slot.
 pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h Approved> {
     let is_it = |slot: &Approved| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
-/// The unit that goes with another one, because the fabric device of its slot lies in it.
+/// The unit with the fabric device of another unit's slot.
 pub fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a UnitFacts> {
     let slot = host.slots.iter().find(|slot| is_of(slot, unit))?;
     let fabric = slot.fabric.as_ref()?;
     host.units.iter().find(|other| holds(other, fabric) && !is_of(slot, other))
 }
 
-/// Units with those that go with them; none stands there twice.
+/// Adds the fabric units of the assigned units, each once.
 pub fn with_fabric<'a>(host: &CandidateNode<'a>, granted: &[&'a UnitFacts]) -> Vec<&'a UnitFacts> {
     let mut all = granted.to_vec();
     for unit in granted {
@@ -45,12 +45,12 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, granted: &[&'a UnitFacts]) -> V
     all
 }
 
-/// Why a disk cannot be given, whoever wants it; slots are not looked at.
+/// Why a disk cannot be assigned to any VM, apart from slots.
 pub fn judge_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::called(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
     };
-    // What the node uses itself, and what its profile marks as data, is nobody's (ST-3, ST-4).
+    // Disks that the node uses or the profile marks as data are never assigned (ST-3, ST-4).
     if let Some(why) = &disk.blocked {
         return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
     }
@@ -60,7 +60,7 @@ pub fn judge_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h Di
     }
 }
 
-/// The disk of the slot of a unit.
+/// The disk of a unit's slot.
 pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
@@ -69,21 +69,21 @@ pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h D
     judge_disk(host, disk.as_str()).map(|_| disk)
 }
 
-/// The addresses of the slot of a unit.
+/// The NIC addresses of a unit's slot.
 pub fn slot_card(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotCard, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let none = || (RejectReason::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
     slot.and_then(|slot| slot.card).ok_or_else(none)
 }
 
-/// What of a slot is wanted beside its unit.
+/// Resources requested of a slot beside its unit.
 #[derive(Clone, Copy)]
 pub struct SlotResourceRequest {
     pub disk: bool,
     pub card: bool,
 }
 
-/// What stands against giving a unit that is itself free: a part of its slot.
+/// Why a free unit cannot be assigned: a resource of its slot is not available.
 pub fn against(
     host: &CandidateNode<'_>,
     unit: &UnitFacts,

@@ -6,7 +6,7 @@ use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Vm {
-    /// What of its node's disks it leaves there.
+    /// Returns the disks that it leaves on its node.
     pub(super) fn left_disks(&self) -> Vec<LeftDisk> {
         let left = |volume: &Volume| {
             let disk = volume.source.disk()?.identity()?.clone();
@@ -15,7 +15,7 @@ impl Vm {
         self.ask.spec.volumes.iter().filter_map(left).collect()
     }
 
-    /// The disks that a node has wiped when it says that nothing of this is left there.
+    /// Returns the disks that the node has wiped when it confirms the release.
     pub fn wiped_disks(&self, node: NodeId) -> BTreeSet<DiskIdentity> {
         if let Some(owed) = self.owes.get(&node) {
             return owed.clone();
@@ -24,7 +24,7 @@ impl Vm {
         own.map(|left| left.disk).collect()
     }
 
-    /// Its node runs no more and did not say that it left: what was to be wiped there still is, and is nobody's until then.
+    /// The node stopped without confirming the release: its disks must be wiped before anybody gets them.
     pub fn leave_unclean(&mut self) {
         let owed: BTreeSet<DiskIdentity> =
             self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
@@ -34,7 +34,7 @@ impl Vm {
         }
     }
 
-    /// Nothing of its disks is wiped any more, whatever was said.
+    /// Cancels all pending wipes.
     pub fn keep_disks(&mut self) {
         for volume in &mut self.ask.spec.volumes {
             if let VolumeSource::Raw { on_release, .. } = &mut volume.source {
@@ -46,13 +46,13 @@ impl Vm {
         }
     }
 
-    /// What another node had of it is gone; false if that had nothing.
+    /// A former node confirmed the release. Returns false if it had nothing of the VM.
     pub fn left(&mut self, node: NodeId) -> bool {
         self.owes.remove(&node);
         self.strays.remove(&node)
     }
 
-    /// Which disks its slots have, in the order of the volumes that are one; what is missing is not known.
+    /// Sets the disks of its slots, in the order of the volumes; missing ones are unknown.
     pub(super) fn slot_disks(&mut self, disks: Vec<DiskIdentity>) {
         let mut disks = disks.into_iter();
         for volume in &mut self.ask.spec.volumes {
@@ -62,7 +62,7 @@ impl Vm {
         }
     }
 
-    /// What its node tells of them; what was told before stays.
+    /// Adds the disk states that the node reports.
     pub(super) fn tell_disks(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
         for (name, told) in told {
             if self.ask.spec.volumes.iter().any(|volume| volume.name == name) {

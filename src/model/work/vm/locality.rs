@@ -3,13 +3,13 @@
 use super::record::Vm;
 use serde::{Deserialize, Serialize};
 
-/// How near to each other a machine's units and processors are.
+/// NUMA locality of units and CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Locality {
-    /// It is bound to a NUMA node because its units are there, and only as long as it has them.
+    /// Bound to a NUMA node because its units are there, as long as it has them.
     pub near: bool,
-    /// They are on several NUMA nodes.
+    /// Units and CPUs are on several NUMA nodes.
     pub mismatch: bool,
 }
 
@@ -20,7 +20,7 @@ impl Locality {
 }
 
 impl Vm {
-    /// On its node it is bound to the NUMA node `near`, because its units are there; or they are on several.
+    /// Binds it to the NUMA node `near` of its units, or records a mismatch.
     pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
         if near.is_some() || self.locality.near {
             self.ask.spec.numa_node = near;

@@ -5,25 +5,25 @@ use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
-/// Most nodes that one start is tried on.
+/// Maximum number of nodes that refuse one start.
 pub const MAX_REFUSED: usize = 8;
-/// Longest reason of one node, in characters.
+/// Maximum length of a refusal, in characters.
 const MAX_REASON: usize = 300;
 
 impl Vm {
-    /// Its node tells of all that it has, and this is not among it. `serves` says whether the node is in service.
+    /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmTold> {
         self.is_told().then_some(())?;
         let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
         if self.wish == VmWish::Release || self.wish == VmWish::Run && self.seen.as_ref().is_some_and(fetched) {
-            // An agent that was started anew knows nothing of those that wait for their files: the order is given again.
+            // A restarted agent forgets VMs that wait for files: the order is repeated.
             self.seen = None;
             return None;
         }
         Some(self.gone("its node has it no more".to_owned(), serves, now))
     }
 
-    /// Its node boots anew: nothing of it is there. `serves` says whether the node is in service.
+    /// The node booted again: nothing of the VM is there. `serves`: the node is in service.
     pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmTold> {
         let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
         let was = place.session.replace(session);
@@ -34,7 +34,7 @@ impl Vm {
         Some(self.gone("its node booted anew".to_owned(), serves, now))
     }
 
-    /// It ended without a word; the restart policy decides what becomes of it on its node.
+    /// It ended without a report; the restart policy decides.
     fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmTold {
         let again = match (self.wish, self.ask.spec.restart.when) {
             (VmWish::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
@@ -58,7 +58,7 @@ impl Vm {
         VmTold::Lost(why)
     }
 
-    /// True if it may be placed on another node when its own is lost.
+    /// Returns true if it may be placed on another node when its own is lost.
     pub fn may_move(&self) -> bool {
         self.wish == VmWish::Run
             && !self.unconfirmed
@@ -67,14 +67,13 @@ impl Vm {
             && !self.ask.is_bound()
     }
 
-    /// True if it is to be given a node without another word of an operator.
+    /// Returns true if it needs a node without another order.
     pub fn waits_for_node(&self) -> bool {
         self.place.is_none() && (self.may_move() || self.wish == VmWish::Run && !self.refused.is_empty())
     }
 
-    /// Its node refused the only start that it was ever given there, and says so by that start's number: nothing of it ran there, and
-    /// nothing that it wrote is there. It gives back what it held, and that node is to forget it. The next node may be tried if no
-    /// other would refuse it for the same; else it stays off until an operator starts it.
+    /// The node refused the only start that was ordered there: nothing of the VM ran or was written. The VM frees its resources, and the
+    /// node forgets it. The next node is tried unless it would refuse for the same reason; then the VM stays off.
     pub fn give_back(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let seen = self.seen.as_ref().filter(|seen| {
@@ -97,19 +96,19 @@ impl Vm {
         Some(node)
     }
 
-    /// Which nodes refused it, in words.
+    /// Describes the nodes that refused it.
     pub fn refusals(&self) -> String {
         let words = self.refused.iter().map(|(node, why)| format!("{node} refused it: {why}"));
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// No other node takes what some refused: it is off until an operator starts it.
+    /// No other node takes it: it is off until an operator starts it.
     pub fn no_node(&mut self, why: &str) {
         self.wish = VmWish::Stop;
         self.trouble = Some(format!("{}; {why}", self.refusals()));
     }
 
-    /// An operator starts it: what was before counts for nothing.
+    /// An operator starts it: earlier refusals do not count.
     pub fn ordered(&mut self) {
         self.run();
         self.refused.clear();
@@ -118,7 +117,7 @@ impl Vm {
         }
     }
 
-    /// The record is of a backup: what was to run may run there, elsewhere or not at all, and only its node or an operator knows.
+    /// The record is from a backup: only the node or an operator knows whether the VM runs there, elsewhere or not at all.
     pub fn restored(&mut self) {
         if self.wish == VmWish::Run {
             (self.unconfirmed, self.seen) = (true, None);

@@ -18,132 +18,132 @@ use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmNa
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an operator wants of it.
+/// The desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmWish {
-    /// It shall run.
+    /// Running.
     Run,
-    /// It shall be off, and keep what it wrote.
+    /// Off, with its data kept.
     Stop,
-    /// It shall be gone.
+    /// Deleted.
     Release,
 }
 
-/// Where it is.
+/// The placement of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// The node that holds it.
+    /// Node.
     pub node: NodeId,
     /// Time of the placement.
     pub since: Timestamp,
-    /// The boot of the node in which it is there. A diskless node keeps nothing beyond it.
+    /// Boot session of the node. A diskless node keeps nothing beyond it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<BootSessionId>,
 }
 
-/// What was ordered of one on its node so far.
+/// Start orders given to the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begun {
-    /// No start.
+    /// None.
     Nothing,
-    /// One start, of this number.
+    /// One, with this number.
     Once(u32),
-    /// Several, or nobody knows.
+    /// Several, or unknown.
     #[default]
     Often,
 }
 
-/// What its node last told.
+/// The last report of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Where it stands.
+    /// State.
     pub state: VmState,
-    /// Why it failed, or was started again last.
+    /// Cause of the last failure or restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<VmFailure>,
-    /// How often it was started again in a row.
+    /// Automatic restarts in a row.
     #[serde(default)]
     pub restarts: u32,
-    /// By which order it was started last; `None` where the node does not say so.
+    /// Number of the last start order; `None` if the node does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
-    /// Since when it stands there.
+    /// Time of the last change of state.
     pub since: Timestamp,
-    /// The node itself told so; false where it follows from what became of the node.
+    /// True if the node reported it; false if derived from the loss of the node.
     #[serde(default)]
     pub told: bool,
 }
 
-/// The record.
+/// The record of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// What it shall be.
+    /// Request.
     pub ask: VmAsk,
-    /// What is wanted of it.
+    /// Desired state.
     pub wish: VmWish,
-    /// Counts starts; see [`VmWant::Run`].
+    /// Number of the last start; see [`VmWant::Run`].
     pub start: u32,
-    /// Seconds that its guest has for the stop that was ordered last, where that is not [`VmAsk::grace_s`].
+    /// Grace period of the last ordered stop in seconds, if not [`VmAsk::grace_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<u32>,
-    /// The only node that it may be placed on.
+    /// The only permitted node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<NodeId>,
-    /// Where it is; `None` while no node has anything of it.
+    /// Placement; `None` if no node has anything of the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Placement>,
-    /// What its node last told; `None` until it tells of it.
+    /// Last report; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<NodeReport>,
-    /// Why its node does not release it, or why it has none.
+    /// Why the node does not release it, or why it is not placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Other nodes that told of it and shall release it.
+    /// Other nodes that reported it and must release it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub strays: BTreeSet<NodeId>,
-    /// What was ordered of it on its node.
+    /// Start orders given to the node.
     #[serde(default)]
     pub begun: Begun,
-    /// Nodes that refused to start it since an operator ordered that last, and why.
+    /// Nodes that refused the current start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<NodeId, String>,
-    /// The record is of a backup, and neither its node nor an operator has spoken of it since: it may run elsewhere.
+    /// The record is from a backup and unconfirmed: the VM may run elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
-    /// Of these, those that did not say that it left them: disks there that are to be wiped before they are anybody's.
+    /// Former nodes that did not confirm the release, with disks that must be wiped.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
-    /// Disks of its node that are its own by now, as that told.
+    /// Disks that the VM owns on its node, as reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
-    /// How near to each other its parts are on its node.
+    /// NUMA locality on its node.
     #[serde(default, skip_serializing_if = "Locality::is_plain")]
     pub locality: Locality,
-    /// When it was ordered.
+    /// Time of the order.
     pub created_at: Timestamp,
 }
 
-/// What is new of it.
+/// A change that a report brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmTold {
     /// The guest runs.
     Started,
-    /// It is off, as wanted.
+    /// It is off, as desired.
     Stopped,
-    /// Its guest is held, and nobody wanted that: why.
+    /// The guest was paused unexpectedly.
     Paused(String),
-    /// It is off, and nobody wanted that: why.
+    /// It is off unexpectedly.
     Failed(String),
-    /// It ended and is started again: why.
+    /// It ended and restarts.
     Restarted(String),
-    /// Its node has it no more, and did not say that it ended: why.
+    /// The node lost it without reporting its end.
     Lost(String),
 }
 
 impl Vm {
-    /// One that has no node yet.
+    /// Makes a VM without node.
     pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
         let (place, seen, trouble) = (None, None, None);
         let (wish, start, stop_grace_s, strays) = (VmWish::Stop, 0, None, BTreeSet::new());
@@ -169,29 +169,29 @@ impl Vm {
         }
     }
 
-    /// One that a node tells of and of which nothing else is known: it is there to be released.
+    /// Makes the record of an unknown VM that a node reports; the node must release it.
     pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(ask, Some(node), now);
         (vm.wish, vm.place) = (VmWish::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
-    /// What everything calls it.
+    /// Returns the UUID.
     pub fn uuid(&self) -> SystemUuid {
         self.ask.spec.uuid
     }
 
-    /// What people call it.
+    /// Returns the name.
     pub fn name(&self) -> &VmName {
         &self.ask.spec.name
     }
 
-    /// The node that has it.
+    /// Returns the node.
     pub fn node(&self) -> Option<NodeId> {
         self.place.as_ref().map(|place| place.node)
     }
 
-    /// The whole wish for a node: its own, or one that has something of it and should not.
+    /// Returns the complete desired state for a node: its own, or another one that has something of the VM.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
         let want = if self.strays.contains(&node) {
             let owed = self.owes.get(&node).into_iter().flatten();
@@ -219,12 +219,12 @@ impl Vm {
         Some(VmOrder { uuid: self.uuid(), want })
     }
 
-    /// True if its node told of it in this boot.
+    /// Returns true if the node reported it in this boot.
     pub fn is_told(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.told)
     }
 
-    /// True if its node told exactly this before.
+    /// Returns true if the node reported exactly this before.
     pub fn has_told(&self, report: &VmReport) -> bool {
         let same = |seen: &NodeReport| {
             seen.told
@@ -236,27 +236,27 @@ impl Vm {
         self.seen.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
-    /// True while it runs or is about to, as far as its node told; what a node did not tell yet counts.
+    /// Returns true while it runs or starts, according to the node; true before the first report.
     pub fn is_up(&self) -> bool {
         self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
     }
 
-    /// True while it has to be taken for one that works: it does, or is ordered to.
+    /// Returns true while it runs or is ordered to run.
     pub fn may_work(&self) -> bool {
         self.is_running() || self.wish == VmWish::Run && !self.unconfirmed && self.is_up()
     }
 
-    /// True while its node tells that the guest is held: a start goes on with it.
+    /// Returns true while the guest is paused; a start resumes it.
     pub fn is_paused(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.state == VmState::Paused)
     }
 
-    /// True while its node tells that there is, or will be, a process of it.
+    /// Returns true while the node reports a process of it, or a start.
     pub fn is_running(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
     }
 
-    /// True once its node has told that it is as wanted, by the newest order; until then that is said again.
+    /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
     pub fn is_settled(&self) -> bool {
         let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
         self.strays.is_empty()
@@ -269,7 +269,7 @@ impl Vm {
             }
     }
 
-    /// It has a node from now on, with these units of it; `disks` are those of its slots, in the order of the volumes that are one.
+    /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
     pub fn settle(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.ask.spec.units = units;
         self.slot_disks(disks);
@@ -278,12 +278,12 @@ impl Vm {
         self.begun = if self.wish == VmWish::Run { Begun::Once(self.start) } else { Begun::Nothing };
     }
 
-    /// It shall be off, after so many seconds at most where that is not its own patience.
+    /// Orders a stop, with a grace period if not its own.
     pub fn stop(&mut self, grace_s: Option<u32>) {
         (self.wish, self.stop_grace_s) = (VmWish::Stop, grace_s);
     }
 
-    /// An operator starts it, also anew.
+    /// Orders a start or restart.
     pub fn run(&mut self) {
         (self.wish, self.stop_grace_s) = (VmWish::Run, None);
         self.start = self.start.saturating_add(1);
@@ -291,7 +291,7 @@ impl Vm {
         self.seen = self.seen.take().filter(|seen| seen.told);
     }
 
-    /// What its node tells of it.
+    /// Processes a report of the node.
     pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmTold> {
         let VmReport { state, failure, restarts, start, disks, .. } = report;
         self.tell_disks(disks);
@@ -323,7 +323,7 @@ impl Vm {
         told
     }
 
-    /// Nothing of it is on its node any more, for certain, and the node does not get it back.
+    /// Removes the placement: certainly nothing of the VM is on the node.
     pub fn unplace(&mut self, why: String) {
         (self.place, self.seen, self.trouble) = (None, None, Some(why));
         self.ask.spec.units.clear();
@@ -334,7 +334,7 @@ impl Vm {
     }
 }
 
-/// What a node says of a failure is kept within its bounds, whoever wrote its agent.
+/// Truncates a reported failure, whatever agent sent it.
 fn bounded(mut failure: VmFailure) -> VmFailure {
     let cut = |text: &mut String| {
         let end = (0..=MAX_FAILURE_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);

@@ -13,35 +13,35 @@ use meshd_types::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// A card, as the site's DHCP knows it.
+/// A NIC as the site's DHCP server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedNic {
     /// UUID of the VM that owns it.
     pub vm: SystemUuid,
-    /// What the guest is called.
+    /// Host name of the guest.
     pub name: VmName,
-    /// The card.
+    /// MAC address.
     pub mac: MacAddr,
-    /// What is reserved for it in the site's networks.
+    /// Address reserved in the site's networks.
     pub address: Option<Ipv4Addr>,
 }
 
-/// The addresses that belong to a slot: of whichever machine has it.
+/// The NIC addresses of a slot, for the VM that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotCard {
-    /// The card's.
+    /// MAC address.
     pub mac: MacAddr,
-    /// In the site's networks.
+    /// Address in the site's networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
 }
 
-/// What became of cards.
+/// A change of NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardNews {
-    /// These are all that there are.
+    /// The complete list.
     All(Vec<ReservedNic>),
-    /// These have changed; `None`: it is no card any more.
+    /// Changed NICs; `None` for a removed one.
     Changed(Vec<(MacAddr, Option<ReservedNic>)>),
 }
 
@@ -57,20 +57,19 @@ impl Vm {
         self.own_nics().map(card)
     }
 
-    /// Its cards but for those that are to have the addresses of a slot and have none.
+    /// Returns its NICs except those that wait for the addresses of a slot.
     pub fn own_nics(&self) -> impl Iterator<Item = &Nic> {
         let has_none = |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
         self.ask.spec.nics.iter().enumerate().filter(move |card| !has_none(card)).map(|(_, nic)| nic)
     }
 
-    /// True if the other one has the same cards, by the same name.
+    /// Returns true if both VMs have the same name and NICs.
     pub fn has_cards_of(&self, other: &Vm) -> bool {
         self.name() == other.name() && self.own_nics().eq(other.own_nics())
     }
 }
 
-/// Which addresses the slots of a machine have, in the order of the cards that say so; none while it has no slots. Only a network of the
-/// site gives the second one.
+/// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the site use the IP address.
 pub fn fill_slot_cards(spec: &mut VmSpec, cards: Vec<SlotCard>) {
     let (uuid, mut cards) = (spec.uuid, cards.into_iter());
     for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| nic.slot) {
@@ -81,17 +80,17 @@ pub fn fill_slot_cards(spec: &mut VmSpec, cards: Vec<SlotCard>) {
     }
 }
 
-/// What stands in place of a slot's MAC address while there is none.
+/// Placeholder for the MAC address of a slot.
 fn no_mac(uuid: SystemUuid, index: usize) -> MacAddr {
     derived_mac(&MacPrefix::default(), uuid, index, 0)
 }
 
-/// The address that is reserved for a card, if no other card of the site may have it.
+/// Returns the reserved address of a NIC if it must be unique on the site.
 pub fn site_address(nic: &Nic) -> Option<Ipv4Addr> {
     nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != PRIVATE_BRIDGE))
 }
 
-/// The address that is reserved for a card, if no other card of its node may have it.
+/// Returns the reserved address of a NIC if it must be unique on its node.
 pub fn private_address(nic: &Nic) -> Option<Ipv4Addr> {
     nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE))
 }

@@ -4,40 +4,40 @@ use super::record::{Vm, VmWish};
 use meshd_proto::vm::VmState;
 use serde::{Deserialize, Serialize};
 
-/// How it stands, wish and observation in one word.
+/// The status of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmStatus {
     /// No node has it.
     Unplaced,
-    /// It has a node that was not heard of it yet.
+    /// It is placed, and the node has not reported it yet.
     Ordered,
-    /// QEMU is being started.
+    /// QEMU starts.
     Starting,
     /// The guest runs.
     Running,
-    /// Its node holds the guest, with the reason.
+    /// The node paused the guest.
     Paused,
-    /// It was asked to end.
+    /// It shuts down.
     Stopping,
-    /// It is started again after a delay.
+    /// It restarts after a delay.
     Waiting,
     /// It is off.
     Stopped,
-    /// It is off, and nobody wanted that.
+    /// It is off unexpectedly.
     Failed,
-    /// Its node does not answer: it may run or not.
+    /// The node does not answer; the VM may run.
     Unreachable,
-    /// Its record is of a backup: it may run there, elsewhere or not at all.
+    /// The record is from a backup; the VM may run there, elsewhere or not at all.
     Unconfirmed,
-    /// Its node shall release it.
+    /// The node releases it.
     Releasing,
-    /// Its node cannot release it.
+    /// The node cannot release it.
     ReleaseBlocked,
 }
 
 impl VmStatus {
-    /// The word that is shown.
+    /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             VmStatus::Unplaced => "unplaced",
@@ -72,7 +72,7 @@ impl From<VmState> for VmStatus {
 }
 
 impl Vm {
-    /// How it stands; `is_linked` says whether its node has a link.
+    /// Returns the status. `is_linked`: the node has a link.
     pub fn life(&self, is_linked: bool) -> VmStatus {
         match (&self.place, &self.seen) {
             (None, _) => VmStatus::Unplaced,

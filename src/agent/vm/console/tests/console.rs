@@ -41,13 +41,13 @@ async fn a_listener_gets_what_was_and_what_comes_once() {
     assert_eq!((early.before.len(), hears(&mut early.new).await), (0, ConsoleEvent::Bytes(b"before after".to_vec())));
     assert!(one.write(b"ls\n".to_vec()));
     assert_eq!(typing.try_recv(), Ok(b"ls\n".to_vec()));
-    let typist = one.typist();
+    let writer = one.writer();
     guest.write_all(b", and its last words").expect("written");
     one.look();
     drop(one);
     assert_eq!(hears(&mut early.new).await, ConsoleEvent::Bytes(b", and its last words".to_vec()));
     assert_eq!(hears(&mut early.new).await, ConsoleEvent::Over);
-    assert!(typist.write(Vec::new()).await, "the keyboard alone does not keep it from ending");
+    assert!(writer.write(Vec::new()).await, "the keyboard alone does not keep it from ending");
 }
 
 #[tokio::test]
