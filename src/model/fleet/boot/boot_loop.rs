@@ -10,28 +10,28 @@ use super::{
 use meshd_types::Timestamp;
 use std::{fmt, time::Duration};
 
-/// So many boots in a row that stopped at the same stage are a loop.
+/// Number of boots in a row that stop at the same stage and make a loop.
 pub const LOOP_ALIKE: usize = 3;
-/// So many boots in a row that stopped anywhere are one too. Fewer than the sessions that are kept of one MAC address.
+/// Number of boots in a row that stop at any stage and make a loop. Fewer than the stored sessions of one MAC address.
 pub const LOOP_UNLIKE: usize = 6;
-/// What is longer ago does not count: a machine that somebody tries once a week is no loop.
+/// Older boots do not count: a machine that is tried once a week is in no loop.
 const LOOP_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What was found.
+/// A detected loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootLoop {
-    /// How many boots in a row.
+    /// Number of boots in a row.
     pub count: usize,
-    /// The stage at which the newest of them stopped.
+    /// The stage at which the newest boot stopped.
     pub stage: Stage,
-    /// Whether all of them stopped there.
+    /// True if all boots stopped there.
     pub alike: bool,
-    /// When the first of them began.
+    /// Start of the first boot.
     pub since: Timestamp,
 }
 
 impl BootLoop {
-    /// True if the machine comes as far as asking what to boot: there it can be held.
+    /// Returns true if the machine reaches the script step, where it can be held.
     pub fn reaches_script(&self) -> bool {
         self.stage >= Stage::Script
     }
@@ -46,7 +46,7 @@ impl fmt::Display for BootLoop {
     }
 }
 
-/// Looks at the boots of a machine that are over, newest first. Those that began before `anew` do not count.
+/// Examines the finished boots of a machine, newest first. Boots before `anew` do not count.
 pub fn boot_loop<'a>(
     over: impl IntoIterator<Item = &'a BootSession>,
     anew: Option<Timestamp>,

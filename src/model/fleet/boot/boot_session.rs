@@ -13,48 +13,48 @@ use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timest
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
-/// How long after its last DHCP exchange a machine may still be given a capability.
+/// Time after the last DHCP exchange in which a machine may get a capability.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
-/// How long a machine that has its script may take to come online before it counts as off.
+/// Time from the script to online after which a machine counts as off.
 pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
-/// Reasons to wait that are told apart in one session.
+/// Maximum number of wait reasons in one session.
 const MAX_WAITS: usize = 16;
 
-/// A machine that waits in iPXE asks many times a minute; that it still does is written down once in this time.
+/// A waiting machine asks many times a minute; the record is updated once in this time.
 pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 
-/// A machine was told to wait: refused in iPXE, or pending until an operator lets it in.
+/// A machine was told to wait: refused, or pending approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Why, in one word: a refusal's code, or [`Wait::APPROVAL`].
+    /// Refusal code, or [`Wait::APPROVAL`].
     pub code: String,
     /// First time in this session.
     pub at: Timestamp,
-    /// Last time in this session, give or take [`WAIT_NOTED`].
+    /// Last time in this session, accurate to [`WAIT_NOTED`].
     pub last: Timestamp,
 }
 
 impl Wait {
-    /// The node is known and not let in yet: only an operator ends that.
+    /// The node waits for approval by an operator.
     pub const APPROVAL: &str = "approval";
 }
 
 /// One power-on of one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootSession {
-    /// Its name in script, overlay and agent reports.
+    /// Session ID in script, overlay and agent reports.
     pub id: BootSessionId,
-    /// The NIC that boots.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// The address that capabilities are bound to; `None` in proxy mode until the machine was heard to take one.
+    /// Address to which capabilities are bound; `None` in proxy mode until the machine takes one.
     pub address: Option<Ipv4Addr>,
-    /// The node, once the script step has decided it.
+    /// Node, once the script step identified it.
     pub node: Option<NodeId>,
-    /// Option 97 as DHCP saw it.
+    /// DHCP option 97.
     pub uuid: Option<SystemUuid>,
-    /// Option 93 of the firmware.
+    /// DHCP option 93 of the firmware.
     pub arch: Option<ClientArch>,
-    /// Which of all sessions it is: the store counts them. Clocks are set; this goes up.
+    /// Sequence number of the session. Unlike clocks it never goes back.
     #[serde(default)]
     pub order: u64,
     /// First DHCP exchange.
@@ -63,25 +63,25 @@ pub struct BootSession {
     pub refreshed_at: Timestamp,
     /// Stages in the order in which they were first seen.
     pub stages: Vec<StageMark>,
-    /// What the machine was told to wait for, one entry for each reason.
+    /// Wait reasons, one entry for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
-    /// The times that this boot stopped; the last one is open while `ended` is not set.
+    /// Stalls of this boot; the last one is open while `ended` is not set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stalls: Vec<Stall>,
-    /// An operator told the node to reboot: how this session ended is no failure.
+    /// An operator ordered a reboot: the end of this session is no failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_ordered: bool,
-    /// The boots before this one were found to be a loop, and that was recorded.
+    /// A boot loop before this session was recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looping: bool,
-    /// Where the machine is plugged in behind a relay.
+    /// Switch port behind a relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
-    /// A relay passes its DHCP packets on.
+    /// A relay forwards its DHCP packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_relayed: bool,
-    /// It was ended, because its address changed in a way that its own machine does not cause. Nothing is given in it any more.
+    /// The session was ended because its address changed in a suspicious way. It gets nothing any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
 }
@@ -97,39 +97,39 @@ pub enum DhcpExchange {
     Os,
 }
 
-/// How a boot stands, or how it ended when a newer one has begun.
+/// Progress or result of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It came online.
     Online,
     /// An operator told it to reboot before it was online.
     Ordered,
-    /// The last that it was told is to wait.
+    /// The machine was last told to wait.
     Waiting,
-    /// It came as far as this, and no farther.
+    /// The last stage that was reached.
     Stopped(Stage),
 }
 
-/// A boot in one word, for listings and metrics.
+/// The state of a boot in one word, for listings and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BootStatus {
     /// Under way.
     Booting,
-    /// Told to wait.
+    /// Waiting.
     Waiting,
-    /// Under way and standing still.
+    /// In progress and stalled.
     Stalled,
     /// Came online.
     Online,
-    /// Over before it was online, by an operator's word.
+    /// Ended by an operator before it was online.
     Rebooted,
-    /// Over before it was online.
+    /// Ended before it was online.
     Stopped,
 }
 
 impl BootStatus {
-    /// The word that is shown.
+    /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             BootStatus::Booting => "booting",
@@ -168,7 +168,7 @@ impl BootSession {
         session
     }
 
-    /// Records that a stage was seen; true if it is new in this session. A boot that goes on is no longer stalled.
+    /// Records a stage; returns true if it is new in this session. A boot that continues is not stalled.
     pub fn mark(&mut self, stage: Stage, now: Timestamp) -> bool {
         if let Some(mark) = self.stages.iter_mut().find(|mark| mark.stage == stage) {
             mark.last = now;
@@ -182,7 +182,7 @@ impl BootSession {
         true
     }
 
-    /// Records that the machine was told to wait; true if that reason is new in this session.
+    /// Records a wait; returns true if its reason is new in this session.
     pub fn told_to_wait(&mut self, code: &str, now: Timestamp) -> bool {
         if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
             wait.last = now;
@@ -194,7 +194,7 @@ impl BootSession {
         true
     }
 
-    /// Whether [`BootSession::told_to_wait`] would write down anything worth a write.
+    /// Returns whether [`BootSession::told_to_wait`] would change the record significantly.
     pub fn is_wait_news(&self, code: &str, now: Timestamp) -> bool {
         match self.waits.iter().find(|wait| wait.code == code) {
             Some(wait) => now.since(wait.last) >= WAIT_NOTED,
@@ -202,17 +202,17 @@ impl BootSession {
         }
     }
 
-    /// The last time that a stage was seen, or `None`.
+    /// Returns when a stage was last seen.
     pub fn reached(&self, stage: Stage) -> Option<Timestamp> {
         self.stages.iter().find(|mark| mark.stage == stage).map(|mark| mark.last)
     }
 
-    /// The stage farthest along the chain.
+    /// Returns the latest stage of the chain.
     pub fn furthest(&self) -> Option<Stage> {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
-    /// The newest reason to wait, if the machine waits for it: it does DHCP again and again meanwhile, and nothing else.
+    /// Returns the newest wait reason if the machine still waits: meanwhile it only repeats DHCP.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
         let went_on = self.stages.iter().any(|mark| {
@@ -222,12 +222,12 @@ impl BootSession {
         (!went_on).then_some(newest)
     }
 
-    /// The stall that lasts, if the boot stands still.
+    /// Returns the open stall.
     pub fn stalled(&self) -> Option<&Stall> {
         self.stalls.last().filter(|stall| stall.ended.is_none())
     }
 
-    /// How the boot stands.
+    /// Returns the progress.
     pub fn outcome(&self) -> Outcome {
         match self.furthest() {
             Some(Stage::Online) => Outcome::Online,
@@ -237,7 +237,7 @@ impl BootSession {
         }
     }
 
-    /// The same in one word; a boot that is `over` was followed by a newer one of its machine.
+    /// Returns the state in one word. `over`: a newer session of the machine exists.
     pub fn standing(&self, over: bool) -> BootStatus {
         match self.outcome() {
             Outcome::Online => BootStatus::Online,
@@ -249,35 +249,34 @@ impl BootSession {
         }
     }
 
-    /// True while the machine boots from its address: nobody may take the address away. Before its script the machine may still
-    /// find that it cannot have the address.
+    /// Returns true while the machine boots from its address, which must stay reserved. Before its script the machine may still decline the
+    /// address.
     pub fn holds_address(&self, now: Timestamp) -> bool {
         let begun = self.reached(Stage::Script).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
         begun && !self.ended && self.reached(Stage::Online).is_none()
     }
 
-    /// True while a capability may be given out in this session.
+    /// Returns true while the session may get a capability.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         if self.ended {
             return false;
         }
-        // Either way: after the clock was set back, what was before is not fresh until it is that time again.
+        // In both directions: after the clock was set back, a time in the future is not fresh.
         now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
     }
 
-    /// Whether a DHCP exchange belongs to this session. A machine that has fetched everything that iPXE fetches and asks as
-    /// firmware or iPXE again has been powered on anew. iPXE that asks before is still at it: chainloaded, waiting out a
-    /// refusal, or trying again because a file did not come; one power-on is one session, however often it tries.
+    /// Returns whether a DHCP exchange belongs to this session. A machine that has fetched everything and asks as firmware or iPXE again
+    /// was powered on again. iPXE that asks earlier is still booting: chainloaded, waiting, or retrying.
     pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
         if self.ended {
             return false;
         }
         match exchange {
-            // A machine that gave up and started from its disk asks as an operating system too; that is not this boot.
+            // A machine that boots from its disk also asks as an operating system; that is another boot.
             DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
             DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
-            // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader it never asks again.
+            // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader the firmware never asks again.
             DhcpExchange::Firmware => {
                 let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
                 !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)

@@ -22,11 +22,11 @@ pub enum Stage {
     Initramfs,
     /// The packages were fetched.
     Packages,
-    /// The overlay was fetched whole.
+    /// The overlay was fetched completely.
     Overlay,
     /// Linux asked for an address.
     OsDhcp,
-    /// `mesh-init` fetched the kernel modules: the overlay was found good.
+    /// `mesh-init` verified the overlay and fetched the kernel modules.
     Modloop,
     /// The agent has a certificate of this session.
     Enrolled,
@@ -54,7 +54,7 @@ impl Stage {
         Stage::Online,
     ];
 
-    /// The word that is stored and shown.
+    /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Stage::Dhcp => "dhcp",
@@ -80,7 +80,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// When a stage was first and last seen in this session; a stage repeats when iPXE tries again.
+/// First and last time of a stage in a session; a stage repeats when iPXE retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageMark {
     /// Stage.

@@ -12,40 +12,40 @@ use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A machine that was told to wait asks again within this time, or is gone. The longest wait of a refusal is 5 minutes.
+/// A waiting machine asks again within this time, or is off. The longest wait of a refusal is 5 minutes.
 const WAIT_PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// TFTP goes in lock step with many firmwares: a kernel that takes seconds by HTTP takes minutes.
+/// Many firmwares use TFTP in lock step: a kernel that takes seconds by HTTP takes minutes.
 const TFTP_FACTOR: u32 = 2;
 
-/// A boot that stands still.
+/// A stalled boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// The last stage that was reached.
+    /// Last stage that was reached.
     pub after: Stage,
-    /// The stage that should have followed.
+    /// Overdue stage.
     pub missing: Stage,
-    /// Since when nothing new has happened.
+    /// Time of the last progress.
     pub since: Timestamp,
-    /// The likely cause, and where to look.
+    /// Likely cause, and where to look.
     pub cause: String,
-    /// When the boot went on.
+    /// Time at which the boot continued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
 }
 
-/// How the stages follow each other for one machine.
+/// The order of stages for one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// How kernel and initrds travel.
+    /// Transport of kernel and initrds.
     pub transport: Transport,
-    /// How the overlay travels: by URL, Linux fetches it, and iPXE does not.
+    /// Delivery of the overlay: by URL, Linux fetches it instead of iPXE.
     pub delivery: Delivery,
-    /// Whether meshd leases this machine's address: else it does not see Linux ask for one.
+    /// True if meshd leases the address: otherwise the DHCP of Linux is not seen.
     pub leases: bool,
 }
 
 impl Chain {
-    /// The place of a stage in this chain.
+    /// Returns the position of a stage.
     fn place(self, stage: Stage) -> usize {
         match (self.delivery, stage) {
             (Delivery::Url, Stage::Overlay) => Stage::OsDhcp as usize,
@@ -54,7 +54,7 @@ impl Chain {
         }
     }
 
-    /// The stage that follows, and how long that may take.
+    /// Returns the next stage and its timeout.
     fn next(self, after: Stage) -> Option<(Stage, Duration)> {
         let mut place = self.place(after);
         let mut bound = Duration::ZERO;
@@ -68,19 +68,19 @@ impl Chain {
         }
     }
 
-    /// How long a stage may take from the one before it.
+    /// Returns the timeout of a stage.
     fn bound(self, stage: Stage) -> Duration {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         match stage {
             Stage::Dhcp => Duration::ZERO,
-            // UEFI firmware under emulation tries other ways of booting for a minute each.
+            // Emulated UEFI firmware tries other boot options for a minute each.
             Stage::Loader | Stage::IpxeDhcp | Stage::Script => minutes(3),
             Stage::Kernel | Stage::Initramfs | Stage::Packages => match self.transport {
                 Transport::Http => minutes(5),
                 Transport::Tftp => minutes(5) * TFTP_FACTOR,
             },
             Stage::Overlay => minutes(5),
-            // Server hardware initialises for minutes; OpenRC under emulation takes one.
+            // Server hardware initialises for minutes; emulated OpenRC takes one.
             Stage::OsDhcp | Stage::Modloop | Stage::Enrolled => minutes(10),
             Stage::Link => minutes(3),
             Stage::Online => minutes(5),
@@ -88,8 +88,7 @@ impl Chain {
     }
 }
 
-/// Whether a boot stands still. Nothing before `watched_since` counts as time in which something could have been seen: a
-/// central node that was down is no fault of the machine.
+/// Detects a stall. Time before `watched_since` does not count: a central node that was down saw no stages.
 pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now: Timestamp) -> Option<Stall> {
     let last = session.stages.iter().max_by_key(|mark| chain.place(mark.stage))?;
     let (missing, mut bound) = chain.next(last.stage)?;
@@ -115,7 +114,7 @@ pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now:
     Some(Stall { after: last.stage, missing, since, cause, ended: None })
 }
 
-/// The likely cause in words that an operator can act on.
+/// Returns the likely cause as a hint for the operator.
 fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
     let again = |what: &str| if tries > 1 { format!("asked {tries} times; {what}") } else { what.to_owned() };
     let bulk = match chain.transport {

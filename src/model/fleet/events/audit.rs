@@ -7,28 +7,28 @@ use super::{
 use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Most characters that one line says of what was done.
+/// Maximum length of a detail, in characters.
 const MAX_DETAIL: usize = 1000;
 
-/// Place of a line in the audit log; grows by one.
+/// Sequence number of an audit record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AuditSeq(pub u64);
 
-/// What came of an order.
+/// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
-    /// It was followed.
+    /// Executed.
     Done,
-    /// It was not, and nothing has changed: the word of the answer says why.
+    /// Refused without any change; the code of the answer says why.
     Refused(String),
-    /// It was not, by a fault of this program, of its disk or of the node: something may have changed.
+    /// Failed by a fault of this program, its disk or the node; something may have changed.
     Failed(String),
 }
 
 impl AuditOutcome {
-    /// One word: `done`, or the code of the answer.
+    /// Returns `done`, or the code of the answer.
     pub fn code(&self) -> &str {
         match self {
             AuditOutcome::Done => "done",
@@ -37,41 +37,41 @@ impl AuditOutcome {
     }
 }
 
-/// One line of the audit log.
+/// An audit record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     /// Time.
     pub at: Timestamp,
-    /// Who, what, why.
+    /// Caller, operation, reason.
     #[serde(flatten)]
     pub by: AuditContext,
-    /// What it was about, as it was named: a node, a profile, a token.
+    /// Target as the caller named it: a node, profile or token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// The node that it was about.
+    /// Target node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// What came of it.
+    /// Outcome.
     pub outcome: AuditOutcome,
-    /// For people; never a secret.
+    /// Detail for people; never a secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// How often it was ordered: repeats of an actor that is over its budget are folded into one line.
+    /// Number of orders: repeats of a caller over its budget are combined.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u32,
-    /// The first of these times; `None` if it was ordered once.
+    /// First of these times; `None` for a single order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_at: Option<Timestamp>,
 }
 
 impl Audit {
-    /// An order that was followed.
+    /// Makes the record of an executed order.
     pub fn done(at: Timestamp, by: AuditContext) -> Self {
         let (outcome, detail) = (AuditOutcome::Done, String::new());
         Audit { at, by, target: None, node: None, outcome, detail, count: 1, first_at: None }
     }
 
-    /// What an event says of the order that it came of; `None` if it came of none.
+    /// Makes the record of the order that caused an event; `None` if no order did.
     pub fn of(event: &Event) -> Option<Self> {
         let by = event.by.clone()?;
         let mut audit = Audit::done(event.at, by);
@@ -83,7 +83,7 @@ impl Audit {
         Some(audit)
     }
 
-    /// Says more of what was done.
+    /// Adds details.
     pub fn add(&mut self, detail: &str) {
         if detail.is_empty() {
             return;

@@ -5,25 +5,25 @@ use meshd_types::{ApiTokenName, CorrelationId, RuleName};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Most characters of a reason.
+/// Maximum length of a reason, in characters.
 pub const MAX_REASON: usize = 500;
 
-/// Who gave an order. Stored and shown as text: `uid:0`, `token:ci`, `rule:racks`, `node`, `meshd`.
+/// The caller. Stored and shown as text: `uid:0`, `token:ci`, `rule:racks`, `node`, `meshd`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// Somebody at the admin socket: the user ID of that process.
+    /// A process at the admin socket, by its user ID.
     Operator(u32),
-    /// Somebody with a token of the admin plane.
+    /// An API token.
     Token(ApiTokenName),
-    /// A rule of the site.
+    /// An admission rule of the site.
     Rule(RuleName),
     /// The node itself.
     Node,
-    /// The central node: a timer, an edit of its files.
+    /// The central node: a timer, a reload.
     Meshd,
 }
 
-/// What was ordered. Closed: each has its word, which is that of the command line where there is one.
+/// The operations. Each word is that of the command line, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each is its word")]
@@ -74,7 +74,7 @@ pub enum Verb {
     Renew,
 }
 
-/// An order: who gave it, what, why, and what finds it everywhere.
+/// The context of an order: caller, operation, reason, correlation ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditContext {
     /// Caller.
@@ -82,25 +82,25 @@ pub struct AuditContext {
     pub who: Principal,
     /// Operation.
     pub verb: Verb,
-    /// Why, in the words of whoever gave it.
+    /// Reason in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whoever gave it says that virtual machines may be lost by it.
+    /// The caller accepts the loss of virtual machines.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forced: bool,
-    /// The same in the answer, the log, the events and the audit log.
+    /// Correlation ID in the answer, log, events and audit log.
     #[serde(rename = "correlation_id")]
     pub correlation: CorrelationId,
 }
 
 impl AuditContext {
-    /// An order without a reason.
+    /// Makes a context without reason.
     pub fn new(who: Principal, verb: Verb, correlation: CorrelationId) -> Self {
         AuditContext { who, verb, reason: None, forced: false, correlation }
     }
 }
 
-/// What an event is put down to: an actor that was seen, or an order.
+/// The cause of an event: an observed actor, or an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub(super) actor: Actor,
@@ -120,7 +120,7 @@ impl From<&AuditContext> for Cause {
 }
 
 impl Principal {
-    /// The actor of events.
+    /// Returns the actor for events.
     pub fn actor(&self) -> Actor {
         match self {
             Principal::Operator(_) | Principal::Token(_) => Actor::Operator,
@@ -142,7 +142,7 @@ impl fmt::Display for Principal {
     }
 }
 
-/// The text names nobody.
+/// The text is no caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
 pub struct ParseWhoError(String);

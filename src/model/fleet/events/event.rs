@@ -5,29 +5,29 @@ use crate::fleet::{Condition, ConditionKind, Phase, Stage};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Most characters of an event's detail.
+/// Maximum length of a detail, in characters.
 pub const MAX_EVENT_DETAIL: usize = 4000;
 
-/// Place of an event in the record; grows by one.
+/// Sequence number of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventSeq(pub u64);
 
-/// Who caused an event.
+/// The actor that caused an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
-    /// The machine itself, by what it sent.
+    /// The machine, by what it sent.
     Node,
-    /// Somebody with the admin socket.
+    /// An operator.
     Operator,
     /// The central node: a timer, a policy.
     Central,
-    /// Somebody on the boot network who is not the machine they speak for.
+    /// An impostor on the boot network.
     Stranger,
 }
 
-/// What happened. Conditions use their own words.
+/// The kinds of events. Conditions use their own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum EventKind {
@@ -42,106 +42,106 @@ pub enum EventKind {
     },
     /// The phase changed.
     Phase {
-        /// From.
+        /// Former phase.
         from: Phase,
-        /// To.
+        /// New phase.
         to: Phase,
     },
-    /// Something is wrong since now, or an alarm that belongs to no node.
+    /// A condition was raised, or an alarm without node.
     Raised {
         /// Kind of the condition.
         condition: ConditionKind,
     },
-    /// It is right again.
+    /// A condition was cleared.
     Cleared {
         /// Kind of the condition.
         condition: ConditionKind,
     },
-    /// Which profile's overlay a node was given.
+    /// A node was given the overlay of a profile.
     ProfileChosen,
     /// An operator assigned a profile.
     ProfileAssigned,
     /// A certificate was issued.
     CertificateIssued,
-    /// A token for a machine that is not netbooted was made, or taken back.
+    /// A ticket was made or revoked.
     Token,
-    /// The certificate authority was replaced, or an older one is over.
+    /// The certificate authority was replaced, or an old one expired.
     AuthorityChanged,
-    /// The certificates and tokens of a node were taken back.
+    /// The certificates and tokens of a node were revoked.
     CredentialsRevoked,
     /// A certificate, token or connection was refused.
     EnrolRefused,
-    /// A machine was answered with a refusal instead of a boot.
+    /// A machine got a refusal instead of a script.
     BootRefused,
-    /// A task was sent, or its outcome came.
+    /// A task was sent, or its outcome arrived.
     Task,
-    /// A job began, went on, or ended.
+    /// A job changed its state.
     Job,
-    /// DHCP has no free address left.
+    /// DHCP has no free address.
     PoolExhausted,
-    /// DHCP will soon have none.
+    /// DHCP has few free addresses.
     PoolFilling,
-    /// Another DHCP or PXE server is on a network that meshd serves.
+    /// A foreign DHCP or PXE server is on a served network.
     OtherDhcpServer,
-    /// A machine found the address that DHCP gave it in use.
+    /// A machine declined its address because it is in use.
     AddressDeclined,
     /// An operator set or removed variables of a node.
     VarsChanged,
-    /// An operator ordered something for one boot, took it back, or a boot used it.
+    /// An operator set or cleared a one-time boot, or a boot used it.
     BootOnce,
-    /// An operator pinned a node to a generation, or let it go.
+    /// An operator pinned or unpinned a node.
     Pinned,
-    /// An operator rolled a profile back, or let it go.
+    /// An operator rolled a profile back, or released it.
     ProfileRolledBack,
-    /// Other hardware, or the same under another ID, is what a node was.
+    /// A node moved to other hardware or another ID.
     Replaced,
-    /// Site, overlays and images were read anew.
+    /// Site, overlays and images were reloaded.
     Reloaded,
-    /// Somebody took a backup.
+    /// A backup was taken.
     BackedUp,
     /// The central node was restored from a backup.
     Restored,
-    /// What was edited has faults; the last good one stays.
+    /// A reload failed; the last good configuration stays.
     ReloadRefused,
-    /// A virtual machine was ordered, and has a node.
+    /// A virtual machine was ordered and placed.
     VmCreated,
     /// An operator started, stopped, restarted or deleted a virtual machine.
     VmOrdered,
     /// The guest of a virtual machine runs.
     VmStarted,
-    /// A virtual machine is off, as wanted.
+    /// A virtual machine is off, as desired.
     VmStopped,
-    /// The guest of a virtual machine is held: the store is full, or a disk fails.
+    /// The guest of a virtual machine was paused: the store is full, or a disk fails.
     VmPaused,
-    /// A virtual machine is off, and nobody wanted that.
+    /// A virtual machine is off unexpectedly.
     VmFailed,
-    /// A virtual machine ended and is started again by its node.
+    /// A virtual machine ended and restarts.
     VmRestarted,
-    /// A node has a virtual machine no more, and did not say that it ended.
+    /// A node lost a virtual machine without reporting its end.
     VmLost,
-    /// Nothing of a virtual machine is on its node any more.
+    /// A virtual machine was released.
     VmReleased,
     /// A node cannot release a virtual machine.
     VmReleaseBlocked,
-    /// A node has a virtual machine that is not on record.
+    /// A node has an unknown virtual machine.
     VmUnknown,
-    /// A virtual machine is placed on another node than before.
+    /// A virtual machine moved to another node.
     VmMoved,
     /// An operator approved, disabled or enabled a slot.
     SlotChanged,
-    /// An operator accepted a network card as a node's own.
+    /// An operator accepted a NIC of a node.
     NicAccepted,
-    /// An operator said that a node runs no more.
+    /// An operator fenced a node.
     NodeFenced,
-    /// A disk of a node is a virtual machine's own from now on: an image is written onto it, or it is given as it is.
+    /// A virtual machine owns a disk from now on.
     DiskWritten,
     /// A disk of a node was wiped.
     DiskWiped,
-    /// Somebody sits down at the console of a virtual machine.
+    /// A console was opened.
     VmConsole,
 }
 
-/// Every word of [`EventKind::word`] that is no condition's.
+/// Every word of [`EventKind::word`] except those of conditions.
 const WORDS: [&str; 45] = [
     "discovered",
     "boot_started",
@@ -191,12 +191,12 @@ const WORDS: [&str; 45] = [
 ];
 
 impl EventKind {
-    /// Every word that [`EventKind::word`] can be.
+    /// Returns every word of [`EventKind::word`].
     pub fn words() -> impl Iterator<Item = &'static str> + Clone {
         WORDS.into_iter().chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
     }
 
-    /// The `kind` of `meshd events`: one word.
+    /// Returns the `kind` of `meshd events`.
     pub fn word(&self) -> &'static str {
         match self {
             EventKind::Discovered => "discovered",
@@ -250,68 +250,68 @@ impl EventKind {
     }
 }
 
-/// One line of the record.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Time.
     pub at: Timestamp,
-    /// Which node, where one is known.
+    /// Node, if known.
     pub node: Option<NodeId>,
-    /// Which power-on, where one is known.
+    /// Boot session, if known.
     pub session: Option<BootSessionId>,
     /// Caller or component that caused the event.
     pub actor: Actor,
     /// Kind of the event, with its details.
     pub kind: EventKind,
-    /// For people; never a secret.
+    /// Detail for people; never a secret.
     pub detail: String,
-    /// The order that it came of, where it came of one.
+    /// The order that caused it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<AuditContext>,
-    /// How often it happened: repeats of a source that is over its budget are folded into one record.
+    /// Number of occurrences: repeats of a source over its budget are combined.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u32,
-    /// The first of these times; `None` if it happened once.
+    /// First of these times; `None` for a single occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_at: Option<Timestamp>,
-    /// Nobody let its node in when it happened: such events are kept apart from those of known nodes.
+    /// The node was not approved: such events are retained separately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unknown: bool,
 }
 
-/// The count of a record that stands for one time.
+/// The count of a single occurrence.
 pub(super) fn once() -> u32 {
     1
 }
 
-/// True if a record stands for one time.
+/// Returns true for a single occurrence.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 pub(super) fn is_once(count: &u32) -> bool {
     *count == 1
 }
 
 impl Event {
-    /// An event that an actor or an order caused; refine it with the methods below.
+    /// Makes an event of an actor or order.
     pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
         let Cause { actor, by } = cause.into();
         let detail = detail.into();
         Event { at, node: None, session: None, actor, kind, detail, by, count: 1, first_at: None, is_unknown: false }
     }
 
-    /// Cuts the detail at [`MAX_EVENT_DETAIL`]: a record has a bounded size.
+    /// Sets the detail, cut at [`MAX_EVENT_DETAIL`].
     pub fn bound_detail(&mut self) {
         if let Some((end, _)) = self.detail.char_indices().nth(MAX_EVENT_DETAIL) {
             self.detail.truncate(end);
         }
     }
 
-    /// Names the node.
+    /// Sets the node.
     pub fn of_node(mut self, node: impl Into<Option<NodeId>>) -> Self {
         self.node = node.into();
         self
     }
 
-    /// Names the boot session.
+    /// Sets the boot session.
     pub fn in_session(mut self, session: impl Into<Option<BootSessionId>>) -> Self {
         self.session = session.into();
         self

@@ -3,20 +3,20 @@
 use meshd_types::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// One such order.
+/// A stored order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyRecord {
-    /// Digest of what was asked: another request with the same key is refused.
+    /// Digest of the request: another request with the same key is refused.
     pub request: Digest,
-    /// When it came first.
+    /// Time of the first request.
     pub at: Timestamp,
-    /// What was answered; `None` while it is being followed, or if the program ended meanwhile.
+    /// Answer; `None` while the order is executed, or if the program ended meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answered>,
 }
 
 impl IdempotencyRecord {
-    /// That it was followed, and not what was answered.
+    /// Records that the order was executed, without its answer.
     #[must_use]
     pub fn without_body(mut self) -> Self {
         if let Some(answered) = &mut self.answer {
@@ -26,12 +26,12 @@ impl IdempotencyRecord {
     }
 }
 
-/// What was answered.
+/// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answered {
-    /// Status of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// The body, JSON; `None` if it was too long to be kept, or is kept no longer.
+    /// JSON body; `None` if it was too long or is no longer stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
 }

@@ -8,10 +8,10 @@ use std::{
     fmt,
 };
 
-/// The form in which generations are kept.
+/// Format version of archived generations.
 pub const KEPT_FORMAT: u16 = 1;
 
-/// All that determines one boot.
+/// All data that determines one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptGeneration {
     /// [`KEPT_FORMAT`].
@@ -20,96 +20,96 @@ pub struct KeptGeneration {
     pub profile: ProfileName,
     /// Name of the image.
     pub image: ImageName,
-    /// The version of the image.
+    /// Version of the image.
     pub version: Digest,
-    /// Kernel arguments, but for those that every boot has.
+    /// Kernel arguments, except those of every boot.
     pub args: Vec<String>,
-    /// Packages that are installed.
+    /// Installed packages.
     pub packages: Vec<String>,
     /// Digest of the public overlay.
     pub overlay: Digest,
-    /// What the overlay puts on the node, in the order of paths.
+    /// Files of the overlay, by path.
     pub files: Vec<KeptFile>,
 }
 
-/// One file, link or folder.
+/// A file, link or folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFile {
-    /// Where on the node.
+    /// Path on the node.
     pub path: SafePath,
     /// Kind of the file.
     pub kind: KeptKind,
     /// Permission bits.
     pub mode: u32,
-    /// User and group number.
+    /// User and group ID.
     pub owner: (u64, u64),
-    /// Who brought it, for people.
+    /// Overlay that provides it.
     pub origin: String,
-    /// Digest of the content, or of a link's target.
+    /// Digest of the content or link target.
     pub digest: Digest,
     /// Size of the content in bytes.
     pub size: u64,
 }
 
-/// What a kept file is.
+/// Kind of an archived file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptKind {
-    /// A file; its content is kept by its digest.
+    /// A file whose content is stored by its digest.
     File,
-    /// A file with secrets: they are not kept, so the file cannot be made again.
+    /// A file with secrets: the content is not stored, so it cannot be restored.
     Secret,
-    /// A symbolic link; its target is kept as content.
+    /// A symbolic link; its target is stored as content.
     Link,
     /// A folder.
     Directory,
 }
 
-/// How two generations, or two profiles, differ.
+/// The difference of two generations or profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerationDiff {
-    /// Profile, image and its version, where they differ: before and after.
+    /// Profile, image and version, if they differ: before and after.
     pub changed: BTreeMap<String, [String; 2]>,
-    /// Kernel arguments that are there before only.
+    /// Removed kernel arguments.
     pub args_removed: Vec<String>,
-    /// Kernel arguments that are there after only.
+    /// Added kernel arguments.
     pub args_added: Vec<String>,
-    /// Packages that are there before only.
+    /// Removed packages.
     pub packages_removed: Vec<String>,
-    /// Packages that are there after only.
+    /// Added packages.
     pub packages_added: Vec<String>,
-    /// Files that differ, in the order of paths.
+    /// Changed files, by path.
     pub files: Vec<FileDiff>,
 }
 
-/// How one file differs.
+/// The difference of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDiff {
-    /// Where on the node.
+    /// Path on the node.
     pub path: SafePath,
-    /// In one word.
+    /// Kind of change.
     pub change: FileChange,
-    /// What of it differs: `content`, `mode`, `owner`, `kind`, in this order.
+    /// Changed attributes in this order: `content`, `mode`, `owner`, `kind`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub what: Vec<String>,
-    /// Who brings it after, or before where it is removed.
+    /// Overlay that provides it now, or provided it before.
     pub origin: String,
 }
 
-/// What happens to a file.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
-    /// It is there after only.
+    /// Added.
     Added,
-    /// It is there before only.
+    /// Removed.
     Removed,
-    /// It is another one.
+    /// Changed.
     Changed,
 }
 
 impl FileChange {
-    /// As a diff writes it.
+    /// Returns the sign in a diff.
     pub fn sign(self) -> char {
         match self {
             FileChange::Added => '+',
@@ -120,7 +120,7 @@ impl FileChange {
 }
 
 impl KeptKind {
-    /// The word that an overlay's digest is made of.
+    /// Returns the word that is part of the overlay's digest.
     pub fn word(self) -> &'static str {
         match self {
             KeptKind::File | KeptKind::Secret => "file",
@@ -137,13 +137,13 @@ impl fmt::Display for FileDiff {
 }
 
 impl KeptGeneration {
-    /// The contents that have to be kept with it.
+    /// Returns the digests of contents that must be archived.
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
         let has = |file: &&KeptFile| matches!(file.kind, KeptKind::File | KeptKind::Link);
         self.files.iter().filter(has).map(|file| file.digest)
     }
 
-    /// How `after` differs from this one.
+    /// Compares with a later generation.
     pub fn diff(&self, after: &KeptGeneration) -> GenerationDiff {
         let mut changed = BTreeMap::new();
         let mut compare = |key: &str, before: String, after: String| {
@@ -169,7 +169,7 @@ impl KeptGeneration {
 }
 
 impl GenerationDiff {
-    /// True if nothing differs.
+    /// Returns true if nothing differs.
     pub fn is_empty(&self) -> bool {
         *self == GenerationDiff::default()
     }
@@ -208,11 +208,11 @@ fn files(before: &[KeptFile], after: &[KeptFile]) -> Vec<FileDiff> {
 /// What a node would boot now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextBoot {
-    /// This.
+    /// This generation.
     Boots(Generation, ProfileName),
-    /// Nothing: its image cannot be served.
+    /// None: its image cannot be served.
     ImageMissing(String),
-    /// Nothing: it cannot be rendered.
+    /// None: it cannot be rendered.
     RenderFailed(String),
 }
 

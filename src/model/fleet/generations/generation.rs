@@ -5,7 +5,7 @@ use crate::fleet::{ConditionKind, EventKind, Node, Phase};
 use meshd_types::{Digest, ParseDigestError, Timestamp};
 use std::{fmt, str::FromStr};
 
-/// Two boots of one generation are the same boot, but for the per-boot secrets.
+/// A digest. Two boots of one generation differ only in per-boot secrets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub Digest);
 
@@ -31,10 +31,10 @@ impl FromStr for Generation {
 
 meshd_types::serde_as_text!(Generation);
 
-/// What has happened to a node's conditions, and why.
+/// Changes of a node's conditions, with causes.
 pub type ConditionChanges = Vec<(EventKind, String)>;
 
-/// Writes down what a node would boot now, and what that means for what it runs.
+/// Records what a node would boot now, and updates its conditions.
 pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
     use ConditionKind as C;
     let mut told = ConditionChanges::new();
@@ -43,7 +43,7 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
             node.generation = Some(*generation);
             settle(node, C::ImageMissing, None, now, &mut told);
             settle(node, C::RenderFailed, None, now, &mut told);
-            // What is off or on its way boots what there is then.
+            // A node that is off or booting gets the new generation anyway.
             use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
             if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
                 return told;
@@ -64,7 +64,7 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
     told
 }
 
-/// The node's agent says what it runs. `known` if it was ever given that.
+/// The agent reports its generation. `known`: the node was given that generation.
 pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
     let mut told = ConditionChanges::new();
     let strange = node.booted.filter(|_| !known);
@@ -73,7 +73,7 @@ pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionCha
     told
 }
 
-/// Raises a condition with a reason, or clears it.
+/// Raises or clears a condition.
 fn settle(node: &mut Node, kind: ConditionKind, reason: Option<String>, now: Timestamp, told: &mut ConditionChanges) {
     match reason {
         Some(detail) => {

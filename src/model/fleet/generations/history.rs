@@ -4,12 +4,12 @@ use super::generation::Generation;
 use meshd_types::{Digest, ImageName, ProfileName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Generations that are listed of one node; the oldest go first.
+/// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
-/// Of these, so many of the newest are kept with all their files, beside the one that the node runs and the one that it is pinned to.
+/// Number of the newest that are archived with all files, beside the running and the pinned one.
 pub const KEPT_OF_A_NODE: usize = 4;
 
-/// One generation of a node.
+/// A generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveredGeneration {
     /// Generation.
@@ -18,31 +18,31 @@ pub struct DeliveredGeneration {
     pub profile: ProfileName,
     /// Name of the image.
     pub image: ImageName,
-    /// The version of the image.
+    /// Version of the image.
     pub version: Digest,
-    /// The layers of its bundles.
+    /// Bundle layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Digest>,
     /// When the node first fetched its overlay.
     pub given_at: Timestamp,
-    /// When its agent first said that it runs it.
+    /// When the agent first reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted_at: Option<Timestamp>,
-    /// The last time of either.
+    /// Last time of either.
     pub last_at: Timestamp,
 }
 
-/// All that are kept of one node, the one last whose overlay was given last.
+/// The generations of a node, ordered by delivery of the overlay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct History(pub Vec<DeliveredGeneration>);
 
 impl History {
-    /// The node fetched the overlay of a generation. `stays` are those that must not go to make room.
+    /// Records that the node fetched an overlay. `stays` must not be removed to make space.
     pub fn give(&mut self, given: DeliveredGeneration, stays: &[Generation]) {
         let earlier = self.find(given.generation).map(|at| self.0.remove(at));
         let earlier = earlier.map_or(given.clone(), |earlier| {
-            // What an earlier release wrote down has no layers.
+            // Records of an earlier release have no layers.
             DeliveredGeneration { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
         });
         self.0.push(earlier);
@@ -53,7 +53,7 @@ impl History {
         }
     }
 
-    /// The node's agent says that it runs a generation; false if it was never given that one.
+    /// Records that the agent reports a generation. Returns false if the node was never given it.
     pub fn booted(&mut self, generation: Generation, now: Timestamp) -> bool {
         let Some(at) = self.find(generation) else { return false };
         self.0[at].booted_at.get_or_insert(now);
@@ -61,12 +61,12 @@ impl History {
         true
     }
 
-    /// One of them.
+    /// Finds a generation.
     pub fn get(&self, generation: Generation) -> Option<&DeliveredGeneration> {
         self.find(generation).map(|at| &self.0[at])
     }
 
-    /// Those that are kept with all their files, as far as the newest are concerned.
+    /// Returns the newest generations that are archived.
     pub fn newest(&self) -> impl Iterator<Item = Generation> {
         self.0.iter().rev().take(KEPT_OF_A_NODE).map(|given| given.generation)
     }

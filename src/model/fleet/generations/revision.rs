@@ -5,48 +5,48 @@ use meshd_types::{BundleName, Digest, ImageName, OverlayName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Revisions that are kept of one profile; the oldest go first, and never the one that it is held at.
+/// Maximum number of revisions of a profile. The oldest go first, but never the one that is in use.
 pub const MAX_REVISIONS: usize = 8;
 
-/// What a profile was at one time, with all that its nodes share.
+/// A profile at one time, with everything that its nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision<P> {
-    /// The profile with everything inherited in it.
+    /// The profile with its inherited values.
     pub profile: P,
-    /// The versions of its overlays.
+    /// Versions of its overlays.
     pub overlays: BTreeMap<OverlayName, Digest>,
-    /// The version of its image.
+    /// Version of its image.
     pub version: Digest,
-    /// The layers of its bundles. One without them is as an earlier release wrote it down: its digest stays what it was.
+    /// Bundle layers. Revisions of an earlier release have none, which keeps their digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bundles: BTreeMap<BundleName, Digest>,
 }
 
-/// A revision in the list of a profile.
+/// A revision in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionSummary {
-    /// The digest of all of it.
+    /// Digest.
     pub generation: Generation,
     /// Name of the image.
     pub image: ImageName,
-    /// The version of the image.
+    /// Version of the image.
     pub version: Digest,
-    /// Since when it was what site file, overlays and images said.
+    /// Time of the reload that introduced it.
     pub since: Timestamp,
 }
 
-/// The revisions of a profile, newest last.
+/// Revisions of a profile, newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revisions {
-    /// All that are kept.
+    /// All stored revisions.
     pub all: Vec<RevisionSummary>,
-    /// The one that nodes boot, when it is not what the site file says.
+    /// The revision that nodes boot, if the profile was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Generation>,
 }
 
 impl Revisions {
-    /// The profile is this now, by the site file. False if it was already.
+    /// Adds the current contents of the profile. Returns false if they are unchanged.
     pub fn revise(&mut self, revised: RevisionSummary) -> bool {
         if self.all.last().is_some_and(|last| last.generation == revised.generation) {
             return false;
@@ -60,12 +60,12 @@ impl Revisions {
         true
     }
 
-    /// What nodes boot.
+    /// Returns the revision that nodes boot.
     pub fn effective(&self) -> Option<Generation> {
         self.held.or_else(|| self.all.last().map(|last| last.generation))
     }
 
-    /// The newest one before what nodes boot.
+    /// Returns the newest revision before that one.
     pub fn before(&self) -> Option<&RevisionSummary> {
         let now = self.effective()?;
         let at = self.all.iter().position(|one| one.generation == now).unwrap_or(self.all.len());

@@ -6,7 +6,7 @@
 use super::record::Node;
 use meshd_config::{EnrollRule, Facts};
 
-/// The first rule that a node fits. `segment` is where it boots, if that is known.
+/// Returns the first rule that matches a node. `segment` is the network segment of its boot, if known.
 pub fn admitting<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
     rules.iter().find(|rule| fits(&rule.facts, node, segment))
 }

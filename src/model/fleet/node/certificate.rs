@@ -3,18 +3,17 @@
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 
-/// One certificate. Whoever has a stolen authority chooses the serial number of what they make, but not the node's key.
+/// A certificate. A stolen authority could copy a serial number, but not the key of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Certificate {
-    /// Its serial number, lower-case hexadecimal.
+    /// Serial number in lower-case hexadecimal.
     pub serial: String,
-    /// Digest of the public key that it certifies. `None` in the record of a release that did not write it down: then the key of the
-    /// first link counts from that link on.
+    /// Digest of the certified public key. `None` in records of older releases: then the key of the first link is recorded.
     pub key: Option<Digest>,
 }
 
-/// An older release stored the serial number alone.
+/// Older releases stored only the serial number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stored {
@@ -32,12 +31,12 @@ impl From<Stored> for Certificate {
 }
 
 impl Certificate {
-    /// A certificate for a key.
+    /// Makes the record of a certificate.
     pub fn new(serial: &str, key: Digest) -> Self {
         Certificate { serial: serial.to_owned(), key: Some(key) }
     }
 
-    /// True if what is shown is this one.
+    /// Returns whether a presented certificate is this one.
     pub fn is(&self, shown: &Certificate) -> bool {
         self.serial == shown.serial && (self.key.is_none() || self.key == shown.key)
     }

@@ -3,7 +3,7 @@
 use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Every condition there is. Closed: an unknown one in the store is an error, never ignored.
+/// All conditions. An unknown one in the store is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConditionKind {
@@ -19,21 +19,21 @@ pub enum ConditionKind {
     BootLoop,
     /// Booted, but its overlay was never fetched.
     OverlayMissing,
-    /// What the node runs is not what it would boot now.
+    /// The node runs another generation than it would boot now.
     RebootRequired,
-    /// The node runs something that no generation of it explains.
+    /// The node runs an unknown generation.
     Drift,
-    /// Its units are not those that it was approved with.
+    /// Its units differ from the approved ones.
     UnitDrift,
     /// A spent capability or token was used again.
     CapabilityReplayed,
-    /// Its authority, or the one of its certificate, is not that of the site any more.
+    /// Its authority, or that of its certificate, is no longer trusted.
     StaleCa,
-    /// Somebody asked for this node's boot from outside its boot session.
+    /// Another machine requested this node's boot outside of its session.
     BootImpersonated,
-    /// A relay says that this node is plugged in elsewhere than when it enrolled.
+    /// A relay reports another switch port than at enrolment.
     RelayPortChanged,
-    /// A certificate was issued in place of that of a node that was online a moment before, without an order to reboot.
+    /// A certificate was replaced while the node was online, without an ordered reboot.
     CertificateReplaced,
     /// A readiness check fails.
     CheckFailed,
@@ -41,12 +41,12 @@ pub enum ConditionKind {
     ImageMissing,
     /// Its overlays cannot be rendered.
     RenderFailed,
-    /// Its agent speaks the previous version of the wire.
+    /// Its agent uses the previous protocol version.
     AgentOutdated,
 }
 
 impl ConditionKind {
-    /// Every kind there is.
+    /// All kinds.
     pub const ALL: [ConditionKind; 18] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
@@ -68,7 +68,7 @@ impl ConditionKind {
         ConditionKind::AgentOutdated,
     ];
 
-    /// Alarms: signs of an attack. Nothing but an operator clears one, because an attacker could cause everything else.
+    /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause anything else.
     pub const ALARMS: [ConditionKind; 4] = [
         ConditionKind::CapabilityReplayed,
         ConditionKind::BootImpersonated,
@@ -76,7 +76,7 @@ impl ConditionKind {
         ConditionKind::CertificateReplaced,
     ];
 
-    /// The word that is stored and shown.
+    /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             ConditionKind::IdCollision => "id_collision",
@@ -101,13 +101,13 @@ impl ConditionKind {
     }
 }
 
-/// One thing that is wrong, since when, and what was seen.
+/// A condition of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// Kind of the fault.
     pub kind: ConditionKind,
-    /// Since when without a break.
+    /// Raised at.
     pub since: Timestamp,
-    /// What was seen, for people.
+    /// Detail for people.
     pub detail: String,
 }

@@ -9,21 +9,21 @@ use meshd_types::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, fail, i
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
 
-/// A machine as the script step sees it.
+/// A machine at the script step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedMachine {
-    /// What its ID was derived from.
+    /// Basis of its ID.
     pub basis: Basis,
-    /// What it shows of its hardware. `macs` holds the boot NIC's only.
+    /// Hardware identity. `macs` holds only the boot NIC.
     pub fingerprint: Fingerprint,
-    /// The NIC that boots.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// What else its ID could have been derived from, if the site trusted other parts of it. A MAC address is not among them: it may
-    /// be another machine's by now.
+    /// Other IDs that the machine could have, if the site trusted other fields. Never a MAC address, which may belong to another machine
+    /// now.
     pub other_bases: Vec<Basis>,
 }
 
-/// Why the known node cannot be the machine that asks now.
+/// Why the known node cannot be the machine that asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityConflict {
     /// The known node's link answers.
@@ -32,14 +32,14 @@ pub struct IdentityConflict {
     pub boots_elsewhere: bool,
 }
 
-/// The decision.
+/// The result of an identification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identified {
-    /// Never seen before.
+    /// Unknown machine.
     New,
-    /// The known node.
+    /// Known node.
     Known,
-    /// The known node with other parts.
+    /// Known node with changed hardware.
     HardwareChanged {
         /// The identity fields that differ.
         detail: String,
@@ -52,7 +52,7 @@ pub enum Identified {
 }
 
 impl ObservedMachine {
-    /// From what a machine tells; `None` when that is nothing that identifies.
+    /// Derives the ID; `None` if nothing identifies the machine.
     pub fn of(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
         let basis = hardware.basis(deny)?;
         let fingerprint = Fingerprint {
@@ -68,13 +68,13 @@ impl ObservedMachine {
         Some(ObservedMachine { basis, fingerprint, mac, other_bases })
     }
 
-    /// The ID.
+    /// Returns the ID.
     pub fn node_id(&self) -> NodeId {
         self.basis.node_id()
     }
 }
 
-/// Compares a sighting with the node that has its ID. A removed one is forgotten: whoever comes is new.
+/// Compares a machine with the node that has its ID. A removed node counts as unknown.
 pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: IdentityConflict) -> Identified {
     let Some(known) = known.filter(|known| known.phase != Phase::Removed) else { return Identified::New };
     let (ours, theirs) = (&known.fingerprint, &sighting.fingerprint);
@@ -91,7 +91,7 @@ pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: Identit
     Identified::HardwareChanged { detail }
 }
 
-/// Whether two serial numbers are the same one; `None` where one of them is none. What firmware leaves when nobody gave one is none.
+/// Compares two serial numbers; `None` if one is missing or a placeholder of the firmware.
 fn agree(one: &str, other: &str) -> Option<bool> {
     let [one, other] = [one, other].map(|text| text.trim().to_lowercase());
     let given = |text: &str| !text.is_empty() && !is_filler(text);
@@ -110,31 +110,30 @@ fn difference(known: &Node, sighting: &ObservedMachine) -> String {
     )
 }
 
-/// A machine that asked to be a node which another machine is.
+/// A machine that claims to be a node that another machine is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConflictingMachine {
-    /// What it shows of its hardware; `macs` holds the NIC that asked.
+    /// Hardware identity; `macs` holds the NIC that asked.
     pub fingerprint: Fingerprint,
-    /// The NIC that asked.
+    /// MAC address that asked.
     pub mac: MacAddr,
-    /// From where.
+    /// Origin.
     pub address: Option<IpAddr>,
     /// First time.
     pub since: Timestamp,
-    /// Last time, give or take [`RIVAL_NOTED`].
+    /// Last time, accurate to [`RIVAL_NOTED`].
     pub last: Timestamp,
 }
 
-/// Most network cards of one node that are taken from what it tells. A node that has been won over could name every card there is,
-/// and none of them would be another machine's then.
+/// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise claim every MAC address.
 pub const MAX_MACS: usize = 128;
-/// Most rivals of one node that are kept.
+/// Maximum number of conflicting machines of a node.
 pub const MAX_RIVALS: usize = 8;
-/// A rival asks twice a minute; that it still does is written down once in this time.
+/// A conflicting machine asks twice a minute; the record is updated once in this time.
 pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
 
 impl ConflictingMachine {
-    /// For people: both sides are shown in these words.
+    /// Describes the machine for people.
     pub fn words(&self) -> String {
         let Fingerprint { manufacturer, product, serial, .. } = &self.fingerprint;
         let serial = if serial.is_empty() { "no serial".to_owned() } else { format!("serial {serial}") };
@@ -145,19 +144,19 @@ impl ConflictingMachine {
 }
 
 impl Node {
-    /// True if a sighting is certainly of another machine: both have a serial number, and it is another one.
+    /// Returns true if the serial numbers prove another machine.
     pub fn differs(&self, sighting: &ObservedMachine) -> bool {
         agree(&self.fingerprint.serial, &sighting.fingerprint.serial) == Some(false)
     }
 
-    /// Writes down another machine that asked to be this node; true if it is not known as a rival yet.
+    /// Records a conflicting machine. Returns true if it is new.
     pub fn challenged(&mut self, rival: ConflictingMachine) -> bool {
         if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
             *known = ConflictingMachine { since: known.since, ..rival };
             return false;
         }
         if self.rivals.len() >= MAX_RIVALS {
-            // The one that was not seen for longest goes.
+            // Replace the one that was not seen for longest.
             let oldest = (0..self.rivals.len()).min_by_key(|at| self.rivals[*at].last);
             oldest.map(|at| self.rivals.remove(at));
         }
@@ -165,24 +164,24 @@ impl Node {
         true
     }
 
-    /// Whether [`Node::challenged`] would write down anything worth a write.
+    /// Returns whether [`Node::challenged`] would change the record significantly.
     pub fn is_challenge_news(&self, mac: MacAddr, now: Timestamp) -> bool {
         self.rivals.iter().find(|known| known.mac == mac).is_none_or(|known| now.since(known.last) >= RIVAL_NOTED)
     }
 
-    /// That machine is a rival no longer; true if it was one.
+    /// Removes a conflicting machine. Returns true if it was recorded.
     pub fn no_rival(&mut self, mac: MacAddr) -> bool {
         let before = self.rivals.len();
         self.rivals.retain(|rival| rival.mac != mac);
         self.rivals.len() != before
     }
 
-    /// What the machine itself tells, compared with what is on record; it is on record afterwards. Gives what has changed: a part that
-    /// was told before and is another one now. Network cards come and go with drivers and virtual functions, so a new one is none.
+    /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and
+    /// virtual functions.
     pub fn recognise(&mut self, facts: &Facts, own: impl IntoIterator<Item = MacAddr>) -> Option<String> {
         let print = &mut self.fingerprint;
         let (serial, board) = (facts.system.serial.trim(), facts.system.board_serial.trim());
-        // iPXE and Linux may spell a serial number differently; the script step compares with what iPXE says.
+        // iPXE and Linux may spell a serial number differently; the script step compares iPXE's spelling.
         if print.serial.is_empty() {
             serial.clone_into(&mut print.serial);
         }

@@ -20,98 +20,98 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Where a node is in its life. Closed.
+/// The phase of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Seen, not let in: holds no credential.
+    /// Unknown or unapproved: holds no credentials.
     Discovered,
-    /// Let in; has not booted since.
+    /// Approved; has not booted since.
     Approved,
-    /// Not to be let in.
+    /// Rejected.
     Rejected,
-    /// Firmware, iPXE, kernel or init is at work.
+    /// Booting.
     Booting,
-    /// Has a certificate of this boot; its checks are not told yet.
+    /// Has a certificate of this boot; no check results yet.
     Enrolling,
     /// Linked, and a check fails.
     Degraded,
-    /// Linked, checks passed: may be given work.
+    /// Linked, all checks pass: may get work.
     Online,
-    /// Takes no new work, finishes what runs.
+    /// Takes no new work, finishes running work.
     Draining,
-    /// Out of service by an operator's word.
+    /// Taken out of service by an operator.
     Maintenance,
-    /// Not heard of for longer than `offline_after`.
+    /// Silent for longer than `offline_after`.
     Offline,
-    /// Held by or until an operator.
+    /// Held by an alarm or an operator.
     Quarantined,
-    /// Being made anew by a rollout.
+    /// Being replaced by a rollout.
     Rebuilding,
-    /// Forgotten but for its record.
+    /// Removed; only the record remains.
     Removed,
 }
 
-/// What may change a phase.
+/// An event that may change the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseChange {
-    /// Let in, by operator, rule or policy.
+    /// Approved by operator, rule or policy.
     Approve,
-    /// Turned away by an operator.
+    /// Rejected by an operator.
     Reject,
-    /// Asked for its boot script.
+    /// Requested its boot script.
     Boot,
-    /// Given a certificate.
+    /// Got a certificate.
     Enrol,
-    /// The link is up, checks not known yet.
+    /// Linked, no check results yet.
     LinkUp,
     /// All checks pass.
     ChecksPass,
     /// A check fails.
     ChecksFail,
-    /// Nothing heard for `offline_after`.
+    /// Silent for `offline_after`.
     Silent,
-    /// Take no new work.
+    /// Drain.
     Drain,
-    /// Nothing runs any more, or an operator does not want to wait.
+    /// Drained, or an operator does not wait.
     Drained,
-    /// Back to service.
+    /// Resume.
     Resume,
     /// Hold.
     Quarantine,
-    /// No longer held.
+    /// Release the hold.
     Release,
-    /// No longer held, and nobody ever let it in.
+    /// Release the hold of a node that was never approved.
     ReleaseUnknown,
-    /// A rollout begins with this node.
+    /// A rollout begins.
     Rebuild,
-    /// Forget.
+    /// Remove.
     Remove,
     /// A removed machine was seen again.
     Rediscover,
 }
 
-/// The outcome of a lawful change.
+/// The result of a lawful change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// The phase is another one now.
+    /// The phase changes.
     To(Phase),
-    /// Lawful, and nothing changes.
+    /// Nothing changes.
     Stay,
 }
 
-/// A change that is not drawn.
+/// An unlawful change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node that is {from} cannot {change}")]
 pub struct UnlawfulTransition {
-    /// The phase it is in.
+    /// Current phase.
     pub from: Phase,
-    /// What was asked.
+    /// Requested change.
     pub change: PhaseChange,
 }
 
 impl Phase {
-    /// Every phase, in the order of the diagram.
+    /// All phases in the order of the diagram.
     pub const ALL: [Phase; 13] = [
         Phase::Discovered,
         Phase::Approved,
@@ -128,7 +128,7 @@ impl Phase {
         Phase::Removed,
     ];
 
-    /// What a change does in this phase.
+    /// Returns the result of a change.
     pub fn on(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
         use Phase as P;
         use PhaseChange as C;
@@ -137,7 +137,7 @@ impl Phase {
             (P::Discovered | P::Approved, C::Reject) => P::Rejected,
             (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
             (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
-            // Also where it is `enrolling` already: what follows from a link follows then, too.
+            // Also if already `enrolling`: the link event follows in both cases.
             (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
             (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
             (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
@@ -155,11 +155,10 @@ impl Phase {
             (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
             (_, C::Remove) => P::Removed,
             (P::Quarantined, C::Quarantine) => return Ok(Transition::Stay),
-            // Not let in already, and more than held.
+            // Not if approved already or in a later phase.
             (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
             (_, C::Quarantine) => P::Quarantined,
-            // A node tells what happens to it in any phase; where the diagram has no arrow, its phase is an operator's word
-            // or is already right, and stays.
+            // Reports of a node are lawful in any phase. Where the diagram has no arrow, the phase stays.
             (_, C::Boot | C::Enrol | C::LinkUp | C::ChecksPass | C::ChecksFail | C::Silent) => {
                 return Ok(Transition::Stay);
             }
@@ -168,12 +167,12 @@ impl Phase {
         Ok(Transition::To(to))
     }
 
-    /// True while the node may be given tokens and certificates.
+    /// Returns true while the node may get tokens and certificates.
     pub fn is_admitted(self) -> bool {
         !matches!(self, Phase::Discovered | Phase::Rejected | Phase::Quarantined | Phase::Removed)
     }
 
-    /// The word that is stored and shown.
+    /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Discovered => "discovered",

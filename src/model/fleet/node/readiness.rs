@@ -5,21 +5,20 @@ use meshd_proto::{Check, CheckReport, CheckStatus, blocks_approval};
 use meshd_types::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Where and when a node's checks ran.
+/// Where and when checks ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckProvenance {
-    /// The boot.
+    /// Boot session.
     pub session: BootSessionId,
-    /// The kernel: a machine that is not netbooted stays in one boot session for ever.
+    /// Boot ID of the kernel: a machine that is not netbooted stays in one boot session.
     #[serde(default)]
     pub kernel_boot_id: String,
-    /// When they were told, by the central node's clock.
+    /// Time of the report by the central node's clock.
     pub at: Timestamp,
 }
 
 impl Node {
-    /// Takes what its agent found out; false where that is of another boot, and changes nothing then. `linked` is the boot that its
-    /// link speaks for.
+    /// Stores check results. Returns false if they are of another boot. `linked` is the boot session of the link.
     pub fn take_checks(&mut self, report: CheckReport, linked: BootSessionId, at: Timestamp) -> bool {
         let session = report.session.unwrap_or(linked);
         if session != linked || self.boot != Some(session) || !self.runs_kernel(&report.kernel_boot_id) {
@@ -37,24 +36,24 @@ impl Node {
         true
     }
 
-    /// Its checks, where they are of the boot that it is in.
+    /// Returns the checks of the current boot.
     pub fn valid_checks(&self) -> Option<&[Check]> {
         let evidence = self.evidence.as_ref()?;
         let is_of_now = self.boot == Some(evidence.session) && self.runs_kernel(&evidence.kernel_boot_id);
         is_of_now.then_some(self.checks.as_slice())
     }
 
-    /// True if checks of the boot that it is in are known, and none fails.
+    /// Returns true if checks of the current boot are known and none fails.
     pub fn passes(&self) -> bool {
         self.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
     }
 
-    /// Why nothing of it can be approved or given now; `None` where nothing speaks against it (DR-12, DR-13).
+    /// Returns why the node cannot be approved or get work now (DR-12, DR-13).
     pub fn unproven(&self) -> Option<String> {
         self.unproven_beside("")
     }
 
-    /// The same, whatever one of its checks says.
+    /// Like that, but ignores the results of the checks.
     pub fn unproven_beside(&self, name: &str) -> Option<String> {
         let Some(checks) = self.valid_checks() else {
             return Some("its checks have not run in this boot; see `meshd node doctor`".to_owned());
@@ -64,7 +63,7 @@ impl Node {
         Some(format!("check {} says {}: {}", check.name, check.status, check.detail))
     }
 
-    /// An older agent does not tell its kernel; then the session has to do.
+    /// Older agents do not report the boot ID; the boot session must match then.
     fn runs_kernel(&self, kernel_boot_id: &str) -> bool {
         let known = self.facts.as_ref().map_or("", |facts| facts.system.kernel_boot_id.as_str());
         known.is_empty() || kernel_boot_id.is_empty() || known == kernel_boot_id
