@@ -1,4 +1,4 @@
-//! What iPXE tells of its machine: the query of `GET /boot/script`.
+//! The query of `GET /boot/script`: what iPXE reports about its machine.
 //!
 //! Texts that vendors make up come as hexadecimal. Seen with the iPXE of 2019 that Debian ships and QEMU carries: it decodes
 //! what `:uristring` encoded before it sends a URL, so a serial number with `&`, `"` or a blank comes out as another request, or
@@ -45,7 +45,7 @@ pub enum QueryError {
     /// A value that cannot be read.
     #[error("`{key}` is `{value}`, which is not {what}")]
     Malformed {
-        /// Its key.
+        /// Key of the parameter.
         key: &'static str,
         /// What came, shortened.
         value: String,

@@ -200,7 +200,7 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
         VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
         VmError::Cards(_) => (StatusCode::CONFLICT, "card_taken"),
-        VmError::Unfit(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
+        VmError::NoPlacement(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
         VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
         VmError::NotInService { .. } => (StatusCode::CONFLICT, "not_ready"),
         VmError::SlotClosed { .. } => (StatusCode::CONFLICT, "slot_closed"),

@@ -20,13 +20,13 @@ const PURE: [&str; 19] = [
     "src/image/overlay/values.rs",
     "src/trust/capability.rs",
     "src/agent/machine",
-    "src/agent/vm/argv.rs",
-    "src/agent/vm/machine.rs",
-    "src/agent/vm/plan.rs",
-    "src/agent/vm/qmp.rs",
-    "src/agent/vm/seed.rs",
     "src/dhcp",
     "src/tftp",
+    "src/agent/vm/spec",
+    "src/agent/vm/process/vm_state_machine.rs",
+    "src/agent/vm/net/nic_addresses.rs",
+    "src/agent/vm/process/qmp.rs",
+    "src/agent/vm/disks/cloud_init_seed.rs",
     "src/agent/nat/subnet.rs",
 ];
 /// Failpoints read the environment. Fuzz checks start at the current time. Drivers own sockets and threads.

@@ -23,7 +23,7 @@ async fn after_a_reboot_of_the_node_the_record_says_that_it_is_gone_and_the_poli
     node.boot(Stage::Online).await;
     ready(&node).await;
     assert_eq!(rig.events("vm_lost").len(), 2);
-    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmLife::Failed, VmLife::Ordered));
+    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmStatus::Failed, VmStatus::Ordered));
     tell(&node, &[]).await;
     assert_eq!(rig.events("vm_lost").len(), 2, "that they are not there is known");
     tell(&node, &[(&always, VmState::Running)]).await;
@@ -80,7 +80,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     rig.central.nodes.fence(first.id(), &by).await.unwrap();
     assert!(rig.node(first.id()).certificates.is_empty());
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
-    assert_eq!(life(&rig, &stays), VmLife::Unplaced);
+    assert_eq!(life(&rig, &stays), VmStatus::Unplaced);
     assert_eq!(record(&rig, &going), None, "nothing of it can be there");
     assert!(rig.central.store().read(|model| model.held(first.id()).is_none()));
     // The old machine comes back with what it had: it is a stranger there.
@@ -139,7 +139,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     rig.central.nodes.remove(id, &forced(Verb::Remove)).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmLife::Unplaced);
+    assert_eq!(life(&rig, &vm), VmStatus::Unplaced);
     assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
 }
 

@@ -17,7 +17,7 @@ use meshd::serve::central::{LinkCommand, VmError};
 use meshd_config::vm::{VmAsk, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
-    work::{Vm, VmLife},
+    work::{Vm, VmStatus},
 };
 use meshd_proto::{
     Facts, FromAgent, Hello, VERSION,
@@ -76,7 +76,7 @@ pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
     rig.central.store().read(|model| model.vm(vm.uuid()).cloned())
 }
 
-pub fn life(rig: &Rig, vm: &Vm) -> VmLife {
+pub fn life(rig: &Rig, vm: &Vm) -> VmStatus {
     record(rig, vm).expect("it is on record").life(true)
 }
 

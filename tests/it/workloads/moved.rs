@@ -38,7 +38,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
 
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.only, vm.start), (Some(new), Some(new), 2));
-    assert_eq!(life(&rig, &stays), VmLife::Ordered);
+    assert_eq!(life(&rig, &stays), VmStatus::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
     let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
     assert!(matches!(want(&stays), Some(VmWant::Run { start: 2, .. })), "{orders:?}");
@@ -48,7 +48,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     assert!(rig.central.store().read(|model| model.held(old).is_none()));
     tell(&node, &[(&stays, VmState::Running)]).await;
     released(&node, &going).await;
-    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmLife::Running));
+    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmStatus::Running));
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() 
     old.power_off().await;
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
     rig.central.nodes.replace(old.id(), new.id(), &by).await.unwrap();
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmLife::Unplaced, Some(new.id())));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmStatus::Unplaced, Some(new.id())));
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }

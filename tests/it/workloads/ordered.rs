@@ -29,7 +29,7 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
     tell(&node, &[(&vm, VmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmLife::Releasing);
+    assert_eq!(life(&rig, &vm), VmStatus::Releasing);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
     released(&node, &vm).await;
@@ -97,9 +97,9 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
     let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.want);
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })));
-    assert_eq!(life(&rig, &vm), VmLife::Ordered);
+    assert_eq!(life(&rig, &vm), VmStatus::Ordered);
     tell(&node, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmLife::Running, 1));
+    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmStatus::Running, 1));
     tell(&node, &[(&vm, VmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
     let order = async |verb, by| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
@@ -110,13 +110,13 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     order(VmVerb::Stop, Verb::VmStop).await;
     assert!(matches!(want(&rig), Some(VmWant::Stop { .. })));
     tell(&node, &[(&vm, VmState::Stopped)]).await;
-    assert_eq!(life(&rig, &vm), VmLife::Stopped);
+    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
     let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
     assert!(!told.contains("hunter2"), "{told}");
     drop(node);
     drop(rig);
     let rig = Rig::new(&world);
-    assert_eq!(life(&rig, &vm), VmLife::Stopped);
+    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 3, .. })));
 }
@@ -156,7 +156,7 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(blocked.clone())).await);
     }
-    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmLife::ReleaseBlocked, 1));
+    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmStatus::ReleaseBlocked, 1));
     let slot = rig.central.workloads.slots().pop().expect("it has one");
     assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
     assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());

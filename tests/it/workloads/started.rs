@@ -53,12 +53,12 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();
-    assert_eq!((life(&rig, &vm), off.wish), (VmLife::Unplaced, VmWish::Stop));
+    assert_eq!((life(&rig, &vm), off.wish), (VmStatus::Unplaced, VmWish::Stop));
     let why = off.trouble.expect("a reason");
     assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
     assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
     rig.pass(std::time::Duration::from_secs(6)).await;
-    assert_eq!(life(&rig, &vm), VmLife::Unplaced, "no endless tour");
+    assert_eq!(life(&rig, &vm), VmStatus::Unplaced, "no endless tour");
     // An operator starts it again, on whatever node; what is old of it there goes first.
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     let again = record(&rig, &vm).unwrap();
@@ -68,7 +68,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     released(machine, &vm).await;
     assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
     tell(machine, &[(&vm, VmState::Running)]).await;
-    assert_eq!(life(&rig, &vm), VmLife::Running);
+    assert_eq!(life(&rig, &vm), VmStatus::Running);
 }
 
 #[tokio::test]
@@ -84,14 +84,14 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
     refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().node()),
-        (VmLife::Failed, Some(one.id())),
+        (VmStatus::Failed, Some(one.id())),
         "its disk is there"
     );
     // Every node would refuse this one: only one is asked.
     let bad = create(&rig, ask(2, ""), None).await.unwrap();
     let asked = if bad.node() == Some(one.id()) { &one } else { &two };
     refuse(asked, &bad, 1, "volume_differs: root").await;
-    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmLife::Unplaced, VmWish::Stop));
+    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmStatus::Unplaced, VmWish::Stop));
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
@@ -175,7 +175,7 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmLife::Failed, VmWish::Stop));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmStatus::Failed, VmWish::Stop));
     let lost = rig.events("vm_lost").pop().expect("it is written down");
     assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
     assert!(node.heartbeat(0).await);
@@ -232,10 +232,10 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
         rig.central.store().commit(all).await.unwrap();
     };
     restored().await;
-    assert_eq!(life(&rig, &vm), VmLife::Unconfirmed);
+    assert_eq!(life(&rig, &vm), VmStatus::Unconfirmed);
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     tell(&first, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmLife::Running, None), "its node has it");
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmStatus::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;

@@ -19,7 +19,7 @@ use axum::{
 use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
 use meshd_model::{
     fleet::{AuditContext, Verb},
-    work::{Vm, VmLife, VmWish},
+    work::{Vm, VmStatus, VmWish},
 };
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use meshd_store::Model;
@@ -63,7 +63,7 @@ pub struct VmView {
     pub uuid: SystemUuid,
     /// How it stands.
     #[schema(value_type = String)]
-    pub state: VmLife,
+    pub state: VmStatus,
     /// What is wanted of it; absent for one that a node has and that is not on record.
     #[schema(value_type = Option<String>)]
     pub wish: Option<VmWish>,

@@ -5,7 +5,7 @@ use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
     fleet::Node,
-    work::{Allocations, Approved, Host, SlotId, VmSupport, barred, of_node, unit_of},
+    work::{Allocations, Approved, CandidateNode, SlotId, VmSupport, barred, of_node, unit_of},
 };
 use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
@@ -20,13 +20,13 @@ static NOTHING: Allocations = Allocations::none();
 static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
 
 /// All nodes that were let in, without their slots: [`complete`] adds them.
-pub(crate) fn hosts<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = Host<'a>> + Clone {
+pub(crate) fn hosts<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
     let nodes = model.all_nodes().filter(|node| node.phase.is_admitted());
     nodes.map(move |node| host(model, site, node))
 }
 
 /// One node, by what is found quickly.
-fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> Host<'a> {
+fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> {
     let facts = node.facts.as_ref().unwrap_or(&UNKNOWN);
     // What the kernel sets aside is in `MemTotal` as well.
     let pool = match &facts.hosting {
@@ -37,7 +37,7 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> Host<'a> {
     let total = facts.memory.total_kib.saturating_mul(1024);
     // Volumes and layers of a diskless node lie in its memory.
     let in_files = facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
-    Host {
+    CandidateNode {
         node: node.id,
         unready: (!takes_work(node.phase))
             .then(|| node.phase.as_str())
@@ -76,7 +76,7 @@ pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
 }
 
 /// Adds which units of a node cannot be given because of their slots, and what belongs to these.
-pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut Host<'a>) {
+pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNode<'a>) {
     host.slots = slots_of(model, host.node);
     let Some((node, facts)) = model.node(host.node).and_then(|node| Some((node, node.facts.as_ref()?))) else { return };
     let unproven = node.unproven_beside(IMAGES_CHECK);

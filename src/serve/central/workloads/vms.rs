@@ -12,7 +12,7 @@ use crate::serve::central::workloads::{
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{Placement, SlotId, SlotState, Unfit, Vm, VmWish, fill_slot_cards, place_by},
+    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmWish, fill_slot_cards, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
@@ -54,7 +54,7 @@ pub enum VmError {
     Cards(Vec<SpecFault>),
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
-    Unfit(Unfit),
+    NoPlacement(NoPlacement),
     /// Its node takes no work now.
     #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
     NotInService {
@@ -295,7 +295,8 @@ impl Workloads {
             }
             host
         });
-        let fit = place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::Unfit)?;
+        let fit =
+            place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.settle(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_cards(&mut vm.ask.spec, fit.cards);
