@@ -62,7 +62,7 @@ fn fill(rig: &Rig) {
             3 => {
                 let _agent = machine.start_agent(&overlay);
                 // Its facts are told with its question.
-                thread::sleep(PENDING);
+                thread::park_timeout(PENDING);
             }
             4 => drop(done(world, &["node", "approve", &id])),
             _ => drop(done(world, &["node", "reject", &id, "--reason", "not ours", "--yes"])),
@@ -152,7 +152,7 @@ fn files_of_another_version_are_recorded() {
     let mut rig = Rig::of(site());
     fill(&rig);
     rig.machines.clear();
-    thread::sleep(OFFLINE);
+    thread::park_timeout(OFFLINE);
     let (world, files) = (&mut rig.world, folder());
     fs::write(files.join(ANSWERS), serde_json::to_vec(&answers(world)).unwrap()).unwrap();
     let (backup, key) = (files.join("rack.backup"), files.join(KEY));
