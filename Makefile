@@ -100,6 +100,7 @@ fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with th
 bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/performance.md explains every row
 	@.ci/setup bench
 	@cargo bench --quiet --locked --bench chain
+	@cargo bench --quiet --locked --bench engines
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench peers
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
 	@echo "bench: all rows are above; docs/performance.md says what they mean"

@@ -11,6 +11,7 @@ mod backup;
 mod boots;
 mod captures;
 mod chain;
+mod compat;
 mod dhcp;
 mod disk;
 mod generations;

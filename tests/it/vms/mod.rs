@@ -1,6 +1,6 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
-mod central;
+pub mod central;
 mod confined;
 mod console;
 mod desk;

@@ -58,6 +58,13 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
     }
 }
 
+/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`: another version, see [`crate::compat`].
+pub fn program(built: &str) -> PathBuf {
+    let other = std::env::var_os("MESHD_TEST_PROGRAMS");
+    let other = other.and_then(|folder| Some(Path::new(&folder).join(Path::new(built).file_name()?)));
+    other.filter(|other| other.exists()).unwrap_or_else(|| built.into())
+}
+
 /// One site and one wire.
 pub struct World {
     dir: TempDir,
@@ -219,7 +226,7 @@ overlays = ["motd"]
 
     fn serve(&self) -> Command {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
         command.arg("--site").arg(&self.site).arg("serve");
         if self.log_json {
             command.args(["--log-format", "json"]);
@@ -293,7 +300,7 @@ overlays = ["motd"]
 
     /// Runs a verb of the command line.
     pub fn meshd(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
         command.arg("--site").arg(&self.site).args(args).stdin(Stdio::null()).output().unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/backup`: everything that the rack depends on, sealed, as a stream.
+//! `POST /v1/backup`: everything that the rack depends on, encrypted, as a stream.
 
 use crate::{
     backup::{BackupError, MIN_KEY},
@@ -26,7 +26,7 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MakeBackup {
-    /// The passphrase that seals it.
+    /// The passphrase that encrypts it.
     pub key: Secret<String>,
     /// Whether blobs of images and bundles come with it.
     #[serde(default)]

@@ -38,7 +38,7 @@ impl Admin {
         Ok(Snapshot { files, authority, taken_at })
     }
 
-    /// Writes a backup with that store in it, sealed with a key. Blocks.
+    /// Writes a backup with that store in it, encrypted with a key. Blocks.
     ///
     /// # Errors
     /// A file cannot be read, or `out` cannot be written; what was written is no backup then.
@@ -50,8 +50,8 @@ impl Admin {
         out: impl Write,
     ) -> Result<Manifest, BackupError> {
         let Snapshot { files, authority, taken_at } = snapshot;
-        let (site, salt) = (self.env.site(), self.env.random());
-        let source = Source { site: &site, store: files, authority, made_at: taken_at, blobs, salt };
+        let site = self.env.site();
+        let source = Source { site: &site, store: files, authority, made_at: taken_at, blobs };
         backup::create(source, key, out)
     }
 }

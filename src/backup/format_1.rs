@@ -1,22 +1,27 @@
-//! The sealed stream: chunks under a key that is made from a passphrase by Argon2id.
+//! Reads backups of format 1, which meshd wrote until November 2026: chunks of ChaCha20-Poly1305 under a key of Argon2id.
 //!
-//! A chunk's nonce is its number and whether it is the last one, so that chunks cannot be left out, moved or cut off; the key is used for
-//! one file alone, because its salt is.
+//! ```text
+//! meshd-backup 1\n                      format
+//! {"site":...,"made_at":...,"kdf":...}\n  what may be known without the key
+//! chunks                                each bound to its place and to the two lines above
+//! end, SHA-256 of all that is above     so that damage is seen without the key
+//! ```
+//! A chunk's nonce is its number and whether it is the last one, so that chunks cannot be left out, moved or cut off.
 
-use super::{BackupError, FORMAT, failed};
-use meshd_types::{Digest, Secret, Timestamp, fail, hex, unhex};
+use super::{BackupError, failed};
+use meshd_types::{Digest, Secret, Timestamp, unhex};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sha2::Digest as _;
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read},
     path::Path,
 };
 
-/// Shortest passphrase, in characters.
-pub const MIN_KEY: usize = 20;
-const MAGIC: &str = "meshd-backup ";
+/// How such a file begins.
+pub(super) const MAGIC: &str = "meshd-backup ";
+const FORMAT: &str = "1";
 /// Plain bytes of a chunk.
 const CHUNK: usize = 64 << 10;
 const TAG: usize = 16;
@@ -24,13 +29,11 @@ const TAG: usize = 16;
 const END: u32 = 0;
 /// Longest line of the head, in bytes.
 const MAX_LINE: u64 = 4096;
-/// Argon2id as RFC 9106 recommends it where memory is scarce: 64 MiB, three passes, four lanes.
-const KDF: Kdf = Kdf { memory_kib: 64 << 10, passes: 3, lanes: 4, salt: String::new() };
 /// The most that a file may ask for, so that a made-up one cannot exhaust the machine.
 const MAX_KDF: (u32, u32, u32) = (1 << 20, 16, 16);
 
 /// What may be known of a backup without its key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Head {
     /// The site's name.
     pub site: String,
@@ -42,7 +45,7 @@ pub struct Head {
     kdf: Kdf,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct Kdf {
     memory_kib: u32,
     passes: u32,
@@ -51,16 +54,6 @@ struct Kdf {
 }
 
 impl Head {
-    pub(super) fn new(site: &str, made_at: Timestamp, salt: [u8; 32]) -> Self {
-        let meshd = env!("CARGO_PKG_VERSION").to_owned();
-        Head { site: site.to_owned(), made_at, meshd, kdf: Kdf { salt: hex(&salt), ..KDF } }
-    }
-
-    fn lines(&self) -> Vec<u8> {
-        let head = serde_json::to_string(self).expect("plain data");
-        format!("{MAGIC}{FORMAT}\n{head}\n").into_bytes()
-    }
-
     /// `None`: what the file asks for makes no sense.
     fn key(&self, passphrase: &Secret<String>) -> Option<LessSafeKey> {
         let Kdf { memory_kib, passes, lanes, ref salt } = self.kdf;
@@ -83,80 +76,6 @@ fn nonce(number: u64, is_last: bool) -> Nonce {
     nonce[..8].copy_from_slice(&number.to_le_bytes());
     nonce[8] = u8::from(is_last);
     Nonce::assume_unique_for_key(nonce)
-}
-
-/// Seals what is written to it.
-pub(super) struct Sealer<W: Write> {
-    out: W,
-    key: LessSafeKey,
-    /// What each chunk is bound to.
-    head: [u8; 32],
-    hash: sha2::Sha256,
-    number: u64,
-    chunk: Vec<u8>,
-}
-
-impl<W: Write> Sealer<W> {
-    pub(super) fn new(out: W, head: &Head, passphrase: &Secret<String>) -> Result<Self, BackupError> {
-        // Its length is no secret.
-        let length = passphrase.expose().chars().count();
-        if length < MIN_KEY {
-            return Err(BackupError::ShortKey { length });
-        }
-        let key = head.key(passphrase).expect("the bounds of this very file");
-        let lines = head.lines();
-        let head = Digest::of(&lines).0;
-        let mut sealer = Sealer { out, key, head, hash: sha2::Sha256::new(), number: 0, chunk: Vec::new() };
-        sealer.put(&lines).map_err(failed("write", Path::new("the backup")))?;
-        Ok(sealer)
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hash.update(bytes);
-        self.out.write_all(bytes)
-    }
-
-    fn seal(&mut self, is_last: bool) -> io::Result<()> {
-        let mut chunk = std::mem::take(&mut self.chunk);
-        if !fail::defends("backup-encryption") {
-            chunk.extend([u8::from(is_last); TAG]);
-            return self.put_chunk(&chunk);
-        }
-        let sealed = self.key.seal_in_place_append_tag(nonce(self.number, is_last), Aad::from(self.head), &mut chunk);
-        sealed.map_err(|_| io::Error::other("a chunk cannot be sealed"))?;
-        self.put_chunk(&chunk)
-    }
-
-    fn put_chunk(&mut self, chunk: &[u8]) -> io::Result<()> {
-        self.number += 1;
-        let length = u32::try_from(chunk.len()).expect("a chunk is small");
-        self.put(&length.to_le_bytes())?;
-        self.put(chunk)
-    }
-
-    /// Ends the stream.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        self.seal(true)?;
-        self.put(&END.to_le_bytes())?;
-        let digest = self.hash.finalize();
-        self.out.write_all(&digest)?;
-        self.out.flush()
-    }
-}
-
-impl<W: Write> Write for Sealer<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.chunk.len() == CHUNK {
-            self.seal(false)?;
-        }
-        let count = bytes.len().min(CHUNK - self.chunk.len());
-        self.chunk.extend_from_slice(&bytes[..count]);
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 /// Opens what was sealed.
@@ -191,12 +110,6 @@ impl<R: Read> Opener<R> {
         let Some(mut chunk) = read_chunk(&mut self.input)? else {
             return Err(io::Error::other("it ends before its last chunk"));
         };
-        if !fail::defends("backup-encryption") {
-            self.is_over = chunk.last() == Some(&1);
-            chunk.truncate(chunk.len().saturating_sub(TAG));
-            (self.chunk, self.at) = (chunk, 0);
-            return Ok(());
-        }
         let plain = [false, true].into_iter().find_map(|is_last| {
             let mut copy = chunk.clone();
             let opened = self.key.open_in_place(nonce(self.number, is_last), Aad::from(self.head), &mut copy);
@@ -251,7 +164,7 @@ fn read_head(input: &mut impl BufRead, path: &Path) -> Result<(Head, Vec<u8>), B
     };
     let first = line(&mut lines)?;
     let found = first.strip_prefix(MAGIC).ok_or_else(|| BackupError::NoBackup { path: path.to_owned() })?;
-    if found != FORMAT.to_string() {
+    if found != FORMAT {
         return Err(BackupError::Format { path: path.to_owned(), found: found.chars().take(20).collect() });
     }
     let second = line(&mut lines)?;
@@ -281,13 +194,4 @@ pub(super) fn check(path: &Path) -> Result<Head, BackupError> {
         return Err(damaged("something follows its end"));
     }
     Ok(head)
-}
-
-/// Everything that was sealed, as it was before: what must not be found in the file.
-#[cfg(test)]
-pub(super) fn plain(path: &Path, passphrase: &Secret<String>) -> Vec<u8> {
-    let file = BufReader::new(File::open(path).expect("a backup"));
-    let mut plain = Vec::new();
-    Opener::open(file, path, passphrase).expect("the key").read_to_end(&mut plain).expect("whole");
-    plain
 }
