@@ -72,7 +72,7 @@ fn run_by(tree: &Tree, subject: Subject, checks: &[CheckFn], deadline: Instant) 
         (name, read)
     };
     let started: Vec<_> = CHECKS.into_iter().zip(checks).map(start).collect();
-    let end = |(name, read): (&str, source::Read<Check>)| {
+    let end = |(name, read): (&str, source::DeadlineRead<Check>)| {
         let check = read.by(deadline).unwrap_or_else(|late| did_not_end(name, late));
         counted(subject.config.checks.rule(&check.name), check)
     };

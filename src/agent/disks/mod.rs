@@ -82,7 +82,7 @@ fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Res
             (name, facts, content)
         })
         .collect();
-    let look = |(name, facts, content): (String, source::Read<DiskFacts>, source::Read<_>)| {
+    let look = |(name, facts, content): (String, source::DeadlineRead<DiskFacts>, source::DeadlineRead<_>)| {
         let unnamed = DiskFacts { name, ..DiskFacts::default() };
         let (mut facts, silent) = match facts.by(deadline) {
             Ok(facts) => (facts, None),

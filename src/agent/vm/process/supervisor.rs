@@ -208,7 +208,7 @@ impl VmSupervisor {
             },
             order = orders.recv() => match order {
                 None => NextStep::Gone,
-                Some(order) => NextStep::Event(self.to_event(order)),
+                Some(order) => NextStep::Event(self.accept(order)),
             },
             () = or_pending(self.reconnect_at.map(sleep_until)) => {
                 self.reconnect_at = None;
@@ -233,7 +233,7 @@ impl VmSupervisor {
         }
     }
 
-    fn to_event(&mut self, order: SupervisorCommand) -> VmEvent {
+    fn accept(&mut self, order: SupervisorCommand) -> VmEvent {
         match order {
             SupervisorCommand::Start(start) => {
                 self.start = start;

@@ -98,7 +98,7 @@ fn a_machine_with_everything_has_everything() {
     };
     let Invocation { args, pass } = qemu(&spec, &plan, &VmPaths::new(Path::new("/v"), spec.uuid));
     let line = lines(&args);
-    let vm = "/v/11223344-5566-7788-99aa-bbccddeeff00";
+    let (vm, tap) = ("/v/11223344-5566-7788-99aa-bbccddeeff00", tap_ports::tap_name(&spec, 0));
     let expected = [
         "-machine q35,graphics=off,memory-backend=ram,smm=on",
         "-accel kvm",
@@ -119,10 +119,7 @@ fn a_machine_with_everything_has_everything() {
         "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/67,node-name=volume2",
         "-device ide-cd,drive=volume2,bootindex=3",
         &format!("-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"),
-        &format!(
-            "-netdev tap,id=net0,ifname={},script=no,downscript=no,vhost=on,vhostfd=68",
-            tap_ports::tap_name(&spec, 0)
-        ),
+        &format!("-netdev tap,id=net0,ifname={tap},script=no,downscript=no,vhost=on,vhostfd=68"),
         "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
         &format!(
             "-chardev socket,id=tpm,path={vm}/tpm/sock\n-tpmdev emulator,id=tpm0,chardev=tpm\n-device tpm-crb,tpmdev=tpm0"
