@@ -24,6 +24,8 @@ struct Outcome {
     lost: u32,
     /// The most records that were missing or altered.
     most: usize,
+    /// Those of a copy without an altered bit.
+    undamaged: usize,
 }
 
 pub fn rows(table: &mut Table) -> anyhow::Result<()> {
@@ -33,7 +35,7 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
     let outcomes: Vec<_> = ALL.iter().map(|kind| damaged(*kind)).collect();
     set_hook(hook);
     for (kind, outcome) in ALL.iter().zip(outcomes) {
-        let Outcome { refused, whole, lost, most } = outcome.with_context(|| kind.name)?;
+        let Outcome { refused, whole, lost, most, undamaged } = outcome.with_context(|| kind.name)?;
         let name = format!("a bit altered after a kill: {}, lost silently", kind.name);
         let goal = if kind.name == ALL[0].name { Goal::AtMost(0.0) } else { Goal::None };
         table.alone(&name, "", f64::from(lost), goal);
@@ -57,7 +59,10 @@ fn damaged(kind: Kind) -> anyhow::Result<Outcome> {
     copy(&live, &killed)?;
     drop(engine);
     let places = written(&killed)?;
-    let mut outcome = Outcome::default();
+    let missing = |read: &Leases| all.iter().filter(|(key, value)| read.get(*key) != Some(value)).count();
+    copy(&killed, &tried)?;
+    let mut outcome = Outcome { undamaged: missing(&(kind.open)(&tried)?.read()?), ..Outcome::default() };
+    fs::remove_dir_all(&tried)?;
     for number in 0..TRIES {
         copy(&killed, &tried)?;
         // The same places in each run, spread over all files.
@@ -69,8 +74,7 @@ fn damaged(kind: Kind) -> anyhow::Result<Outcome> {
             Ok(Ok(read)) if read == all => outcome.whole += 1,
             Ok(Ok(read)) => {
                 outcome.lost += 1;
-                outcome.most =
-                    outcome.most.max(all.iter().filter(|(key, value)| read.get(*key) != Some(value)).count());
+                outcome.most = outcome.most.max(missing(&read));
             }
             Ok(Err(_)) | Err(_) => outcome.refused += 1,
         }

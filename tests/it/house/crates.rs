@@ -4,12 +4,14 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
-const HOMES: [(&str, &[&str]); 10] = [
+const HOMES: [(&str, &[&str]); 12] = [
+    ("age", &["meshd"]),
     ("axum", &["meshd"]),
     ("clap", &["meshd", "meshd-agent"]),
     ("dhcproto", &["meshd-dhcp"]),
     ("flate2", &["meshd-image"]),
     ("minijinja", &["meshd-image"]),
+    ("rangemap", &["meshd-store"]),
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image"]),
     ("toml_edit", &["meshd", "meshd-config", "meshd-lab"]),
