@@ -40,7 +40,7 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
         let goal = if kind.name == ALL[0].name { Goal::AtMost(0.0) } else { Goal::None };
         table.alone(&name, "", f64::from(lost), goal);
         table
-            .note(&format!("  of {TRIES}: refused {refused}, whole {whole}; at most {most} of {CHANGES} records lost"));
+            .note(&format!("  of {TRIES}: refused {refused}, whole {whole}; at most {most} of {CHANGES} records lost, {undamaged} without damage"));
     }
     Ok(())
 }

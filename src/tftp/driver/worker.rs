@@ -131,7 +131,7 @@ impl<F: Files, O: Observer> Worker<F, O> {
             if until.is_none() && taken == 0 && self.wakeup.stop.load(Ordering::Acquire) {
                 until = Some(now + DRAIN);
             }
-            if until.is_some_and(|until| self.engine.len() == 0 || until <= now) {
+            if until.is_some_and(|until| self.engine.is_empty() || until <= now) {
                 self.engine.close(&mut out);
                 return self.flush(&mut out);
             }
