@@ -1,5 +1,4 @@
-//! The task of the DHCP service: passes packets to the engine and executes its effects. Replies that need no stored change are sent at
-//! once. Changes are collected while the previous flush runs, and stored together: many requests share few flushes.
+//! The task of the DHCP service. Replies that need no stored change are sent at once. Changes are collected during a flush and stored together.
 
 use super::{
     convert,
@@ -42,7 +41,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(8);
 const SLICE: usize = 12;
 const SLICE_PART: usize = 8;
 const BETWEEN_SLICES: Duration = Duration::from_millis(1);
-/// Pause after a receive error, which would repeat at once.
+/// Pause after a receive error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Most events and alarms that are being stored.
 const MAX_ALARMS: usize = 64;
@@ -314,8 +313,8 @@ impl Driver {
     /// Records the alarm of a warning, if any. The number of tasks is limited.
     fn raise(&mut self, warning: &Warning) {
         let Some((mac, kind, who)) = warnings::alarm(warning) else { return };
-        let is_known = self.shared.boot.node_of_mac(mac).is_some();
-        if self.tasks.len() >= if is_known { MAX_ALARMS * 4 } else { MAX_ALARMS } {
+        let limit = if self.shared.boot.node_of_mac(mac).is_some() { MAX_ALARMS * 4 } else { MAX_ALARMS };
+        if self.tasks.len() >= limit {
             return;
         }
         let (shared, detail) = (Arc::clone(&self.shared), warnings::text(warning));

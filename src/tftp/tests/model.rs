@@ -175,7 +175,7 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
     let (mut sent, mut now) = (0, begin);
     network.launch(now, true, &reader.request);
     let mut nag_at = now + PATIENCE;
-    while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.len() == 0) {
+    while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.is_empty()) {
         let next = [network.flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
         now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
         while let Some((to_server, packet)) = network.arrived(now) {
