@@ -41,6 +41,9 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
         table.alone(&name, "", f64::from(lost), goal);
         table
             .note(&format!("  of {TRIES}: refused {refused}, whole {whole}; at most {most} of {CHANGES} records lost"));
+        if undamaged > 0 {
+            table.note(&format!("  a copy without an altered bit lost {undamaged}"));
+        }
     }
     Ok(())
 }
