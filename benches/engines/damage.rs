@@ -40,7 +40,10 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
         let goal = if kind.name == ALL[0].name { Goal::AtMost(0.0) } else { Goal::None };
         table.alone(&name, "", f64::from(lost), goal);
         table
-            .note(&format!("  of {TRIES}: refused {refused}, whole {whole}; at most {most} of {CHANGES} records lost, {undamaged} without damage"));
+            .note(&format!("  of {TRIES}: refused {refused}, whole {whole}; at most {most} of {CHANGES} records lost"));
+        if undamaged > 0 {
+            table.note(&format!("  a copy without an altered bit lost {undamaged}"));
+        }
     }
     Ok(())
 }
