@@ -65,6 +65,7 @@ unit: agent ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
+	@cargo test --quiet --locked --doc
 	@echo "test: integration tests"
 	@cargo test --quiet --locked --test integration --no-run
 	@target/debug/meshd lab image
@@ -99,6 +100,7 @@ fuzz: ## Fuzzes each parser of network bytes for SECONDS (60), beginning with th
 bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/performance.md explains every row
 	@.ci/setup bench
 	@cargo bench --quiet --locked --bench chain
+	@cargo bench --quiet --locked --bench engines
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench peers
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
 	@echo "bench: all rows are above; docs/performance.md says what they mean"

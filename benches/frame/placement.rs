@@ -128,10 +128,10 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
         Ok::<_, StoreError>(())
     }))?;
     let (mut took, mut owned) = (Vec::new(), BTreeSet::new());
-    let by = central.own_order(Verb::VmCreate);
+    let by = central.env.own_order(Verb::VmCreate);
     for number in 0..PLACEMENTS {
         let begun = Instant::now();
-        let vm = runtime.block_on(central.create_vm(ask(number), None, false, &by))?;
+        let vm = runtime.block_on(central.workloads.create_vm(ask(number), None, false, &by))?;
         took.push(begun.elapsed());
         let node = vm.node().context("it has a node")?;
         for unit in vm.ask.spec.units {

@@ -45,9 +45,9 @@ impl Rack {
         fs::write(self.dir.path().join("site.toml"), text)?;
         let begun = Instant::now();
         self.runtime.block_on(async {
-            let reload = self.central.reload(&self.central.own_order(Verb::Reload)).await;
+            let reload = self.central.generations.reload(&self.central.env.own_order(Verb::Reload)).await;
             anyhow::ensure!(reload.changed, "{:?}", reload.faults);
-            self.central.reconsider_stale().await;
+            self.central.generations.reconsider_stale().await;
             Ok(())
         })?;
         let took = begun.elapsed();

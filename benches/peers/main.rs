@@ -19,6 +19,7 @@ type Rows = fn(&mut Table) -> anyhow::Result<()>;
 const PROTOCOLS: &[(&str, Rows)] = &[("dhcp", dhcp::rows), ("tftp", tftp::rows), ("http", http::rows)];
 
 fn main() -> anyhow::Result<()> {
+    tftp::serve_async_tftp()?;
     // `cargo bench` adds `--bench`.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     if let Some(unknown) = wanted.iter().find(|word| PROTOCOLS.iter().all(|(name, _)| name != word)) {

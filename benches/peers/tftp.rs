@@ -1,4 +1,5 @@
-//! TFTP: many readers of one kernel. dnsmasq and tftpd-hpa do not speak RFC 7440; asked for windows, they answer in lock step.
+//! TFTP: many readers of one kernel. dnsmasq and tftpd-hpa do not speak RFC 7440; asked for windows, they answer in lock step. async-tftp
+//! is the package of the design card, which meshd's engine replaced: ADR 6.
 //!
 //! CPU is that of all processes of the server, from `/proc/PID/stat`; on veth the kernel counts most of the client's receiving to it.
 
@@ -8,6 +9,7 @@ mod servers;
 
 use crate::frame::{Contender, Goal, RUNS, Table, Wire, medians};
 use load::{Done, Load};
+pub use servers::serve_async_tftp;
 use servers::{Server, start};
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One call to the central node: TCP, TLS, then a POST or a WebSocket. The agent only dials out.
+//! Calls the central node: TCP and TLS, then a POST or a WebSocket. The agent never listens.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -15,24 +15,33 @@ use tokio_tungstenite::{
     tungstenite::{self, client::IntoClientRequest as _, protocol::WebSocketConfig},
 };
 
-/// How long TCP and TLS may take together.
+/// Timeout of TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a whole POST, or the upgrade to a WebSocket, may take.
+/// Timeout of a POST or of the upgrade to a WebSocket.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Address of the central node, and the TLS configuration with the certificate of this node.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Address of the central node.
+    pub config: AgentConfig,
+    /// Certificate of this node, and the authorities that it trusts.
+    pub tls: Arc<ClientConfig>,
+}
 
 /// A WebSocket to the central node.
 pub type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The central node knows us, or our token, and says no.
+    /// The central node rejects the certificate or token.
     #[error("the central node refuses: {0}")]
     Refused(String),
-    /// It is not the central node that this node was told to trust.
+    /// The certificate of the central node is not trusted.
     #[error("stale_ca: {0}")]
     StaleCa(String),
-    /// No usable answer: not there, busy, broken, not ours.
+    /// No usable answer: unreachable, busy, broken connection.
     #[error("{0}")]
     Lost(String),
 }
@@ -49,13 +58,13 @@ fn lost(what: &str) -> impl FnOnce(std::io::Error) -> CallError {
     }
 }
 
-/// True if we do not take the other end for the central node of our site.
+/// Returns true if the certificate of the other side is not trusted.
 fn is_foreign(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
 }
 
-/// With TLS 1.3 the refusal of a client certificate comes after the handshake, as an alert on the first read.
+/// In TLS 1.3 the rejection of a client certificate arrives after the handshake, as an alert on the first read.
 fn alert(error: &(dyn std::error::Error + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -86,7 +95,7 @@ async fn connect(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<TlsStre
     let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Lost(error.to_string()))?;
     let connected = timeout(CONNECT_TIMEOUT, async {
         let stream = TcpStream::connect(address).await.map_err(lost(&format!("cannot reach {address}")))?;
-        // Small messages both ways.
+        // Small messages in both directions.
         let _ = stream.set_nodelay(true);
         let handshake = TlsConnector::from(tls).connect(name, stream).await;
         handshake.map_err(lost(&format!("no TLS with {address} under this site's authority")))
@@ -94,7 +103,7 @@ async fn connect(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<TlsStre
     connected.await.map_err(|_| CallError::Lost(format!("{address} does not answer")))?
 }
 
-/// Sends a request and reads the answer. 401 is a refusal; anything else that is no success is worth another try.
+/// Sends a request and reads the answer. 401 is a rejection; any other error may be retried.
 pub async fn post<Q: Serialize, A: DeserializeOwned>(
     config: &AgentConfig,
     tls: Arc<ClientConfig>,
@@ -111,7 +120,7 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| broken(&error))?;
     let whole = async {
-        // Ends with this function: a set of tasks aborts what is left when it is dropped.
+        // The connection task ends with this function, because dropping a set of tasks aborts them.
         let (response, _connection) = send(config, tls, request).await?;
         let status = response.status();
         Ok((status, Limited::new(response.into_body(), meshd_proto::MAX_MESSAGE).collect().await))
@@ -126,7 +135,7 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
     }
 }
 
-/// Sends a request, and gives the head of the answer with the connection that its body comes by.
+/// Sends a request. Returns the head of the answer and the connection that delivers the body.
 async fn send(
     config: &AgentConfig,
     tls: Arc<ClientConfig>,
@@ -149,18 +158,18 @@ fn broke(error: &hyper::Error) -> CallError {
     }
 }
 
-/// What is answered to who asks for a piece of a file.
+/// The answer to a request for a piece of a file.
 pub enum Piece {
-    /// Bytes from the place that was asked for on, no further than asked, of a file of so many bytes.
+    /// The requested byte range and the total file size.
     Body {
-        /// The bytes.
+        /// Bytes.
         body: Body,
-        /// The size of the file.
+        /// Total file size.
         of: u64,
     },
-    /// The file ends before that place.
+    /// The file ends before the range.
     Beyond,
-    /// There is no such file for this node, for that reason.
+    /// The node may not have the file, with the cause.
     None(String),
 }
 
@@ -171,14 +180,14 @@ pub struct Body {
 }
 
 impl Body {
-    /// The next bytes; `None` at the end.
+    /// Reads the next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout(CALL_TIMEOUT, self.body.frame()).await;
             let Some(frame) = frame.map_err(|_| CallError::Lost("nothing comes any more".into()))? else {
                 return Ok(None);
             };
-            // Trailers are no bytes.
+            // Skip trailers.
             if let Ok(bytes) = frame.map_err(|error| broke(&error))?.into_data() {
                 return Ok(Some(bytes));
             }
@@ -186,7 +195,7 @@ impl Body {
     }
 }
 
-/// Asks for a piece of a file: from the first of `range` to before the second. 401 is a refusal.
+/// Requests a half-open byte range of a file. 401 is a rejection.
 pub async fn piece(
     config: &AgentConfig,
     tls: Arc<ClientConfig>,
@@ -219,13 +228,13 @@ pub async fn piece(
     }
 }
 
-/// `bytes 0-99/1000`: the first byte, and the size of all. Total.
+/// Parses `bytes 0-99/1000`: first byte and total size.
 fn content_range(text: &str) -> Option<(u64, u64)> {
     let (range, of) = text.strip_prefix("bytes ")?.split_once('/')?;
     Some((range.split_once('-')?.0.parse().ok()?, of.parse().ok()?))
 }
 
-/// Opens a WebSocket. 401 is a refusal.
+/// Opens a WebSocket. 401 is a rejection.
 pub async fn open(config: &AgentConfig, tls: Arc<ClientConfig>, path: &str) -> Result<Socket, CallError> {
     let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
     let request = request.into_client_request().map_err(|error| CallError::Lost(error.to_string()))?;
@@ -256,27 +265,27 @@ fn message(body: &[u8], status: StatusCode) -> String {
     body.map_or_else(|_| status.to_string(), |body| format!("{}: {}", body.code, body.message))
 }
 
-/// A message on the link, as far as this agent can read it.
+/// A parsed message of the link.
 #[derive(Debug, PartialEq)]
-pub enum Read {
-    /// One of ours.
+pub enum LinkRead {
+    /// A known message.
     Message(FromCentral),
-    /// A task with an action of a later version: it has to be answered.
+    /// A task with an unknown action, which must be answered.
     UnknownTask(TaskId),
-    /// Something else of a later version, or nonsense.
+    /// An unknown or invalid message.
     Unreadable,
 }
 
-/// Reads a message of the link. Total.
-pub fn read(text: &str) -> Read {
+/// Parses a message of the link.
+pub fn read(text: &str) -> LinkRead {
     if let Ok(message) = serde_json::from_str(text) {
-        return Read::Message(message);
+        return LinkRead::Message(message);
     }
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let task = value.get("task").and_then(serde_json::Value::as_u64);
     match (value.get("kind").and_then(serde_json::Value::as_str), task) {
-        (Some("task"), Some(task)) => Read::UnknownTask(TaskId(task)),
-        _ => Read::Unreadable,
+        (Some("task"), Some(task)) => LinkRead::UnknownTask(TaskId(task)),
+        _ => LinkRead::Unreadable,
     }
 }
 
@@ -289,9 +298,9 @@ mod tests {
     fn a_task_of_a_later_version_is_told_from_nonsense() {
         let later = r#"{"kind":"task","task":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
             "action":{"action":"make_coffee"}}"#;
-        assert_eq!(read(later), Read::UnknownTask(TaskId(7)));
-        assert!(matches!(read(&later.replace("make_coffee", "reboot")), Read::Message(FromCentral::Task(_))));
-        assert_eq!(read(r#"{"kind":"later"}"#), Read::Unreadable);
+        assert_eq!(read(later), LinkRead::UnknownTask(TaskId(7)));
+        assert!(matches!(read(&later.replace("make_coffee", "reboot")), LinkRead::Message(FromCentral::Task(_))));
+        assert_eq!(read(r#"{"kind":"later"}"#), LinkRead::Unreadable);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Made-up machines: sysfs and procfs in a folder, and a kernel that binds drivers as the real one does.
+//! Fake machines for tests: sysfs and procfs in a folder, and a kernel that binds drivers.
 
-use super::{
-    system::Tree,
-    units::{Refusal, System},
-};
+use super::system::Tree;
+use crate::vfio::KernelOps;
+use crate::vfio::ProbeError;
 use std::{cell::RefCell, collections::BTreeMap, fs, io, os::unix::fs::symlink, path::Path};
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
@@ -14,7 +13,7 @@ pub struct Fake {
     dir: tempfile::TempDir,
     /// What it shows.
     pub tree: Tree,
-    refusals: BTreeMap<u32, Refusal>,
+    refusals: BTreeMap<u32, ProbeError>,
     /// Everything that was written to it, as `path <- text`.
     pub writes: RefCell<Vec<String>>,
 }
@@ -118,7 +117,7 @@ impl Fake {
     }
 
     /// The kernel says no to this group from now on.
-    pub fn refuse(&mut self, group: u32, refusal: Refusal) {
+    pub fn refuse(&mut self, group: u32, refusal: ProbeError) {
         self.refusals.insert(group, refusal);
     }
 
@@ -132,18 +131,18 @@ impl Fake {
     }
 }
 
-impl System for Fake {
-    fn take(&self, group: u32) -> Result<(), Refusal> {
+impl KernelOps for Fake {
+    fn take(&self, group: u32) -> Result<(), ProbeError> {
         if let Some(refusal) = self.refusals.get(&group) {
             return Err(refusal.clone());
         }
         let drivers: Vec<String> =
             self.functions_of(group).iter().filter_map(|function| self.driver(function)).collect();
         if !drivers.iter().any(|driver| driver == "vfio-pci") {
-            return Err(Refusal::Failed(format!("there is no /dev/vfio/{group}")));
+            return Err(ProbeError::Failed(format!("there is no /dev/vfio/{group}")));
         }
         let viable = drivers.iter().all(|driver| ["vfio-pci", "pcieport", "pci-stub"].contains(&driver.as_str()));
-        if viable { Ok(()) } else { Err(Refusal::NotViable) }
+        if viable { Ok(()) } else { Err(ProbeError::NotViable) }
     }
 
     fn write(&self, path: &str, text: &str) -> io::Result<()> {

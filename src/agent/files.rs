@@ -1,4 +1,4 @@
-//! The files that the overlay brings, and how the token is taken out of one of them.
+//! Reads the files of the overlay, and removes the token from its file.
 
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use serde::de::DeserializeOwned;
@@ -9,47 +9,47 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest file of the overlay that is read, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}; it comes with the overlay `agent`", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It holds a secret, and others may read it.
+    /// The file holds a secret and others may read it.
     #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
     Exposed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// It is not what it should be.
+    /// The contents are invalid.
     #[error("{}: {detail}; reboot the node to get a fresh overlay", path.display())]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         detail: String,
     },
 }
 
-/// Reads a file whole, within bounds.
+/// Reads a bounded file.
 pub(super) fn read(path: &Path) -> Result<String, FileError> {
     let fault = |source| FileError::Read { path: path.to_owned(), source };
     let mut text = String::new();
@@ -59,7 +59,7 @@ pub(super) fn read(path: &Path) -> Result<String, FileError> {
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     let text = read(path)?;
-    // serde's own text would repeat parts of the file, and one of these files holds a token.
+    // The error text of serde_json would repeat parts of the file, which may contain a token.
     serde_json::from_str(&text).map_err(|error| FileError::Content {
         path: path.to_owned(),
         detail: format!("it is not what this agent reads, at line {}", error.line()),
@@ -69,17 +69,17 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
 /// Reads the public configuration.
 ///
 /// # Errors
-/// A file that is missing, unreadable or of another version.
+/// The file is missing, unreadable or of another version.
 pub fn config(path: &Path) -> Result<AgentConfig, FileError> {
     let config: AgentConfig = parse(path)?;
     check_version(path, config.version)?;
     Ok(config)
 }
 
-/// Reads the part of this boot.
+/// Reads the boot data.
 ///
 /// # Errors
-/// A file that is missing, unreadable, of another version, or for another node than the configuration.
+/// The file is missing, unreadable, of another version, or belongs to another node.
 pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
     let boot: BootPart = parse(path)?;
     check_version(path, boot.version)?;
@@ -99,10 +99,10 @@ fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
     Err(FileError::Content { path: path.to_owned(), detail })
 }
 
-/// Reads a ticket that was put here by hand. It holds a token: nobody but its owner may read it.
+/// Reads an enrolment ticket. It holds a token, so only its owner may read it.
 ///
 /// # Errors
-/// A file that is missing, unreadable, readable by others, or of another version.
+/// The file is missing, unreadable, readable by others, or of another version.
 pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     let ticket: Ticket = parse(path)?;
     let mode = fs::metadata(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?.mode() & 0o777;
@@ -114,11 +114,10 @@ pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     Ok(ticket)
 }
 
-/// Takes a ticket into the state folder, as the two files of an overlay, and removes it where it was: the token is in one place
-/// only, from which it goes when it is used.
+/// Moves a ticket into the state folder as the two files of an overlay, so that the token exists in one place.
 ///
 /// # Errors
-/// The ticket is still where it was then.
+/// The ticket stays where it was.
 pub fn take_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileError> {
     let ticket = ticket(path)?;
     let text = |text: serde_json::Result<String>| {
@@ -132,31 +131,31 @@ pub fn take_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileEr
     fs::remove_file(path).map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Takes the token out of the file: the rest is written beside it and put in its place.
+/// Removes the token by replacing the file.
 ///
 /// # Errors
-/// The old file is still there then.
+/// The old file stays.
 pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
     keep_boot(path, &BootPart { token: None, ..boot.clone() })
 }
 
-/// Replaces the part of this boot, for example by one with a new token.
+/// Replaces the boot data, for example to store a new token.
 ///
 /// # Errors
-/// The old file is still there then.
+/// The old file stays.
 pub fn keep_boot(path: &Path, boot: &BootPart) -> Result<(), FileError> {
     let text = serde_json::to_string(boot)
         .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })?;
     replace_soon(path, &text)
 }
 
-/// Writes a file, 0600, so that there is always a whole one under its name, and waits until it is on the disk.
+/// Replaces a file atomically with mode 0600 and flushes it.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
     put(path, text, true)
 }
 
-/// The same without waiting for the disk: for the thread of the link, which a failing disk must not hold up. Whole after a crash of this
-/// program. After a power failure it may be as before; state folders are in memory, which is gone then.
+/// Like [`replace`], without flush: a failing disk must not block the link's thread. Atomic after a crash of the program; after a power
+/// failure the old file may be back. State folders are in memory anyway.
 pub(super) fn replace_soon(path: &Path, text: &str) -> Result<(), FileError> {
     put(path, text, false)
 }

@@ -1,5 +1,5 @@
-//! The node's key, which never leaves it, and the certificate for it. Both lie in tmpfs, so that an agent that is restarted
-//! goes on, and a machine that is rebooted begins anew.
+//! The private key of this node, which never leaves it, and its certificate. Both are in tmpfs: they survive a restart of the agent, not of
+//! the machine.
 
 use super::{
     files::{self, FileError},
@@ -22,10 +22,10 @@ use std::{
     sync::Arc,
 };
 
-/// Roots that were learned, in the state folder.
+/// File of learned roots in the state folder.
 const ROOTS: &str = "roots.json";
 
-/// What can go wrong with keys.
+/// An error of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// A file.
@@ -37,12 +37,12 @@ pub enum KeyError {
     /// The cryptographic library.
     #[error("cannot make the node's key or request")]
     Key(#[from] rcgen::Error),
-    /// TLS does not take what it was given.
+    /// TLS rejects the configuration.
     #[error("TLS does not take the node's key and certificate")]
     Tls(#[from] rustls::Error),
 }
 
-/// The certificate as it is kept across restarts of the agent.
+/// The stored certificate.
 #[derive(Serialize, Deserialize)]
 struct StoredCertificate {
     node: NodeId,
@@ -51,20 +51,20 @@ struct StoredCertificate {
     expires_at: Timestamp,
 }
 
-/// Roots that were learned over the link, as they are kept across restarts of the agent. They outdate those that they were
-/// learned beside, and no others: an overlay or ticket that came since is newer.
+/// Stored roots that were learned over the link. They replace the given roots beside which they were learned; a newer overlay or ticket
+/// takes precedence.
 #[derive(Serialize, Deserialize)]
 struct Learned {
     beside: Digest,
     roots_pem: String,
 }
 
-/// Key, certificate, and whom to trust.
+/// Key, certificate and trusted roots.
 pub struct Keys {
     folder: PathBuf,
     node: NodeId,
     key: KeyPair,
-    /// What the overlay or ticket said.
+    /// Roots of the overlay or ticket.
     given: Digest,
     roots_pem: String,
     roots: Arc<RootCertStore>,
@@ -72,10 +72,10 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Opens the state folder, or makes it with a new key. Gives the certificate's life if a usable one is there; a damaged
-    /// one, or one of another node, is as good as none.
+    /// Opens the state folder, or makes it with a new key. Returns the validity of a usable certificate; ignores a damaged one or one of
+    /// another node.
     ///
-    /// `given` are the roots of the overlay or ticket; without them they are in `ca_file`.
+    /// `given` are the roots of the overlay or ticket; without them the roots in `ca_file` count.
     pub fn open(
         folder: &Path,
         given: Option<&str>,
@@ -114,7 +114,7 @@ impl Keys {
             .filter(|kept| kept.node == node);
         let life = kept.and_then(|kept| {
             keys.certificate = Some(chain(&kept.certificate_pem)?);
-            // A certificate of another key would only be found out by the central node.
+            // Otherwise only the central node would detect a certificate of another key.
             keys.tls().ok()?;
             Some(Life { renew_at: kept.renew_at, expires_at: kept.expires_at })
         });
@@ -124,14 +124,14 @@ impl Keys {
         Ok((keys, life))
     }
 
-    /// A request for this key. It asks for nothing else: the central node decides what the certificate says.
+    /// Makes a certificate request. The central node decides the contents of the certificate.
     pub fn request(&self) -> Result<String, KeyError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         Ok(params.serialize_request(&self.key)?.pem()?)
     }
 
-    /// Keeps a certificate. It is used from now on even if it cannot be written down.
+    /// Stores a certificate. It is used even if it cannot be stored.
     pub fn keep(&mut self, response: &EnrolResponse, life: Life) -> Result<(), KeyError> {
         let Some(chain) = chain(&response.certificate_pem) else {
             let detail = "the central node sent no certificate".to_owned();
@@ -148,7 +148,7 @@ impl Keys {
         Ok(files::replace_soon(&self.certificate_path(), &text)?)
     }
 
-    /// Trusts these roots from now on, and no others.
+    /// Replaces the trusted roots.
     pub fn trust(&mut self, roots_pem: &str) -> Result<(), KeyError> {
         if roots_pem == self.roots_pem {
             return Ok(());
@@ -160,14 +160,14 @@ impl Keys {
         Ok(files::replace_soon(&path, &serde_json::to_string(&learned).unwrap_or_default())?)
     }
 
-    /// Throws the certificate away.
+    /// Deletes the certificate.
     pub fn drop_certificate(&mut self) {
         self.certificate = None;
-        // If it is still there at the next start, the central node refuses it once more.
+        // If the file remains, the central node rejects it again after a restart.
         let _ = fs::remove_file(self.certificate_path());
     }
 
-    /// TLS 1.3 that trusts this site's authority and nobody else, and shows the certificate if there is one.
+    /// Returns a TLS 1.3 configuration that trusts only this site's roots and presents the certificate, if there is one.
     pub fn tls(&self) -> Result<Arc<ClientConfig>, KeyError> {
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -188,7 +188,7 @@ impl Keys {
     }
 }
 
-/// At least one root, or `None`.
+/// Parses roots; `None` if there is none.
 fn roots(pem: &str) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in chain(pem)? {
@@ -203,7 +203,7 @@ fn learned(path: &Path, beside: Digest) -> Option<(String, RootCertStore)> {
     Some((learned.roots_pem, roots))
 }
 
-/// At least one certificate, or `None`.
+/// Parses certificates; `None` if there is none.
 fn chain(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     chain.ok().filter(|chain| !chain.is_empty())

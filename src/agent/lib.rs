@@ -6,7 +6,7 @@
 //!            system    the node as its kernel shows it: sysfs and procfs
 //!            facts     what the node reports of itself
 //!            disks     whole disks, and which may be given away
-//!            units     what it can give to virtual machines
+//!            vfio      PCI devices that VMs can get
 //!            slots     which disk and fabric device are nearest to each unit
 //!            checks    is it fit for work?
 //!            machine   what to do next: pure, no socket, no clock
@@ -28,7 +28,7 @@ pub mod machine;
 mod nat;
 mod slots;
 pub mod system;
-pub mod units;
+pub mod vfio;
 pub mod vm;
 
 mod call;

@@ -1,21 +1,19 @@
-//! What goes together on this machine: each unit with the fabric device and the idle disk that are nearest to it (GP-7). It is advice: only
-//! what an operator approves is given away.
+//! Suggests the fabric device and the idle disk nearest to each unit (GP-7). An operator approves a suggestion before anything is assigned.
 
-use super::{
-    system::{self, Tree},
-    units::needed_functions,
-};
+use super::system;
+use super::system::Tree;
+use crate::vfio::needed_functions;
 use meshd_proto::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A device that may go with a unit: what it is called, where it hangs, its NUMA node.
+/// A candidate device: name, location, NUMA node.
 struct Near {
     name: String,
     way: Vec<String>,
     numa_node: Option<u32>,
 }
 
-/// A candidate for each unit, in the order of the units. No disk goes to two; a fabric device may.
+/// Returns a suggestion for each unit. A disk is suggested once; a fabric device may be suggested several times.
 pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<SlotFacts> {
     let mut idle: Vec<Near> =
         all.iter().filter(|disk| disk.blocked.is_none()).filter_map(|it| idle(tree, it)).collect();
@@ -29,7 +27,7 @@ pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<Sl
             let far = |near: &Near| {
                 (near.way.iter().zip(&way).take_while(|(a, b)| a == b).count(), near.numa_node == unit.numa_node)
             };
-            // The last of equals is taken by `max`: from the end, so that it is the first.
+            // `max` returns the last of equals, so the search runs backwards to find the first.
             (0..of.len()).rev().max_by_key(|at| far(&of[*at]))
         };
         let disk = nearest(&idle).map(|at| idle.remove(at));
@@ -58,7 +56,7 @@ fn idle(tree: &Tree, disk: &DiskFacts) -> Option<Near> {
     Some(Near { name: disk.identity()?.to_owned(), way, numa_node: disk.numa_node })
 }
 
-/// InfiniBand and RoCE functions that the node itself does not need.
+/// InfiniBand and RoCE functions that the node does not need.
 fn fabric(tree: &Tree) -> Vec<Near> {
     let needed: BTreeMap<String, String> = needed_functions(tree);
     let devices = tree.list("/sys/class/infiniband").into_iter();
@@ -78,7 +76,7 @@ mod tests {
     use crate::fake::Fake;
     use meshd_proto::PciFacts;
 
-    /// Functions by the folders that they lie in below `/sys/devices`, each with its NUMA node.
+    /// Functions by their folder below `/sys/devices`, with their NUMA node.
     fn machine(functions: &[(&str, i32)]) -> Fake {
         let fake = Fake::new("", &[]);
         for (way, numa) in functions {

@@ -1,12 +1,12 @@
-//! Tasks: each runs at most once, and its outcome is told until it is acknowledged. Pure.
+//! Runs each administrative task at most once, and repeats its outcome until it is acknowledged. Pure.
 
 use meshd_proto::{FromAgent, Task, TaskAction, TaskId, TaskOutcome};
 use meshd_types::{NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Most outcomes that are remembered; the acknowledged ones are forgotten first, oldest first.
+/// Maximum number of outcomes that are remembered; acknowledged ones are forgotten first, oldest first.
 pub const MAX_REMEMBERED: usize = 256;
-/// How long the acknowledgement of a reboot is waited for before the machine goes down all the same.
+/// Timeout for the acknowledgement before a reboot.
 pub const REBOOT_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ struct Ended {
     acknowledged: bool,
 }
 
-/// What is known of the tasks of this node.
+/// The administrative tasks of this node.
 #[derive(Debug)]
 pub struct Tasks {
     node: NodeId,
@@ -24,21 +24,21 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// None yet.
+    /// Starts empty.
     pub fn new(node: NodeId) -> Self {
         Tasks { node, ended: BTreeMap::new(), reboot: None }
     }
 
-    /// Knows these from an earlier run of the agent. Whether they were acknowledged it does not know, so they are told again.
+    /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are repeated.
     pub fn remember(&mut self, ended: impl IntoIterator<Item = (TaskId, TaskOutcome)>) {
         let ended = ended.into_iter().take(MAX_REMEMBERED);
         self.ended.extend(ended.map(|(task, outcome)| (task, Ended { outcome, acknowledged: false })));
     }
 
-    /// Takes a task on, and gives what is to be said about it now. `wall` is the central node's clock, `now` our timer.
+    /// Accepts a task and returns the message about it. `wall` is the central node's clock, `now` the timer.
     pub fn accept(&mut self, task: &Task, wall: Timestamp, now: Duration) -> FromAgent {
         if let Some(known) = self.ended.get_mut(&task.task) {
-            // It came again: it is not done again, but its outcome is.
+            // A repeated task: repeat only its outcome.
             known.acknowledged = false;
             return done(task.task, &known.outcome);
         }
@@ -57,7 +57,7 @@ impl Tasks {
         self.end(task.task, outcome)
     }
 
-    /// A task whose action this agent does not know.
+    /// Rejects a task with an unknown action.
     pub fn unknown(&mut self, task: TaskId) -> FromAgent {
         if let Some(known) = self.ended.get(&task) {
             return done(task, &known.outcome);
@@ -65,7 +65,7 @@ impl Tasks {
         self.end(task, refused("this agent does not know the action".into()))
     }
 
-    /// The central node has stored an outcome.
+    /// The central node stored an outcome.
     pub fn acknowledge(&mut self, task: TaskId, now: Duration) {
         if let Some(known) = self.ended.get_mut(&task) {
             known.acknowledged = true;
@@ -77,28 +77,28 @@ impl Tasks {
         }
     }
 
-    /// When the machine shall go down, if it shall.
+    /// Returns when the machine must reboot.
     pub fn reboot_at(&self) -> Option<Duration> {
         self.reboot.map(|(_, deadline)| deadline)
     }
 
-    /// True once, when it is time to go down.
+    /// Returns true once when the reboot is due.
     pub fn reboots_now(&mut self, now: Duration) -> bool {
         let due = self.reboot.is_some_and(|(_, deadline)| deadline <= now);
         if due {
-            // No second try: if the machine is still there, somebody says so through `reboot_failed`.
+            // No second try: a failed reboot reports `reboot_failed`.
             self.reboot = self.reboot.map(|(task, _)| (task, Duration::MAX));
         }
         due
     }
 
-    /// The machine could not be restarted after all.
+    /// The reboot failed.
     pub fn reboot_failed(&mut self, reason: String) -> Option<FromAgent> {
         let (task, _) = self.reboot.take()?;
         Some(self.end(task, TaskOutcome::Failed { reason }))
     }
 
-    /// Outcomes that nobody has acknowledged.
+    /// Returns the outcomes without acknowledgement.
     pub fn unacknowledged(&self) -> Vec<FromAgent> {
         let open = self.ended.iter().filter(|(_, ended)| !ended.acknowledged);
         open.map(|(task, ended)| done(*task, &ended.outcome)).collect()

@@ -1,9 +1,7 @@
 //! Creates a backup: a snapshot of the store, and all files of the site.
 
-use super::{
-    BackupError, DigestReader, MANIFEST, Manifest, Member, failed,
-    seal::{Head, Sealer},
-};
+use super::{BackupError, DigestReader, MANIFEST, Manifest, Member, encryption, failed};
+use age::stream::StreamWriter;
 use meshd_config::Site;
 use meshd_image::{
     catalog::versions::{CACHE, WORK},
@@ -30,8 +28,6 @@ pub struct BackupSource<'a> {
     pub made_at: Timestamp,
     /// Whether the blobs of images and bundles come with it.
     pub blobs: bool,
-    /// 32 random bytes.
-    pub salt: [u8; 32],
 }
 
 /// Small files that go together, read at once: by their names below the folder, with their modes.
@@ -94,14 +90,13 @@ pub const AUTHORITY: &str = "ca";
 /// Mode of what only its owner may read.
 const PRIVATE: u32 = 0o600;
 
-/// Writes a sealed backup. Blocks.
+/// Writes an encrypted backup. Blocks.
 ///
 /// # Errors
 /// A file cannot be read, or `out` cannot be written; what was written is no backup then.
 pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
-    let BackupSource { site, store, authority, made_at, blobs, salt } = source;
-    let head = Head::new(&site.name, made_at, salt);
-    let mut archive = BackupArchive { packer: Packer::new(Sealer::new(out, &head, key)?), members: BTreeMap::new() };
+    let BackupSource { site, store, authority, made_at, blobs } = source;
+    let mut archive = BackupArchive { packer: Packer::new(encryption::encrypt(out, key)?), members: BTreeMap::new() };
     for (name, file, length) in store {
         archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
@@ -122,12 +117,11 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     for (name, path) in &site.secrets {
         archive.file(&format!("secrets/{name}"), path)?;
     }
-    let (meshd, version) = (head.meshd.clone(), meshd_store::VERSION.to_owned());
     archive.finish(Manifest {
         site: site.name.clone(),
         made_at,
-        meshd,
-        store: version,
+        meshd: env!("CARGO_PKG_VERSION").to_owned(),
+        store: meshd_store::VERSION.to_owned(),
         blobs,
         members: BTreeMap::new(),
     })
@@ -139,7 +133,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 struct BackupArchive<W: Write> {
-    packer: Packer<Sealer<W>>,
+    packer: Packer<StreamWriter<W>>,
     members: BTreeMap<String, Member>,
 }
 
@@ -207,7 +201,8 @@ impl<W: Write> BackupArchive<W> {
         self.packer
             .file(&safe(MANIFEST, here)?, PRIVATE, text.len() as u64, text.as_slice())
             .and_then(|()| self.packer.finish())
-            .and_then(Sealer::finish)
+            .and_then(StreamWriter::finish)
+            .and_then(|mut out| out.flush())
             .map_err(failed("write", here))?;
         Ok(manifest)
     }

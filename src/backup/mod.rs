@@ -4,15 +4,11 @@
 //! | --- | --- |
 //! | `create` | creates a backup: a snapshot of the store, and all files of the site |
 //! | `restore` | restores a backup into a new folder, whole or not at all |
-//! | `seal` | encrypts a stream in chunks with a key derived from a passphrase by Argon2id |
+//! | `encryption` | encrypts and decrypts the age format; the digest file beside a backup |
+//! | `format_1` | reads backups of format 1, which meshd wrote until November 2026 |
 //!
-//! ```text
-//! meshd-backup 1\n                      format
-//! {"site":...,"made_at":...,"kdf":...}\n  what may be known without the key
-//! chunks                                ChaCha20-Poly1305, each bound to its place and to the two lines above
-//! end, SHA-256 of all that is above     so that damage is seen without the key
-//! ```
-//! What is sealed is a gzip-compressed tar. Its last member, `manifest.json`, has the digest of every other one:
+//! The file has the age format and a passphrase, so that the program `age` decrypts it too. What is encrypted is a gzip-compressed tar.
+//! Its last member, `manifest.json`, has the digest of every other one:
 //!
 //! | member | content |
 //! | --- | --- |
@@ -22,35 +18,43 @@
 //! | `blobs/` | manifests and versions of images and bundles; their blobs, if they were asked for |
 //! | `secrets/<name>` | secrets of overlays |
 //!
-//! All of it is sealed, because most of it would help somebody to take the rack over: the authority's key above all. docs/adr/0020.
+//! All of it is encrypted, because most of it would help somebody to take the rack over: the authority's key above all.
+//! docs/adr/0034-backups-in-the-age-format.md.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `create`, `restore` | making a backup, and a site of one |
+//! | `encryption` | the age format |
+//! | `format_1` | reads backups of before November 2026 |
 
 mod create;
+mod encryption;
+mod format_1;
 mod restore;
-mod seal;
 
 #[cfg(test)]
 mod tests;
 
 pub use create::{AUTHORITY, BackupSource, FileGroup, create};
+pub use encryption::{MIN_KEY, digest_file, digest_line};
+pub use format_1::Head;
 pub use restore::{Restored, restore};
-pub use seal::{Head, MIN_KEY};
 
 use meshd_image::overlay::{Unpacked, unpack};
 use meshd_types::{Digest, SafePath, Secret, Timestamp};
-use seal::Opener;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, BufReader, Read},
+    io::{self, BufRead as _, BufReader, Read},
     path::{Path, PathBuf},
 };
 
-/// Version of the file. Another one is refused.
-pub const FORMAT: u32 = 1;
 /// The member that speaks of all others.
 const MANIFEST: &str = "manifest.json";
+/// Longest first line, in bytes: of the age format it has 21.
+const MAX_LINE: u64 = 64;
 /// Largest manifest, in bytes: some hundred thousand members.
 const MAX_MANIFEST: u64 = 64 << 20;
 
@@ -69,14 +73,17 @@ pub enum BackupError {
     #[error("cannot read {}: it is not a backup of meshd", path.display())]
     NoBackup { path: PathBuf },
     /// A newer, or much older, meshd made it.
-    #[error("cannot read the backup {}: it has format {found}, this meshd reads format {FORMAT}; use the meshd that made it", path.display())]
+    #[error("cannot read the backup {}: this meshd does not read its format {found}; use the meshd that made it", path.display())]
     Format { path: PathBuf, found: String },
     /// It is not what was written.
     #[error("cannot read the backup {}: it is damaged: {what}; use another backup", path.display())]
     Damaged { path: PathBuf, what: String },
-    /// Whole, and sealed with something else.
+    /// Encrypted with another key. A damaged header looks the same.
     #[error("cannot open the backup {}: wrong key; name the key file of the backup with --key-file", path.display())]
     Key { path: PathBuf },
+    /// Without the key there is nothing to compare it with.
+    #[error("cannot verify {} without its key: there is no {}; use --key-file", path.display(), file.display())]
+    NoDigest { path: PathBuf, file: PathBuf },
     /// A key that somebody could guess.
     #[error("the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32")]
     ShortKey { length: usize },
@@ -127,20 +134,49 @@ impl Manifest {
 /// What is known of a backup after all of it was read.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// What anybody can see.
-    pub head: Head,
+    /// What anybody can see; `None` in the age format, which shows nothing.
+    pub head: Option<Head>,
     /// What is in it; `None` without the key.
     pub manifest: Option<Manifest>,
 }
 
-/// Reads all of a backup and compares it with its digests: that of the file, and with the key those of all members.
+/// Reads all of a backup and compares it with its digests: with the key those of all members, else that of the file.
 ///
 /// # Errors
-/// It is damaged, of another format, or sealed with another key.
+/// It is damaged, of another format, or encrypted with another key; without the key also if nothing says what its bytes should be.
 pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, BackupError> {
-    let head = seal::check(path)?;
+    let head = match Format::of(path)? {
+        Format::One => Some(format_1::check(path)?),
+        Format::Age if key.is_none() => encryption::check_digest(path).map(|()| None)?,
+        Format::Age => None,
+    };
     let manifest = key.map(|key| read(path, key, |_, _, _| Ok(()))).transpose()?;
     Ok(Verified { head, manifest })
+}
+
+/// How the file is encrypted.
+#[derive(Clone, Copy)]
+enum Format {
+    /// Until November 2026.
+    One,
+    Age,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self, BackupError> {
+        let mut line = Vec::new();
+        let file = File::open(path).map_err(failed("read", path))?;
+        BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
+        let line = String::from_utf8_lossy(&line);
+        if line.starts_with(format_1::MAGIC) {
+            return Ok(Format::One);
+        }
+        match line.trim_end().strip_prefix(encryption::MAGIC) {
+            Some(encryption::VERSION) => Ok(Format::Age),
+            Some(other) => Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") }),
+            None => Err(BackupError::NoBackup { path: path.to_owned() }),
+        }
+    }
 }
 
 /// Hands over every member, and compares each with the manifest at the end.
@@ -149,10 +185,16 @@ fn read(
     key: &Secret<String>,
     mut each: impl FnMut(&SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> Result<Manifest, BackupError> {
-    let file = File::open(path).map_err(failed("read", path))?;
-    let opener = Opener::open(BufReader::new(file), path, key)?;
+    let file = BufReader::new(File::open(path).map_err(failed("read", path))?);
+    let mut plain: Box<dyn Read> = match Format::of(path)? {
+        Format::One => {
+            format_1::check(path)?;
+            Box::new(format_1::Opener::open(file, path, key)?)
+        }
+        Format::Age => Box::new(encryption::decrypt(file, path, key)?),
+    };
     let (mut found, mut manifest) = (BTreeMap::new(), None);
-    let unpacked = unpack(opener, |member, mode, unpacked| {
+    let unpacked = unpack(&mut plain, |member, mode, unpacked| {
         let name = member.relative().to_owned();
         match unpacked {
             Unpacked::File(content) if name == MANIFEST => {
@@ -173,7 +215,9 @@ fn read(
         Ok(())
     });
     let damaged = |what: String| BackupError::Damaged { path: path.to_owned(), what };
-    unpacked.map_err(|error| damaged(error.to_string()))?;
+    // Behind the archive comes the end of the file, which is authenticated as well.
+    let ended = unpacked.and_then(|()| io::copy(&mut plain, &mut io::sink()));
+    ended.map_err(|error| damaged(error.to_string()))?;
     let manifest = manifest.ok_or_else(|| damaged("it has no manifest".to_owned()))?;
     let differs = |name: &&String| manifest.members.get(*name) != found.get(*name);
     match manifest.members.keys().chain(found.keys()).find(differs) {

@@ -1,6 +1,6 @@
 //! Restores a backup into a new folder, whole or not at all.
 
-use super::{BackupError, Manifest, failed, read, seal};
+use super::{BackupError, Manifest, failed, read};
 use meshd_image::overlay::Unpacked;
 use meshd_model::fleet::{Actor, Event, EventKind};
 use meshd_store::{Store, StoreError};
@@ -68,9 +68,7 @@ fn make_empty(into: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Checks the whole file first, so that what is damaged is told as such, then unpacks it.
 fn unpack_whole(path: &Path, key: &Secret<String>, fresh: &Path) -> Result<Manifest, BackupError> {
-    seal::check(path)?;
     make_folder(fresh).map_err(failed("make the folder", fresh))?;
     let (mut links, mut modes) = (BTreeMap::new(), BTreeMap::new());
     let manifest = read(path, key, |member, mode, unpacked| {

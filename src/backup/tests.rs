@@ -72,6 +72,10 @@ impl Made {
         self.dir.path().join("backup")
     }
 
+    fn write_digest(&self) {
+        fs::write(digest_file(&self.file()), digest_line(&self.file(), &self.file()).unwrap()).unwrap();
+    }
+
     fn place(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -83,11 +87,12 @@ async fn made(blobs: bool) -> Made {
     let store = store(dir.path()).await;
     let made_at = Timestamp::from_millis(9);
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
-    let source =
-        BackupSource { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs, salt: [7; 32] };
+    let source = BackupSource { site: &site, store: store.snapshot().unwrap(), authority, made_at, blobs };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
-    Made { dir, manifest }
+    let made = Made { dir, manifest };
+    made.write_digest();
+    made
 }
 
 #[tokio::test]
@@ -140,17 +145,18 @@ async fn blobs_come_with_it_when_they_are_asked_for() {
 async fn backup_reveals_nothing_without_the_key() {
     let made = made(true).await;
     let bytes = fs::read(made.file()).unwrap();
-    // What is sealed is packed, so that words in it prove nothing: no piece of the packed bytes may be there either.
-    let sealed: std::collections::BTreeSet<&[u8]> = bytes.windows(8).collect();
-    let plain = seal::plain(&made.file(), &key("right"));
+    // What is encrypted is packed, so that words in it prove nothing: no piece of the packed bytes may be there either.
+    let encrypted: std::collections::BTreeSet<&[u8]> = bytes.windows(8).collect();
+    let mut plain = Vec::new();
+    encryption::decrypt(&bytes[..], &made.file(), &key("right")).unwrap().read_to_end(&mut plain).unwrap();
     assert!(plain.len() > 500, "{} bytes", plain.len());
     let found =
-        plain.chunks_exact(8).filter(|piece| piece.iter().any(|byte| *byte != 0) && sealed.contains(piece)).count();
+        plain.chunks_exact(8).filter(|piece| piece.iter().any(|byte| *byte != 0) && encrypted.contains(piece)).count();
     assert_eq!(found, 0, "of {} pieces", plain.len() / 8);
     for text in ["authority", "secret", "munge", "manifest", "base"] {
         assert!(!bytes.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");
     }
-    assert_eq!(verify(&made.file(), None).unwrap().head.site, "rack-a");
+    assert!(verify(&made.file(), None).unwrap().manifest.is_none());
     assert!(matches!(verify(&made.file(), Some(&key("wrong"))), Err(BackupError::Key { .. })));
     let source = BackupSource {
         site: &meshd_config::load(&made.dir.path().join("site.toml")).unwrap(),
@@ -158,7 +164,6 @@ async fn backup_reveals_nothing_without_the_key() {
         authority: FileGroup::default(),
         made_at: Timestamp::EPOCH,
         blobs: false,
-        salt: [1; 32],
     };
     let short = create(source, &Secret::new("hunter2".to_owned()), Vec::new());
     assert!(matches!(short, Err(BackupError::ShortKey { length: 7 })));
@@ -187,34 +192,44 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
         assert!(verify(&made.file(), None).is_err());
         refused
     };
-    // In the head, its salt, the first chunk, the middle, the end and its digest.
-    for at in [20, 140, 300, bytes.len() / 2, bytes.len() - 38, bytes.len() - 34, bytes.len() - 1] {
+    // In the first chunk, the middle and the end; a key that fits nothing looks the same as a header that does.
+    let payload = bytes.windows(5).position(|line| line == b"\n--- ").unwrap() + 64;
+    for at in [payload, bytes.len() / 2, bytes.len() - 38, bytes.len() - 1] {
         let mut altered = bytes.clone();
         altered[at] ^= 1;
         let said = refused(&altered).await;
         assert!(matches!(said, BackupError::Damaged { .. }), "at {at}: {said}");
     }
-    for length in [bytes.len() - 1, bytes.len() - 36, bytes.len() / 2, 200] {
+    for at in 30..payload {
+        let mut altered = bytes.clone();
+        altered[at] ^= 1;
+        let said = refused(&altered).await;
+        assert!(matches!(said, BackupError::Damaged { .. } | BackupError::Key { .. }), "at {at}: {said}");
+    }
+    for length in [bytes.len() - 1, bytes.len() - 36, bytes.len() / 2, payload, 100] {
         let said = refused(&bytes[..length]).await;
         assert!(matches!(said, BackupError::Damaged { .. }), "{length}: {said}");
     }
     assert!(matches!(refused(&[&bytes[..], b"x"].concat()).await, BackupError::Damaged { .. }));
-    let newer = String::from_utf8_lossy(&bytes[..15]).replace('1', "2").into_bytes();
-    assert!(
-        matches!(refused(&[&newer[..], &bytes[15..]].concat()).await, BackupError::Format { found, .. } if found == "2")
-    );
+    for (begins, newer) in [("age-encryption.org/v2\n", "age v2"), ("meshd-backup 2\n{}\n", "2")] {
+        let said = refused(&[begins.as_bytes(), &bytes[22..]].concat()).await;
+        assert!(matches!(&said, BackupError::Format { found, .. } if found == newer), "{said}");
+    }
     assert!(matches!(refused(b"PK\x03\x04 something else").await, BackupError::NoBackup { .. }));
 }
 
 #[tokio::test]
 async fn altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
     let made = made(false).await;
+    assert!(matches!(verify(&made.place("none"), None), Err(BackupError::File { .. })));
     let mut bytes = fs::read(made.file()).unwrap();
-    let end = bytes.len() - 32;
-    bytes[end - 100] ^= 1;
-    let digest = Digest::of(&bytes[..end]).0;
-    bytes[end..].copy_from_slice(&digest);
+    let last = bytes.len() - 100;
+    bytes[last] ^= 1;
     fs::write(made.file(), &bytes).unwrap();
+    assert!(matches!(verify(&made.file(), None), Err(BackupError::Damaged { .. })));
+    made.write_digest();
     assert!(verify(&made.file(), None).is_ok(), "anybody can make the outer digest");
     assert!(verify(&made.file(), Some(&key("right"))).is_err());
+    fs::remove_file(digest_file(&made.file())).unwrap();
+    assert!(matches!(verify(&made.file(), None), Err(BackupError::NoDigest { .. })));
 }

@@ -1,7 +1,14 @@
 //! The node's side. Parse, run, exit code.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use meshd_agent::{checks, driver, facts, files, job::exec, system::Tree, units, vm::confine::enter as vm_enter};
+use meshd_agent::checks;
+use meshd_agent::driver;
+use meshd_agent::facts;
+use meshd_agent::files;
+use meshd_agent::job::exec;
+use meshd_agent::system::Tree;
+use meshd_agent::vfio;
+use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
@@ -139,9 +146,9 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(exec::ExecContext { procs, uid, dir, shm }, &argv),
+        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(exec::TaskExec { procs, uid, dir, shm }, &argv),
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
-            let entry = vm_enter::ExecContext { uid, gid, procs, pins, users, pass: Vec::new() };
+            let entry = vm_enter::VmExec { uid, gid, procs, pins, users, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
         }
     };
@@ -217,7 +224,7 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
 fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     let config = files::config(&places.config)?;
     let tree = Tree::new(&places.root);
-    let bound = units::bind(&tree, &config.vfio, &units::Linux(&tree))?;
+    let bound = vfio::bind(&tree, &config.vfio, &vfio::LinuxKernel(&tree))?;
     for unit in &bound {
         println!("{unit}");
     }
@@ -227,10 +234,10 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn vm_enter(entry: vm_enter::ExecContext, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
+fn vm_enter(entry: vm_enter::VmExec, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
-    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::Pass::parse(pass)).collect();
-    let entered = pass.and_then(|pass| vm_enter::ExecContext { pass, ..entry }.enter(program, args));
+    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::PassedFile::parse(pass)).collect();
+    let entered = pass.and_then(|pass| vm_enter::VmExec { pass, ..entry }.enter(program, args));
     match entered {
         Ok(never) => match never {},
         Err(why) => {
@@ -240,7 +247,7 @@ fn vm_enter(entry: vm_enter::ExecContext, pass: &[OsString], argv: &[String]) ->
     }
 }
 
-fn job_enter(place: exec::ExecContext, argv: &[String]) -> anyhow::Result<ExitCode> {
+fn job_enter(place: exec::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
     match exec::enter(&place, program, args) {
         Ok(never) => match never {},

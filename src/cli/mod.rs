@@ -24,6 +24,7 @@ mod client;
 mod completions;
 mod id;
 mod image;
+mod init;
 pub mod lab;
 mod node;
 mod output;
@@ -82,6 +83,8 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Write a site file for this machine
+    Init(init::Init),
     /// Run the central node
     Serve(site::serve::Serve),
     /// Reload site, overlays and images, all or nothing
@@ -227,6 +230,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let Global { site, reason, remote, socket, .. } = cli.global;
     let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
     let done = match cli.verb {
+        Verb::Init(init) => init.run(&context),
         Verb::Serve(serve) => serve.run(&context),
         Verb::Reload(reload) => reload.run(&context),
         Verb::Check(check) => check.run(&context),

@@ -19,8 +19,8 @@ impl InterfaceNetwork {
     }
 }
 
-/// All of them; none where the kernel does not tell.
-pub(super) fn all() -> Vec<InterfaceNetwork> {
+/// Returns the IPv4 networks of all interfaces; none if the kernel does not list them.
+pub fn all() -> Vec<InterfaceNetwork> {
     let ipv4 = |of: Option<nix::sys::socket::SockaddrStorage>| Some(of?.as_sockaddr_in()?.ip());
     let network = |found: nix::ifaddrs::InterfaceAddress| {
         let (address, mask) = (ipv4(found.address)?, ipv4(found.netmask)?);

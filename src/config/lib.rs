@@ -31,7 +31,7 @@ pub mod vm;
 pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
-pub use interfaces::InterfaceNetwork;
+pub use interfaces::{InterfaceNetwork, all as interface_networks};
 pub use meshd_types::VfioSelector;
 pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};

@@ -54,7 +54,7 @@ pub(super) struct BoundSockets {
 /// The sockets on one interface, in the order in which a node meets them.
 pub(super) struct BoundSegment {
     pub(super) endpoint: Endpoint,
-    tftp: tftp::Bound,
+    tftp: meshd_tftp::Sockets,
     http: tokio::net::TcpListener,
     agent: tokio::net::TcpListener,
     connections: Connections,

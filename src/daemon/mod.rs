@@ -42,7 +42,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();
     // Of no use to anybody, and no reason not to serve.
-    if let Err(error) = central.drop_stale_leases().await {
+    if let Err(error) = central.workloads.drop_stale_leases().await {
         tracing::error!(%error, "leases of virtual machines that are gone stay on record");
     }
     let tasks = spawn(&central, bound, &stop);
@@ -97,15 +97,15 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Tas
         }
         Ok(())
     });
-    let (shared, stopped) = (central.clone(), stop.clone());
+    let (generations, stopped) = (central.generations.clone(), stop.clone());
     tasks.spawn("generations", async move {
-        shared.revise().await;
+        generations.revise().await;
         loop {
-            let woken = tokio::time::timeout(CHORES_EVERY, shared.until_chores());
+            let woken = tokio::time::timeout(CHORES_EVERY, generations.until_chores());
             if stopped.run_until_cancelled(woken).await.is_none() {
                 break;
             }
-            if stopped.run_until_cancelled(shared.chores()).await.is_none() {
+            if stopped.run_until_cancelled(generations.chores()).await.is_none() {
                 break;
             }
         }

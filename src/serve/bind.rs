@@ -140,6 +140,17 @@ pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
     opened().map_err(|source| explain(source, service, interface, at))
 }
 
+/// Whether a program could listen on this TCP port now.
+pub fn is_free(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<(), BindError> {
+    let opened = on_interface(Type::STREAM, Protocol::TCP, interface).and_then(|socket| {
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(at))?;
+        // Only a second listener shows: SO_REUSEADDR permits a second bind.
+        socket.listen(1)
+    });
+    opened.map_err(|source| explain(source, service, interface, at))
+}
+
 /// The interface that has an address of this machine. Linux takes packets for any of its addresses on any interface; a listener bound
 /// to this one is reached by that network alone.
 pub fn interface_of(service: Service, address: Ipv4Addr) -> Result<Option<String>, BindError> {

@@ -90,7 +90,7 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
     for (address, alarms) in [(None, 1), (Some(own), 2)] {
-        rig.central.dhcp_steps(&[DhcpStep::Seen(heard(address))]).await.unwrap();
+        rig.central.boot.dhcp_steps(&[DhcpStep::Seen(heard(address))]).await.unwrap();
         rig.clock.turn(Duration::from_secs(120));
         machine.ask_script().await;
         assert!(machine.script.contains("# refusal no_session"), "{address:?}: {}", machine.script);
@@ -122,7 +122,7 @@ async fn invented_machines_that_fit_what_the_site_lets_in_fill_neither_store_nor
     let (before, mut next) = (audited(), Machine::new(&rig, 2));
     next.boot(Stage::Script).await;
     assert_eq!((rig.node(next.id()).phase, audited()), (Phase::Discovered, before), "one more waits for an operator");
-    rig.central.approve(next.id(), &ordered(Verb::Approve)).await.unwrap();
+    rig.central.nodes.approve(next.id(), &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.node(next.id()).phase, Phase::Approved);
 }
 

@@ -236,16 +236,16 @@ async fn address_change_without_a_discover_ends_the_boot_session() {
     let mut victim = Machine::new(&rig, 1);
     victim.boot(Stage::Script).await;
     let capability = victim.capability().to_owned();
-    rig.central.dhcp_steps(&[heard(victim.mac, FREE, false)]).await.unwrap();
+    rig.central.boot.dhcp_steps(&[heard(victim.mac, FREE, false)]).await.unwrap();
     let own = std::mem::replace(&mut victim.address, FREE);
     victim.ask_script().await;
     assert!(victim.script.contains("# refusal no_session"), "{}", victim.script);
     assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
-    let opened = rig.central.probe_overlay(&capability, own).await;
+    let opened = rig.central.boot.probe_overlay(&capability, own).await;
     assert!(opened.is_err(), "what was given in the session is void");
     // The machine tries again, as its script says: a new exchange, a new session.
     victim.address = own;
-    rig.central.dhcp_steps(&[heard(victim.mac, own, true)]).await.unwrap();
+    rig.central.boot.dhcp_steps(&[heard(victim.mac, own, true)]).await.unwrap();
     victim.ask_script().await;
     assert!(victim.script.contains("/overlay/"), "{}", victim.script);
 }
@@ -263,7 +263,11 @@ async fn alarm_survives_boots_and_only_an_operator_clears_it() {
     rig.pass(Duration::from_secs(120)).await;
     victim.boot(Stage::Online).await;
     assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(), "a boot does not clear it");
-    rig.central.approve(victim.id(), &crate::boots::rig::ordered(meshd_model::fleet::Verb::Approve)).await.unwrap();
+    rig.central
+        .nodes
+        .approve(victim.id(), &crate::boots::rig::ordered(meshd_model::fleet::Verb::Approve))
+        .await
+        .unwrap();
     assert_eq!(rig.condition(victim.id(), ConditionKind::BootImpersonated), None);
 }
 
@@ -279,7 +283,7 @@ async fn card_of_a_node_whose_link_was_lost_a_moment_ago_is_not_taken() {
     let mut victim = Machine::new(&rig, 1);
     victim.boot(Stage::Online).await;
     let id = victim.id();
-    rig.central.link_down(victim.link.expect("a link")).await;
+    rig.central.links.link_down(victim.link.expect("a link")).await;
     let mut thief = impostor(&rig, &victim);
     thief.boot(Stage::Script).await;
     assert!(thief.script.contains("id_collision"), "{}", thief.script);
@@ -293,7 +297,7 @@ async fn card_of_a_node_that_answers_arp_is_not_taken() {
     let mut victim = Machine::new(&rig, 1);
     victim.boot(Stage::Online).await;
     let id = victim.id();
-    rig.central.link_down(victim.link.expect("a link")).await;
+    rig.central.links.link_down(victim.link.expect("a link")).await;
     // Longer than `offline_after`: only ARP tells that the node is there.
     rig.pass(Duration::from_secs(300)).await;
     assert_eq!(rig.node(id).phase, Phase::Offline);

@@ -58,8 +58,8 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
         machine.mac, machine.uuid, machine.serial
     );
     let request = meshd_model::boot::ScriptRequest::parse(&query);
-    rig.central.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boots::rig::ENDPOINT).await;
-    rig.central.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
+    rig.central.boot.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boots::rig::ENDPOINT).await;
+    rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
     let audit = || rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
     let events = |kind: &str| {
         let all = rig.central.store().events(EventFilter { limit: usize::MAX, ..EventFilter::default() }).unwrap();
@@ -72,7 +72,7 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
     let (before, store) = (memory(), world.path("state/store"));
     for begin in (0..flood).step_by(GATHERED as usize) {
         let steps: Vec<_> = (begin..begin + GATHERED).map(forged).collect();
-        rig.central.dhcp_steps(&steps).await.unwrap();
+        rig.central.boot.dhcp_steps(&steps).await.unwrap();
     }
     eprintln!("{flood} exchanges: memory {before} to {} MiB, store {} KiB", memory(), size(&store) / 1024);
     assert_eq!(events("boot_impersonated"), alarms);

@@ -51,6 +51,8 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
             .set("defaults.profile", "doomed")
             .set("profiles.doomed.extends", "discovery")
             .set("profiles.doomed.overlays", r#"["doomed"]"#)
+            // blkid of util-linux, which tells whether a disk is empty.
+            .set("profiles.doomed.bundles", r#"["qemu"]"#)
     });
     let rack = &mut test.rack;
     until_phase(rack, NODE, "online", BOOT);

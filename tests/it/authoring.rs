@@ -1,6 +1,7 @@
 //! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
 //! that the same input gives the same bytes wherever it is rendered.
 
+use crate::world::copy_program;
 use meshd_image::catalog::{
     agent::sample_agent,
     image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
@@ -33,7 +34,7 @@ impl Desk {
             .replace("\"/var/lib/meshd\"", "\"state\"");
         fs::write(desk.path("site.toml"), site).unwrap();
         fs::create_dir(desk.path("bin")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_meshd"), desk.path("bin/meshd")).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_meshd"), &desk.path("bin/meshd"));
         fs::set_permissions(desk.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         desk
     }

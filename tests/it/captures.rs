@@ -4,11 +4,10 @@
 //! After a change that is meant: `MESHD_UPDATE_GOLDEN=1 cargo test captures`, then read the difference.
 
 use crate::world::dhcp::parse;
-use meshd::serve::{
-    central::{DhcpSeen, DhcpStep},
-    dhcp::{Destination, Effect, Engine, Interface, NoMachines, Origin, Reply, Setup, Sources},
+use meshd_dhcp::{
+    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Pool, Reply,
+    SeenExchange, Segment, Setup,
 };
-use meshd_config::{DhcpMode, Link, Pool, Segment};
 use meshd_types::{MacAddr, Timestamp};
 use std::{
     fmt::Write as _,
@@ -81,9 +80,9 @@ fn engine(mode: DhcpMode) -> Engine {
         interfaces: vec![Interface { name: INTERFACE.to_owned(), address: CENTRAL }],
         segments: vec![segment(Link::Interface(INTERFACE.to_owned())), segment(Link::Relay(RELAY))],
         reservations: Vec::new(),
-        cards: Vec::new(),
+        nics: Vec::new(),
         deny: Default::default(),
-        sources: Sources { http_port: 8080, loaders },
+        sources: BootSources { http_port: 8080, loaders },
     };
     Engine::new(setup, Vec::new())
 }
@@ -97,14 +96,14 @@ fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
 
 fn told(effect: &Effect) -> String {
     match effect {
-        Effect::Store(DhcpStep::Seen(seen)) => who(seen),
+        Effect::Store(Change::Seen(seen)) => who(seen),
         Effect::Reply(reply) => answer(reply),
         other => format!("{other:?}"),
     }
 }
 
-fn who(DhcpSeen { mac, exchange, uuid, arch, address, lease, .. }: &DhcpSeen) -> String {
-    let mut text = format!("{exchange:?} of {mac}");
+fn who(SeenExchange { mac, client, uuid, arch, address, lease, .. }: &SeenExchange) -> String {
+    let mut text = format!("{client:?} of {mac}");
     let mut more = |what: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = write!(text, ", {what} {value}");

@@ -161,7 +161,7 @@ fn a_client_behind_a_real_relay_gets_an_address_of_its_own_network_and_renews_wi
 }
 
 /// dnsmasq beside the nodes, with the keys that matter.
-fn dnsmasq(world: &World, more: &[&str]) -> Program {
+pub fn dnsmasq(world: &World, more: &[&str]) -> Program {
     world.nodes.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
     let leases = format!("--dhcp-leasefile={}", world.path("dnsmasq.leases").display());
     let own =

@@ -165,21 +165,21 @@ async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_ac
     machine.boot(Stage::Online).await;
     other.boot(Stage::Online).await;
     let id = machine.id();
-    let hold = || async { rig.central.quarantine(id, &ordered(Verb::Quarantine)).await };
+    let hold = || async { rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await };
     let by = ordered(Verb::Reboot);
     let node_side = async {
         let done = FromAgent::TaskDone { task: task(&rig).await, outcome: TaskOutcome::Done };
         disk.fill();
         let held = hold().await;
         assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
-        assert!(rig.central.link_state(id).since.is_none(), "it may be held: its link is over");
+        assert!(rig.central.links.link_state(id).since.is_none(), "it may be held: its link is over");
         for _ in 0..2 {
             assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
         }
         disk.make_room();
         assert!(other.say(done).await);
     };
-    let (rebooted, ()) = tokio::join!(rig.central.reboot(other.id(), &by), node_side);
+    let (rebooted, ()) = tokio::join!(rig.central.nodes.reboot(other.id(), &by), node_side);
     rebooted.unwrap();
     assert_eq!(hold().await.unwrap().phase, Phase::Quarantined);
     assert!(!machine.heartbeat(0).await);

@@ -33,19 +33,19 @@ fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_wh
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
-        let made = central.render(&node(0), endpoint).await.unwrap();
-        assert_eq!(central.renders_made(), 1);
+        let made = central.generations.render(&node(0), endpoint).await.unwrap();
+        assert_eq!(central.generations.renders_made(), 1);
         let (let_go, held) = std::sync::mpsc::channel::<()>();
         let holder = tokio::task::spawn_blocking(move || held.recv());
         let new = node(1);
-        let mut storm = Box::pin(join_all((0..1000).map(|_| central.render(&new, endpoint))));
+        let mut storm = Box::pin(join_all((0..1000).map(|_| central.generations.render(&new, endpoint))));
         assert!((&mut storm).now_or_never().is_none(), "it is to be made, elsewhere");
-        let cached = central.render(&node(0), endpoint).now_or_never().expect("at once").unwrap();
+        let cached = central.generations.render(&node(0), endpoint).now_or_never().expect("at once").unwrap();
         assert_eq!(cached.generation, made.generation);
         let_go.send(()).unwrap();
         holder.await.unwrap().unwrap();
         let all = storm.await;
-        assert_eq!(central.renders_made(), 2);
+        assert_eq!(central.generations.renders_made(), 2);
         let first = all[0].as_ref().unwrap().generation;
         assert!(
             first != made.generation && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first))

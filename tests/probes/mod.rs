@@ -12,7 +12,7 @@ const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http
 
 /// A conversation of several DHCP clients, relays and rivals with a site.
 pub fn dhcp(bytes: &[u8]) {
-    meshd::serve::dhcp::exercise(bytes);
+    meshd_dhcp::check_invariants(bytes);
 }
 
 /// An IPv4 packet as the packet socket of DHCP brings it.
@@ -24,7 +24,7 @@ pub fn udp_packet(bytes: &[u8]) {
 
 /// Requests and transfers of several TFTP clients.
 pub fn tftp(bytes: &[u8]) {
-    meshd::serve::tftp::exercise(bytes);
+    meshd_tftp::check_invariants(bytes);
 }
 
 /// A request to the boot plane: method, path, query and headers.

@@ -1,9 +1,12 @@
-//! meshd, dnsmasq and tftpd-hpa, each serving the same kernel.
+//! meshd, dnsmasq, tftpd-hpa and async-tftp, each serving the same kernel.
 
 use crate::frame::{self, SERVER, SERVER_INTERFACE, Site, Wire};
 use anyhow::Context as _;
+use async_tftp::server::TftpServerBuilder;
 use std::{
+    env,
     fs::{self, File},
+    net::SocketAddr,
     process::{Command, Stdio},
 };
 
@@ -12,26 +15,44 @@ pub enum Server {
     Meshd,
     Dnsmasq,
     TftpdHpa,
+    AsyncTftp,
 }
 
 impl Server {
-    pub const ALL: [Server; 3] = [Server::Meshd, Server::Dnsmasq, Server::TftpdHpa];
+    pub const ALL: [Server; 4] = [Server::Meshd, Server::Dnsmasq, Server::TftpdHpa, Server::AsyncTftp];
 
     pub fn name(self) -> &'static str {
         match self {
             Server::Meshd => "meshd",
             Server::Dnsmasq => "dnsmasq",
             Server::TftpdHpa => "tftpd-hpa",
+            Server::AsyncTftp => "async-tftp",
         }
     }
 
     pub fn program(self) -> Option<&'static str> {
         match self {
-            Server::Meshd => None,
+            Server::Meshd | Server::AsyncTftp => None,
             Server::Dnsmasq => Some("dnsmasq"),
             Server::TftpdHpa => Some("in.tftpd"),
         }
     }
+}
+
+/// The argument with which this bench is async-tftp: a process of its own, so that its CPU time is seen.
+const SERVE_ASYNC_TFTP: &str = "--serve-async-tftp";
+
+/// Serves the folder of the arguments with async-tftp, if they ask for it, until it is ended.
+pub fn serve_async_tftp() -> anyhow::Result<()> {
+    let mut arguments = env::args().skip(1);
+    if arguments.next().as_deref() != Some(SERVE_ASYNC_TFTP) {
+        return Ok(());
+    }
+    let folder = arguments.next().context("a folder")?;
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let server = TftpServerBuilder::with_dir_ro(folder)?.bind(SocketAddr::from((SERVER, 69))).build().await?;
+        Ok(server.serve().await?)
+    })
 }
 
 /// Starts one; and the name under which it has the kernel.
@@ -52,6 +73,11 @@ pub fn start(server: Server, wire: &Wire) -> anyhow::Result<(frame::Server, Stri
         Server::TftpdHpa => {
             let mut command = Command::new("in.tftpd");
             command.args(["--foreground", "--user", "root", "--address", &format!("{SERVER}:69"), "--secure"]).arg(www);
+            command
+        }
+        Server::AsyncTftp => {
+            let mut command = Command::new(env::current_exe()?);
+            command.arg(SERVE_ASYNC_TFTP).arg(www);
             command
         }
     };

@@ -1,4 +1,4 @@
-//! What time is it? The node's clock against the overlay's delivery, and against the central node's clock as a link told it.
+//! Compares the node's clock with the time in the overlay and with the central node's time.
 
 use super::{Context, unproven, verdict};
 use crate::{

@@ -1,4 +1,4 @@
-//! Are the files that virtual machines stand on whole (IM-6)?
+//! Checks the volumes of VMs against their digests (IM-6).
 
 use super::{Context, runs_machines, unproven, verdict};
 use crate::vm;

@@ -1,4 +1,4 @@
-//! What the kernel wrote to its log since it started.
+//! Searches the kernel log for errors since the boot.
 
 use super::super::system::Tree;
 use rustix::fs::OFlags;

@@ -1,5 +1,5 @@
-//! Is this node fit for work? A list of small functions; `mesh-agent doctor` prints them, the central node is sent them at
-//! each connection. Only a failure keeps a node from being online.
+//! Checks whether this node is fit for work. `mesh-agent doctor` prints them, and each connection sends them to the central node. Only a
+//! failed check keeps a node from being online.
 
 mod clock;
 mod images;
@@ -15,40 +15,42 @@ mod work;
 
 pub use self::{
     clock::Reference,
-    probe::{Linux, Probe},
+    probe::{Probe, SystemProbe},
     report::report,
 };
 
-use super::facts;
-use super::system::{self, Tree};
+use super::{
+    facts,
+    system::{self, Tree},
+};
 use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts};
 use meshd_types::{DenyList, Timestamp};
 use std::{fmt, path::Path};
 
-/// Below this much available memory a node is called tight, in KiB.
+/// Available memory below this is a warning, in KiB.
 const TIGHT_KIB: u64 = 64 * 1024;
 
-/// The service of an overlay that loads KVM by itself, because it finds out whose: Intel's or AMD's.
+/// Service of the overlay that loads the KVM module of Intel or AMD.
 const KVM_SERVICE: &str = "kvm-host";
 
-/// What a check may look at.
+/// Input of the checks.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The node's file system.
+    /// File system of the node.
     pub tree: &'a Tree,
-    /// Where virtual machines and the images that they stand on are kept.
+    /// Folder of VMs.
     pub vms: &'a Path,
-    /// What the overlay says.
+    /// Configuration of the overlay.
     pub config: &'a AgentConfig,
-    /// What the overlay says of this boot.
+    /// Boot data of the overlay.
     pub boot: &'a BootPart,
-    /// What can be given to virtual machines, just surveyed.
+    /// Units, just surveyed.
     pub units: &'a [UnitFacts],
-    /// This node's clock.
+    /// Clock of this node.
     pub now: Timestamp,
-    /// The central node's clock at the same moment, where a link told it.
+    /// Clock of the central node at the same moment, if a link reported it.
     pub central: Option<Timestamp>,
-    /// What can be tried.
+    /// Probes of the running system.
     pub probe: &'a dyn Probe,
 }
 
@@ -60,7 +62,7 @@ impl fmt::Debug for Context<'_> {
 
 type CheckFn = fn(&Context<'_>) -> Check;
 
-/// Every check, in the order in which it runs. A new one is a function and a line here.
+/// All checks in their order. A new check is a function and a line here.
 const ALL: [CheckFn; CHECKS.len()] = [
     services::services,
     identity,
@@ -76,13 +78,13 @@ const ALL: [CheckFn; CHECKS.len()] = [
     images::images,
 ];
 
-/// Runs every check; each counts as the profile says.
+/// Runs all checks with the severities of the profile.
 pub fn run(context: &Context<'_>) -> Vec<Check> {
     let policy = &context.config.checks;
     ALL.iter().map(|check| check(context)).map(|check| counted(policy.rule(&check.name), check)).collect()
 }
 
-/// A check as it counts: a profile may switch it off, or take its failure as a warning.
+/// Applies the profile's severity: skip, warn or fail.
 fn counted(rule: CheckRule, check: Check) -> Check {
     match (rule, check.status) {
         (CheckRule::Off, CheckStatus::Warn | CheckStatus::Fail) => {
@@ -98,23 +100,23 @@ fn verdict(name: &str, status: CheckStatus, detail: impl Into<String>, remediati
     Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into(), unproven: false }
 }
 
-/// It could not be found out: a warning, on which nothing is approved (DR-12).
+/// A check without result is a warning, and nothing is approved on it (DR-12).
 fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
     Check { unproven: true, ..verdict(name, CheckStatus::Warn, detail, remediation) }
 }
 
-/// The profile promises virtual machines: an overlay of it loads KVM.
+/// Returns true if an overlay of the profile loads KVM.
 fn runs_machines(config: &AgentConfig) -> bool {
     config.kvm || config.services.iter().any(|service| service == KVM_SERVICE)
 }
 
-/// This machine is the one that the overlay was made for.
+/// Checks that the overlay was made for this machine.
 fn identity(context: &Context<'_>) -> Check {
     const NAME: &str = "identity";
     let expected = context.config.node;
     let hardware = facts::hardware(context.tree);
     let remediation = "compare `mesh-agent id` with `meshd node show`; a second network card explains it";
-    // Which part of its identity counts is for the site to say: it may list the UUID as untrustworthy.
+    // The site decides which identity fields count; it may distrust UUIDs.
     let own = hardware.bases().find(|basis| basis.node_id() == expected);
     let basis = own.or_else(|| hardware.basis(&DenyList::new()));
     match basis {
@@ -127,7 +129,7 @@ fn identity(context: &Context<'_>) -> Check {
     }
 }
 
-/// The node runs from memory: when that is used up, it stops.
+/// Checks available memory: a node that runs from memory stops without it.
 fn memory(context: &Context<'_>) -> Check {
     const NAME: &str = "memory";
     let memory = system::memory(context.tree);
@@ -135,7 +137,7 @@ fn memory(context: &Context<'_>) -> Check {
         return verdict(NAME, CheckStatus::Warn, "/proc/meminfo is not readable", "is /proc mounted?");
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
-    // What its own work takes it has for that.
+    // Memory of VMs and tasks is meant for them.
     let own = work::memory(context) >> 20;
     let work = if own > 0 { format!(", {own} MiB more taken by its work") } else { String::new() };
     let detail = format!("{available} of {total} MiB available{work}");

@@ -1,5 +1,4 @@
-//! Does the private network of virtual machines work: bridge, address, forwarding, masquerade, DHCP that answers, and an answer from
-//! beyond the node to what comes from it (DR-11)?
+//! Tests the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and an answer from beyond the node (DR-11).
 
 use super::{Context, unproven, verdict};
 use crate::nat::{BRIDGE, settings};

@@ -1,4 +1,4 @@
-//! Does the network do what it is there for? Routes are tried, not read only.
+//! Tests the network by connecting, not only by reading routes.
 
 use super::{Context, unproven, verdict};
 use meshd_proto::{Check, CheckStatus};

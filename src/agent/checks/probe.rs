@@ -1,4 +1,4 @@
-//! What no file tells: it has to be tried on the running system.
+//! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
 use super::super::{
     nat::{self, Settings},
@@ -33,9 +33,9 @@ pub trait Probe {
 
 /// This machine.
 #[derive(Debug)]
-pub struct Linux<'a>(pub &'a Tree);
+pub struct SystemProbe<'a>(pub &'a Tree);
 
-impl Probe for Linux<'_> {
+impl Probe for SystemProbe<'_> {
     #[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when its table of neighbours changes")]
     fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         if self.0.path("/") != Path::new("/") {
@@ -89,8 +89,8 @@ mod tests {
     fn room_is_told_of_the_nearest_folder_that_is_there() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let space = Linux(&tree).space(&dir.path().join("not/yet/there"));
+        let space = SystemProbe(&tree).space(&dir.path().join("not/yet/there"));
         assert!(space.is_some_and(|space| space.free > 0));
-        assert_eq!(Linux(&tree).answers(Ipv4Addr::LOCALHOST), None, "a made-up root has no network");
+        assert_eq!(SystemProbe(&tree).answers(Ipv4Addr::LOCALHOST), None, "a made-up root has no network");
     }
 }

@@ -1,7 +1,6 @@
-//! One run of all checks on this machine, with what says when and where it ran. Each check has a thread of its own and a deadline: one that
-//! does not end has failed, and the others are told all the same.
+//! Runs all checks and stamps the report with boot and time. Each check has a thread and a deadline; a check that exceeds it has failed.
 
-use super::{ALL, CheckFn, Context, Linux, Reference, counted, verdict};
+use super::{ALL, CheckFn, Context, Reference, SystemProbe, counted, verdict};
 use crate::{
     facts,
     system::{self, Tree, source},
@@ -15,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the checks may take. An operator who asks for them waits a little longer.
+/// Deadline of the checks. An operator who requests them waits slightly longer.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// What the checks of one run look at, for threads that may outlive it.
+/// Owned input of the checks, for threads that may outlive a run.
 struct Subject {
     vms: PathBuf,
     config: AgentConfig,
@@ -28,7 +27,7 @@ struct Subject {
     central: Option<Timestamp>,
 }
 
-/// Runs every check; `vms` is the folder of virtual machines, `clock` is what a link told of the central node's time, `now` this node's clock.
+/// Runs all checks. `vms` is the folder of VMs, `clock` the central node's time from a link, `now` this node's clock.
 pub fn report(
     tree: &Tree,
     vms: &Path,
@@ -47,7 +46,7 @@ pub fn report(
         central: clock.and_then(|clock| clock.now(tree)),
     };
     let checks = run_by(tree, subject, &ALL, Instant::now() + DEADLINE);
-    // What the checks found to be there is told as being there.
+    // Report the units that the checks saw.
     let hosting = source::read(tree, "programs", |tree| vm::hosting(tree, true)).by(Instant::now() + source::DEADLINE);
     if let Ok(hosting) = hosting {
         resources.hosting = Some(Box::new(hosting));
@@ -61,26 +60,26 @@ pub fn report(
     }
 }
 
-/// Runs these checks, which are [`CHECKS`] in their order, at once.
+/// Runs all checks at once, in the order of [`CHECKS`].
 fn run_by(tree: &Tree, subject: Subject, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
     let subject = Arc::new(subject);
     let start = |(name, check): (&'static str, &CheckFn)| {
         let (subject, check) = (subject.clone(), *check);
         let read = source::read(tree, &format!("check {name}"), move |tree| {
             let Subject { vms, config, boot, units, now, central } = &*subject;
-            check(&Context { tree, vms, config, boot, units, now: *now, central: *central, probe: &Linux(tree) })
+            check(&Context { tree, vms, config, boot, units, now: *now, central: *central, probe: &SystemProbe(tree) })
         });
         (name, read)
     };
     let started: Vec<_> = CHECKS.into_iter().zip(checks).map(start).collect();
-    let end = |(name, read): (&str, source::Read<Check>)| {
+    let end = |(name, read): (&str, source::DeadlineRead<Check>)| {
         let check = read.by(deadline).unwrap_or_else(|late| did_not_end(name, late));
         counted(subject.config.checks.rule(&check.name), check)
     };
     started.into_iter().map(end).collect()
 }
 
-/// Nothing is known then, so it counts as a failure.
+/// A check that exceeds its deadline has failed.
 fn did_not_end(name: &str, late: source::Late) -> Check {
     let why = match late {
         source::Late::Deadline => format!("it did not end within {} s", DEADLINE.as_secs()),
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, PoisonError};
 
-    /// Held by a test as long as its check shall hang.
+    /// A test holds it while its check must hang.
     static HOLD: Mutex<()> = Mutex::new(());
 
     fn hangs(_: &Context<'_>) -> Check {

@@ -1,5 +1,5 @@
-//! Does what the profile starts run? OpenRC keeps a link for each service that it has started, also when its daemon has crashed since; what
-//! it knows of a daemon lies beside that, in `/run/openrc/daemons/NAME/NUMBER`.
+//! Checks that started services still run. OpenRC keeps a link for each started service even after its daemon crashed;
+//! `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
 
 use super::{Context, verdict};
 use crate::system::Tree;

@@ -1,4 +1,4 @@
-//! Is there room for what virtual machines write?
+//! Checks the free space of the store of VMs.
 
 use super::{Context, runs_machines, unproven, verdict};
 use crate::vm::Space;

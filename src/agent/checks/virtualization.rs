@@ -1,4 +1,4 @@
-//! Can this node run virtual machines, and give them what the profile selects? Skipped where the profile asks for neither.
+//! Checks KVM and the units that the profile selects. Skipped if the profile asks for neither.
 
 use super::{
     super::{system, vm},
@@ -31,7 +31,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
     let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
-            return match vm::confine::supported(tree) {
+            return match vm::check_sandbox(tree) {
                 Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
                 // Nothing is run unconfined.
                 Err(why) => verdict(NAME, CheckStatus::Fail, why, remedy),

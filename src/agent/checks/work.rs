@@ -1,4 +1,4 @@
-//! What the node's own work takes of its memory: a node that is filled as intended has not too little.
+//! Memory that VMs and tasks use: the memory check does not count it as a shortage.
 
 use super::Context;
 use crate::vm;

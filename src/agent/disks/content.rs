@@ -1,4 +1,4 @@
-//! What is on a disk. Doubt counts as content: a disk is empty only if libblkid finds nothing on it and its first and last MiB are zero.
+//! Determines whether a disk is empty: libblkid finds no signature, and the first and last MiB are zero. In doubt a disk has content.
 
 use crate::system::{Tree, holders::PROBE};
 use meshd_types::fail;
@@ -9,30 +9,30 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Bytes at both ends of a disk that are zero on an empty one: file systems and partition tables have their marks there.
+/// Bytes at both ends that are zero on an empty disk: file systems and partition tables have their signatures there.
 const EDGE: u64 = 1 << 20;
-/// Bytes of a disk that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 64 * 1024;
-/// Most of the program's output that is read, in bytes.
+/// Maximum bytes of the program's output.
 const MAX_OUTPUT: usize = 16 * 1024;
-/// Longest word of libblkid that is told, in characters.
+/// Maximum length of a reported word of libblkid, in characters.
 const MAX_WORD: usize = 32;
-/// Where libblkid's program lies: the bundle `qemu`, and util-linux as Alpine and Debian install it.
+/// Paths of blkid: the bundle `qemu`, and util-linux of Alpine and Debian.
 const BLKID: [&str; 3] = ["/opt/bundles/qemu/bin/blkid", "/sbin/blkid", "/usr/sbin/blkid"];
-/// BusyBox's own program of that name knows no `-p`.
+/// The blkid of BusyBox does not know `-p`.
 const BUSYBOX: &str = "busybox";
-/// Exit codes of `blkid -p`: found, nothing found, several that contradict each other.
+/// Exit codes of `blkid -p`: found, not found, ambivalent.
 const FOUND: i32 = 0;
 const NOTHING: i32 = 2;
 const AMBIVALENT: i32 = 8;
-/// Said of what nobody recognises.
+/// Description of unknown content.
 const UNRECOGNISED: &str = "unrecognised data";
 const SEVERAL: &str = "several signatures";
 
-/// What a whole disk holds; empty for one that holds nothing. Blocks for as long as the disk does.
+/// Returns the content of a whole disk; empty for an empty disk. Blocks as long as the disk does.
 ///
 /// # Errors
-/// It cannot be found out, in words.
+/// The content cannot be determined.
 pub fn of_disk(tree: &Tree, node: &str) -> Result<Vec<String>, String> {
     let path = tree.path(node);
     let is_zero = has_zero_edges(&path).map_err(|error| format!("it cannot be read: {error}"))?;
@@ -43,19 +43,19 @@ pub fn of_disk(tree: &Tree, node: &str) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// What a partition holds, as far as it is recognised: its disk is not empty anyway.
+/// Returns the recognised content of a partition. Its disk is not empty anyway.
 pub fn of_partition(tree: &Tree, node: &str) -> Vec<String> {
     probe(&tree.path(node)).unwrap_or_else(|why| vec![why])
 }
 
-/// True if the first and the last MiB are zero.
+/// Returns true if the first and the last MiB are zero.
 fn has_zero_edges(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let bytes = file.seek(SeekFrom::End(0))?;
     let mut is_zero = true;
     for start in [0, bytes.saturating_sub(EDGE)] {
         file.seek(SeekFrom::Start(start))?;
-        // All of it is read, also when it is known not to be zero: a sector that cannot be read is seen.
+        // Read everything to detect unreadable sectors.
         is_zero &= is_zero_for(&mut file, EDGE.min(bytes))?;
     }
     Ok(is_zero)
@@ -88,7 +88,7 @@ fn probe(path: &Path) -> Result<Vec<String>, String> {
     }
 }
 
-/// Reads `blkid -o export`. What says nothing that is known is still something. Pure.
+/// Parses `blkid -o export`. Unknown output still counts as content. Pure.
 fn found(text: &str) -> Vec<String> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
@@ -112,7 +112,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A disk that is a file.
+    /// A disk image in a file.
     fn disk(write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<String>, String> {
         let dir = tempfile::tempdir().expect("a folder");
         let mut bytes = vec![0; 4 * MIB];

@@ -1,5 +1,5 @@
-//! Whole disks: what they call themselves, where they hang, and whether one may be given away. A disk is known by what it calls itself;
-//! its kernel name is another one after the next boot.
+//! Whole disks: identities, location, content, and whether a disk may be assigned. Kernel names change with each boot, so a disk is named
+//! by its WWID or serial number.
 //!
 //! ```text
 //! content  what a disk or partition holds, by libblkid and by the bytes at its ends
@@ -22,20 +22,20 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of one sector, as `/sys/block/*/size` counts, whatever the disk's own.
+/// Sector size of `/sys/block/*/size`, whatever the disk's own.
 const SECTOR: u64 = 512;
-/// Block devices that are no disk, by the beginning of their name.
+/// Name prefixes of block devices that are no disks.
 const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock"];
-/// Most of what is on a disk that is told.
+/// Maximum number of reported signatures.
 const MAX_SIGNATURES: usize = 16;
 
-/// True if a disk is called and is as large as it was when it was seen.
+/// Returns true if a disk has the same identity and size as in an earlier survey.
 pub fn is_still(tree: &Tree, seen: &DiskFacts) -> bool {
     let now = disk(tree, seen.name.clone());
     now.names().eq(seen.names()) && now.bytes == seen.bytes
 }
 
-/// Who uses a disk, or a part of it: mounts, swap, what it is part of, processes. `None` for an idle one.
+/// Returns the user of a disk or a part of it: mounts, swap, RAID, processes. `None` if idle.
 pub fn busy(tree: &Tree, name: &str) -> Option<String> {
     let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, why)| why);
     let nodes: BTreeSet<String> = disk_use::nodes(tree, name).collect();
@@ -44,7 +44,8 @@ pub fn busy(tree: &Tree, name: &str) -> Option<String> {
     })
 }
 
-/// Whole disks, sorted by kernel name, each with what stands against giving it away. `data` are identities that the profile marks.
+/// Returns the whole disks by kernel name, each with the reason against its assignment. `data` are identities that the profile marks as
+/// data.
 pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
     let (mut disks, mut unknown) = (Vec::new(), BTreeMap::new());
@@ -70,7 +71,7 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     disks
 }
 
-/// What each disk says of itself and holds; an error says why the latter is not known. Waits no longer than one source may take.
+/// Reads identity and content of each disk, or why the content is unknown. Waits no longer than one source may take.
 fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Result<(), String>)> {
     let deadline = Instant::now() + source::DEADLINE;
     let reads: Vec<_> = names
@@ -81,7 +82,7 @@ fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Res
             (name, facts, content)
         })
         .collect();
-    let look = |(name, facts, content): (String, source::Read<DiskFacts>, source::Read<_>)| {
+    let look = |(name, facts, content): (String, source::DeadlineRead<DiskFacts>, source::DeadlineRead<_>)| {
         let unnamed = DiskFacts { name, ..DiskFacts::default() };
         let (mut facts, silent) = match facts.by(deadline) {
             Ok(facts) => (facts, None),
@@ -94,7 +95,7 @@ fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Res
     reads.into_iter().map(look).collect()
 }
 
-/// What is on a disk and on its partitions.
+/// Reads the content of a disk and its partitions.
 fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for node in disk_use::nodes(tree, name) {
@@ -106,18 +107,18 @@ fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// What was found out of a disk beside what it says of itself.
+/// Findings about a disk.
 struct DiskUse<'a> {
     data: &'a [String],
-    /// What several disks call themselves.
+    /// Identities that several disks share.
     twins: &'a BTreeSet<String>,
     used: Option<String>,
     open: Option<String>,
-    /// Why it is not known what it holds.
+    /// Why the content is unknown.
     unknown: Option<String>,
 }
 
-/// Why a disk may not be given away, whoever wants it; `None` for a candidate. Pure.
+/// Returns why a disk must not be assigned; `None` for a candidate. Pure.
 fn judge(disk: &DiskFacts, seen: DiskUse<'_>) -> Option<String> {
     let marked = || disk.names().find(|name| seen.data.iter().any(|marked| marked == name));
     let twin = || disk.names().find(|name| seen.twins.contains(*name));
@@ -132,7 +133,7 @@ fn judge(disk: &DiskFacts, seen: DiskUse<'_>) -> Option<String> {
 
 fn twins(disks: &[DiskFacts]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
-    // A disk that calls itself the same twice is no twin of itself.
+    // A disk with equal WWID and serial number is not its own twin.
     let names = disks.iter().flat_map(|disk| disk.names().collect::<BTreeSet<&str>>());
     names.filter(|name| !seen.insert(*name)).map(str::to_owned).collect()
 }
@@ -141,7 +142,7 @@ fn is_disk(name: &str) -> bool {
     !NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) && !is_nvme_path(name)
 }
 
-/// With native multipath, `nvme0c1n1` is one path to the disk `nvme0n1`.
+/// With native NVMe multipath, `nvme0c1n1` is one path to `nvme0n1`.
 fn is_nvme_path(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("nvme") else { return false };
     rest.split_once('n').is_some_and(|(controller, _)| controller.contains('c'))

@@ -1,5 +1,4 @@
-//! Threads beside the link's. Virtual machines live on them: what they wait for, such as a file that has to be on the disk, does not keep the
-//! agent from its heartbeats.
+//! A second thread for VMs, so that their blocking file operations do not delay heartbeats.
 
 use std::io;
 use tokio::runtime::{Builder, Runtime};

@@ -1,4 +1,4 @@
-//! Calls to the central node, one at a time: what they bring comes back as an event.
+//! Runs one call to the central node at a time and returns its result as an event.
 
 use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, edge::source};
 use crate::{

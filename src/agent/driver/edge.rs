@@ -1,4 +1,4 @@
-//! Where the driver touches the world beside its socket: clock, randomness, log, files, and the program that restarts the machine.
+//! Side effects of the driver other than its socket: clock, randomness, log, files, reboot.
 
 use super::Options;
 use crate::{

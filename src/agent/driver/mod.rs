@@ -1,14 +1,16 @@
-//! Gives the machine events, and does what it says. One task, one connection at a time; what takes time runs beside it
-//! and comes back as an event.
+//! Passes events to the link state machine ([`super::machine`]) and executes its actions. One task, one connection; slow work runs beside
+//! it and returns as an event.
 
 mod apart;
 mod calls;
 mod edge;
 
-use self::apart::Apart;
-use self::edge::{Outcomes, log, random, run_program, source, wall, with_ticket};
+use self::{
+    apart::Apart,
+    edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
+};
 use super::{
-    call::{self, Read, Socket},
+    call::{self, Endpoint, LinkRead, Socket},
     checks, facts,
     files::{self, FileError},
     job::Jobs,
@@ -16,7 +18,7 @@ use super::{
     machine::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,
-    vm::{self, Desk, Doctor, Endpoint, Places},
+    vm::{self, CheckRunner, HostConfig, VmManager},
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
@@ -101,8 +103,8 @@ struct Driver {
     work: JoinSet<Done>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
-    vms: Desk,
-    _nat: nat::Keeper,
+    vms: VmManager,
+    _nat: nat::NatService,
     /// The central node's clock as it was told last.
     clock: Option<checks::Reference>,
     jobs: Jobs,
@@ -128,8 +130,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         "mesh-agent started");
     let places = places(&options, &tree, &config, &boot);
     let apart = Apart::new()?;
-    let vms = apart.within(|| Desk::open(places));
-    let nat = nat::Keeper::start(&tree, vms.cards(), vms.given());
+    let vms = apart.within(|| VmManager::open(places));
+    let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
         tree,
@@ -172,18 +174,18 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
 }
 
 /// Where virtual machines lie, and what of the node is theirs.
-fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> Places {
-    let doctor = {
+fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
+    let checks = {
         let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
         let (vms, clock) = (options.vm_dir.clone(), move || checks::Reference::kept(&state_dir));
-        Doctor::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
+        CheckRunner::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
     };
-    Places {
-        doctor,
+    HostConfig {
+        checks,
         root: options.root.clone(),
         machines: options.vm_dir.clone(),
         images: vm::volumes(&options.vm_dir),
-        models: vm::Models::default(),
+        models: vm::CpuModels::default(),
         vfio: config.vfio.clone(),
         data_disks: config.data_disks.clone(),
     }
@@ -244,9 +246,9 @@ impl Driver {
             return reply.map(Event::Pending);
         }
         Some(match call::read(&text) {
-            Read::Message(message) => Event::Heard(message),
-            Read::UnknownTask(task) => Event::UnknownTask(task),
-            Read::Unreadable => Event::Alive,
+            LinkRead::Message(message) => Event::Heard(message),
+            LinkRead::UnknownTask(task) => Event::UnknownTask(task),
+            LinkRead::Unreadable => Event::Alive,
         })
     }
 
@@ -316,7 +318,7 @@ impl Driver {
     /// Tells those who call the central node by themselves as whom they do.
     fn lead_the_way(&self) {
         match self.keys.tls() {
-            Ok(tls) => self.vms.way(Endpoint { config: self.config.clone(), tls }),
+            Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
         }
     }
@@ -331,7 +333,9 @@ impl Driver {
 
     /// The central node says what time it is whenever a link begins.
     fn set_clock(&mut self, event: &Event) {
-        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else { return };
+        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
+            return;
+        };
         let clock = checks::Reference::new(&self.tree, *central);
         self.clock = Some(clock);
         if let Err(error) = clock.keep(&self.options.state_dir) {

@@ -1,11 +1,11 @@
-//! What this machine is, read from sysfs and procfs below a root. No external program, no root rights but for the serials,
-//! and total: a machine that shows nothing gives empty facts.
+//! Facts about this machine, read from sysfs and procfs below a root, without external programs. What cannot be read is absent.
 
 use super::{
     disks, slots,
     system::{self, Tree, source},
-    units, version, vm,
+    version, vm,
 };
+use crate::vfio;
 use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions};
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
@@ -71,7 +71,7 @@ pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resour
 fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resources) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
-    let units = source::read(tree, "units", move |tree| units::survey(tree, &vfio, &units::Linux(tree)));
+    let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
     let store = source::read(tree, "store", move |_| vm::store(&folder));
     // Nobody is asked anything here that may take its time.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));

@@ -1,4 +1,4 @@
-//! Control groups (version 2): what holds all processes of a job together, whatever they do, and ends them all at once.
+//! The control group (version 2) of a task: holds all its processes and ends them together.
 //!
 //! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
 //! promise that a job is gone, so it runs none.
@@ -12,28 +12,28 @@ use std::{
     time::Duration,
 };
 
-/// Between two looks whether a killed group is empty.
+/// Interval of checks whether a killed group is empty.
 const LOOK: Duration = Duration::from_millis(20);
-/// After so long somebody is told that a killed process does not end: it hangs in the kernel.
+/// Time after which a killed process that does not end is logged: it hangs in the kernel.
 const IMMORTAL: Duration = Duration::from_secs(30);
 
-/// The share of the node's memory, 1 of so many, that no job gets; and the least of it, in bytes.
+/// Memory that no task gets: this fraction of the node's memory, and at least this many bytes.
 const MEMORY_RESERVE: u64 = 10;
 const LEAST_RESERVE: u64 = 256 << 20;
-/// Processes and threads of one job.
+/// Maximum number of processes and threads of a task.
 const MAX_PROCESSES: u32 = 32_768;
 
-/// The group of this agent's jobs, which has one below it for each.
+/// The parent of all groups of tasks of this agent.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     base: PathBuf,
 }
 
 impl Cgroups {
-    /// Finds the hierarchy, or mounts it at `place` where the system has not. Two agents of one machine do not meet: each has its node.
+    /// Finds the hierarchy, or mounts it at `place`. Each node's agent has its own parent group.
     ///
     /// # Errors
-    /// In words: there is none.
+    /// There is no hierarchy.
     pub fn open(node: NodeId, place: &Path) -> Result<Self, String> {
         let root = match mounted() {
             Some(root) => root,
@@ -42,10 +42,10 @@ impl Cgroups {
         Ok(Cgroups { base: root.join(format!("meshd-{node}")) })
     }
 
-    /// The group of a job, made anew.
+    /// Makes the group of a task, empty.
     ///
     /// # Errors
-    /// In words: it cannot be made, or not be killed.
+    /// The group cannot be made or killed.
     pub fn make(&self, job: JobId) -> Result<Cgroup, String> {
         let group = self.of(job);
         fs::create_dir_all(&self.base).map_err(|error| format!("cannot make {}: {error}", self.base.display()))?;
@@ -61,8 +61,7 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Bounds what a job takes of the node, so that the agent and its link are never what there is nothing left for. A controller that this
-    /// kernel does not offer in this hierarchy bounds nothing.
+    /// Limits a task, so that the agent and its link always have resources. A missing controller sets no limit.
     fn limit(&self, group: &Cgroup, memory: u64) -> Result<(), String> {
         let root = self.base.parent().unwrap_or(&self.base);
         let offered = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
@@ -88,12 +87,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The group of a job, which may not be there.
+    /// Returns the group of a task, which need not exist.
     pub fn of(&self, job: JobId) -> Cgroup {
         Cgroup { path: self.base.join(job.to_string()) }
     }
 
-    /// Jobs that have a group.
+    /// Returns the tasks that have a group.
     pub fn jobs(&self) -> Vec<JobId> {
         let entries = fs::read_dir(&self.base).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -104,28 +103,25 @@ fn put(file: &Path, value: &str) -> Result<(), String> {
     fs::write(file, value).map_err(|error| format!("cannot write {value} to {}: {error}", file.display()))
 }
 
-/// Memory of this machine, in bytes.
+/// Memory of the machine in bytes.
 fn memory_bytes() -> u64 {
     system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024)
 }
 
-/// The group of one job.
+/// The group of one task.
 #[derive(Clone, Debug)]
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// The file by which a process enters it.
+    /// Returns the file by which a process enters the group.
     pub fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Kills everything in it, groups below it too, waits until nothing is left, and removes it. It may be called for one that is not
-    /// there.
-    ///
-    /// What is forked meanwhile is killed as well: that is the kernel's promise. It says nothing of who enters meanwhile, as processes of
-    /// the job do that have not come so far, so it is killed at every look, until the group is gone: then nobody can enter it.
+    /// Kills all processes of the group and its children, waits until it is empty, and removes it. Kills again at each check: the kernel
+    /// kills processes that fork meanwhile, but not those that enter meanwhile.
     pub async fn end(&self) {
         let mut waited = Duration::ZERO;
         loop {
@@ -139,7 +135,7 @@ impl Cgroup {
                 tracing::error!(group = %self.path.display(), "a killed process of a job does not end; the node needs a reboot");
             }
         }
-        // The one above goes with its last job.
+        // The parent is removed with its last task.
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
@@ -159,7 +155,7 @@ impl Cgroup {
     }
 }
 
-/// Groups that a job made below its own go first. False if it is still there: somebody has entered it.
+/// Removes child groups first. Returns false if the group still exists because a process entered it.
 fn remove(path: &Path) -> bool {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -176,7 +172,7 @@ fn remove(path: &Path) -> bool {
     }
 }
 
-/// Where the system has mounted the hierarchy.
+/// Mount point of the hierarchy.
 fn mounted() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

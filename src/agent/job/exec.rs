@@ -1,6 +1,5 @@
-//! What stands between the agent and a program of a job: a process that enters the job's control group, bounds itself, gives up all
-//! rights but those of the job's user, and becomes the program. It runs as `mesh-agent job-enter`, so that nothing has to be done between
-//! `fork` and `exec` that is not safe there.
+//! `mesh-agent job-enter`: the process between agent and task program. It enters the control group, sets limits, drops privileges and
+//! executes the program, because these steps are not safe between `fork` and `exec`.
 
 use super::mounts;
 use rustix::{
@@ -15,33 +14,33 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The hidden verb.
+/// The hidden verb of mesh-agent.
 pub const VERB: &str = "job-enter";
-/// Exit code when the program cannot be run, as shells have it.
+/// Exit code if the program cannot be executed, as in shells.
 pub const CANNOT_RUN: u8 = 127;
-/// Open files of a job; MPI opens one for each rank that it talks to.
+/// Limit of open files; MPI opens one for each rank that it talks to.
 const OPEN_FILES: u64 = 65_536;
-/// Processes and threads of a job's user.
+/// Limit of processes and threads of the user.
 const PROCESSES: u64 = 16_384;
-/// The kernel ends a job before the agent when memory runs out.
+/// OOM score: the kernel kills tasks before the agent.
 const OOM_SCORE: &str = "500";
 
-/// Where a program is run, and as whom.
+/// User, group and folders of a program.
 #[derive(Clone, Debug)]
-pub struct ExecContext {
-    /// `cgroup.procs` of the job's group.
+pub struct TaskExec {
+    /// `cgroup.procs` of the task's group.
     pub procs: PathBuf,
     /// User and group ID.
     pub uid: u32,
     /// Working folder.
     pub dir: PathBuf,
-    /// Folder of the job's shared memory.
+    /// Folder of shared memory.
     pub shm: PathBuf,
 }
 
-/// The command that runs `argv` there, with the environment of the caller's choice.
-pub fn command(place: &ExecContext, argv: &[String]) -> Command {
-    // The agent's own file may have been replaced by an upgrade; the process is still of the old one.
+/// Returns the command that runs `argv`. The caller sets the environment.
+pub fn command(place: &TaskExec, argv: &[String]) -> Command {
+    // An upgrade may have replaced the file of the agent; this process still runs the old one.
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).arg("--procs").arg(&place.procs).arg("--uid").arg(place.uid.to_string());
     command
@@ -56,7 +55,7 @@ pub fn command(place: &ExecContext, argv: &[String]) -> Command {
     command
 }
 
-/// Sets a limit; where only a lower one may be set, as in a container without that right, the highest that may.
+/// Sets a limit. In a container that may not raise limits, sets the highest permitted value.
 fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
     match set(limit) {
@@ -65,13 +64,13 @@ fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     }
 }
 
-/// Becomes the program.
+/// Replaces this process by the program.
 ///
 /// # Errors
-/// The step that failed; on success this process is another program.
-pub fn enter(place: &ExecContext, program: &str, args: &[String]) -> Result<Infallible, String> {
+/// The step that failed. On success this function does not return.
+pub fn enter(place: &TaskExec, program: &str, args: &[String]) -> Result<Infallible, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    // "0" stands for the process that writes it.
+    // "0" stands for the writing process.
     fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
     mounts::enter(&place.shm)?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
@@ -79,7 +78,7 @@ pub fn enter(place: &ExecContext, program: &str, args: &[String]) -> Result<Infa
         (Resource::Core, Some(0)),
         (Resource::Nofile, Some(OPEN_FILES)),
         (Resource::Nproc, Some(PROCESSES)),
-        // Networks of HPC pin their buffers.
+        // HPC networks lock their buffers in memory.
         (Resource::Memlock, None),
         (Resource::Stack, None),
     ];
@@ -87,11 +86,11 @@ pub fn enter(place: &ExecContext, program: &str, args: &[String]) -> Result<Infa
         bound(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
     }
     if place.uid != 0 {
-        // Programs with the rights of another user, such as su, have no more than this one's.
+        // Setuid programs such as su get no additional rights.
         set_no_new_privs(true).map_err(|error| format!("cannot give up new rights: {error}"))?;
     }
     let mut command = Command::new(program);
-    // A session of its own comes with the control group; supplementary groups go with the user ID.
+    // Changing the user ID drops supplementary groups.
     command.args(args).uid(place.uid).gid(place.uid).current_dir(&place.dir);
     let error = command.exec();
     let path = env::var("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What `mpiexec -launcher manual` says before it waits: how each proxy is to be started. Pure; any text is either understood or refused.
+//! Parses the output of `mpiexec -launcher manual`: the command that starts each proxy. Pure.
 //!
 //! ```text
 //! HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual ... --proxy-id 0
@@ -10,36 +10,36 @@
 use meshd_proto::job::{HydraLaunch, HydraLaunchError};
 use std::collections::BTreeMap;
 
-/// The last line of it.
+/// Last line of the launch commands.
 pub const END: &str = "HYDRA_LAUNCH_END";
 const LINE: &str = "HYDRA_LAUNCH:";
 
-/// Hydra said something else than how to start its proxies.
+/// The output is no list of launch commands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HydraError {
-    /// A line that is none of its own.
+    /// Unexpected line.
     #[error("Hydra said `{0}` where it should have said how to launch")]
     Line(String),
-    /// A line without what every proxy needs.
+    /// A line lacks a required option.
     #[error("Hydra names no {0} for a proxy")]
     Missing(&'static str),
-    /// Two proxies are to be started differently, or in another order.
+    /// The commands differ, or are out of order.
     #[error("Hydra wants its proxies started in different ways; use the MPICH of the bundle `mpi`")]
     Different,
-    /// Not one for each node.
+    /// The number of commands is not the number of nodes.
     #[error("Hydra wants {found} proxies for {wanted} nodes")]
     Count {
-        /// How many lines there were.
+        /// Number of commands.
         found: usize,
-        /// How many nodes the job has.
+        /// Number of nodes.
         wanted: usize,
     },
-    /// Options that are not known.
+    /// Unknown options.
     #[error(transparent)]
     Launch(#[from] HydraLaunchError),
 }
 
-/// Reads the lines up to [`END`], without it, for a job of so many nodes.
+/// Parses the lines before [`END`] for a task of this many nodes.
 pub fn launch(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
     let mut all: Option<HydraLaunch> = None;
     let mut found = 0;
@@ -57,11 +57,11 @@ pub fn launch(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
     }
 }
 
-/// One line: the proxy with this number.
+/// Parses one line.
 fn proxy(line: &str, number: usize) -> Result<HydraLaunch, HydraError> {
     let odd = || HydraError::Line(line.chars().take(120).collect());
     let mut words = line.strip_prefix(LINE).ok_or_else(odd)?.split_whitespace();
-    // Where its program lies is this node's affair.
+    // The path of the proxy depends on the node.
     words.next().ok_or_else(odd)?;
     let mut options = BTreeMap::new();
     while let Some(word) = words.next() {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As MPICH 4.0.2 wrote it.
+    /// Output of MPICH 4.0.2.
     const SEEN: &str = "\
 HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 0 
 HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 1 

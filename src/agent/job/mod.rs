@@ -1,4 +1,4 @@
-//! Jobs on this node: programs of operators, run on the metal, each with all that it starts in a control group of its own.
+//! Tasks on this node: programs on bare metal, each with all its processes in one control group.
 //!
 //! ```text
 //! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean
@@ -38,15 +38,15 @@ use tokio::{
     time::timeout,
 };
 
-/// Words of jobs that wait for the driver.
+/// Length of the queue to the driver.
 const BACKLOG: usize = 16;
-/// Jobs whose release is remembered, so that an order that was on its way does not bring them back.
+/// Released tasks that are remembered, so that a late order does not start them again.
 const REMEMBERED: usize = 256;
 
-/// How long an agent that ends waits for the end of its jobs.
+/// Timeout for the end of all tasks when the agent stops.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a job's task says.
+/// A message of a task's runner.
 #[derive(Debug)]
 pub(crate) enum JobEvent {
     State(JobId, JobNodeState),
@@ -54,7 +54,7 @@ pub(crate) enum JobEvent {
     Released(JobId),
 }
 
-/// All jobs of this node.
+/// All tasks of this node.
 pub struct Jobs {
     folder: PathBuf,
     cgroups: Result<Cgroups, String>,
@@ -70,13 +70,13 @@ struct RunningJob {
     state: JobNodeState,
     kept: watch::Sender<AckedOffsets>,
     gone: watch::Sender<bool>,
-    /// Somebody works at it.
+    /// A runner works on it.
     alive: bool,
 }
 
 impl Jobs {
-    /// Opens the folder of jobs, and kills what an earlier agent left; `cgroups` is where the control groups are mounted if the system
-    /// has not done so.
+    /// Opens the folder of tasks and kills what an earlier agent left. `cgroups` is the mount point of the control groups if the system has
+    /// none.
     pub fn open(folder: &Path, cgroups: &Path, node: NodeId) -> Self {
         let (words, inbox) = mpsc::channel(BACKLOG);
         let cgroups = Cgroups::open(node, cgroups);
@@ -87,7 +87,7 @@ impl Jobs {
         jobs
     }
 
-    /// What is left of earlier agents.
+    /// Remains of an earlier agent.
     fn clean(&mut self) {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut left: Vec<JobId> = folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -100,7 +100,7 @@ impl Jobs {
             tracing::warn!(%job, "a job of an earlier agent is killed");
             let (gone, goes) = watch::channel(false);
             let (group, folder) = (self.cgroups.clone().ok(), self.folder.join(job.to_string()));
-            // Beside everything else: what hangs in the kernel does not keep the agent from its link.
+            // In its own task: processes that hang in the kernel must not block the link.
             self.tasks.spawn(remains(job, group, folder, goes, self.words.clone()));
             let detail = "the agent was started anew while the task ran; what was left of it is killed".to_owned();
             let state = JobNodeState::Failed { kind: JobFault::AgentRestarted, detail };
@@ -108,7 +108,7 @@ impl Jobs {
         }
     }
 
-    /// The central node wants something of a job.
+    /// Processes the desired state of a task.
     pub fn order(&mut self, JobOrder { job, want }: JobOrder) {
         match want {
             JobWant::Gone => match self.jobs.get(&job) {
@@ -116,7 +116,7 @@ impl Jobs {
                 _ => self.release(job),
             },
             JobWant::Run(_) if self.jobs.contains_key(&job) => {}
-            // It was on its way when the job was ended.
+            // A late order for a task that was released.
             JobWant::Run(_) if self.released.contains(&job) => self.news.push_back(JobNews::Released { job }),
             JobWant::Run(run) => {
                 let (kept, keeps) = watch::channel(AckedOffsets::default());
@@ -138,7 +138,7 @@ impl Jobs {
         }
     }
 
-    /// A piece of output is kept.
+    /// The central node acknowledged a piece of output.
     pub fn kept(&mut self, OutputKept { job, stream, upto }: OutputKept) {
         let Some(entry) = self.jobs.get(&job) else { return };
         entry.kept.send_modify(|kept| {
@@ -147,7 +147,7 @@ impl Jobs {
         });
     }
 
-    /// The central node has said welcome: it is told everything.
+    /// The central node welcomed a new link: repeat all reports.
     pub fn welcome(&mut self) {
         self.news.push_back(self.all());
         for entry in self.jobs.values() {
@@ -155,19 +155,19 @@ impl Jobs {
         }
     }
 
-    /// Jobs that run, or whose end is not settled.
+    /// Returns the number of tasks that run or whose end is not acknowledged.
     pub fn count(&self) -> u32 {
         u32::try_from(self.jobs.len()).unwrap_or(u32::MAX)
     }
 
-    /// The next thing to say. Cancel-safe.
+    /// Waits for the next message. Cancel-safe.
     pub async fn next(&mut self) -> JobNews {
         loop {
             if let Some(news) = self.news.pop_front() {
                 return news;
             }
             tokio::select! {
-                // There is always one who could say something: this.
+                // The channel never closes, because this value holds a sender.
                 Some(word) = self.inbox.recv() => self.heard(word),
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
@@ -210,7 +210,7 @@ impl Jobs {
         JobNews::All { jobs: self.jobs.iter().take(MAX_JOBS).map(report).collect() }
     }
 
-    /// The agent ends: so do its jobs, and nothing is said of them.
+    /// Ends all tasks without reports when the agent stops.
     pub async fn end(self) {
         let Jobs { mut tasks, cgroups, jobs, inbox, folder, .. } = self;
         drop(inbox);
@@ -221,14 +221,14 @@ impl Jobs {
                     mounts::end(&runner::shm(&folder.join(job.to_string()))).await;
                 }
             };
-            // What does not end by then is left to the next agent.
+            // A later agent cleans up the rest.
             let _ = timeout(END_PATIENCE, all).await;
         }
         tasks.shutdown().await;
     }
 }
 
-/// Ends what an earlier agent left of a job.
+/// Ends what an earlier agent left of a task.
 async fn remains(
     job: JobId,
     groups: Option<Cgroups>,

@@ -11,23 +11,23 @@ use rustix::{
 };
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
-/// Where programs share memory by name (shm_open(3)).
+/// Mount point of POSIX shared memory (shm_open(3)).
 const SHARED: &str = "/dev/shm";
-/// Between two looks whether what was killed has gone.
+/// Interval of checks for killed processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// After so many looks somebody is told that a killed process does not end.
+/// Number of checks after which a process that does not end is logged.
 const IMMORTAL: u32 = 1500;
 
-/// Gives this process, which has one thread, mounts of its own, and System V's shared memory of its own; `shm` is the job's folder.
+/// Gives this single-threaded process its own mounts and System V IPC. `shm` is the folder of the task.
 ///
 /// # Errors
-/// The step that failed, in words.
+/// The step that failed.
 #[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
 pub fn enter(shm: &Path) -> Result<(), String> {
     let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
     rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
         .map_err(failed("cannot have mounts of its own"))?;
-    // What the node mounts later is seen, what is mounted here is not told.
+    // Later mounts of the node appear here, but not vice versa.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(failed("cannot keep its mounts to itself"))?;
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
@@ -36,7 +36,7 @@ pub fn enter(shm: &Path) -> Result<(), String> {
         mount_remount(SHARED, flags, "").map_err(failed("cannot bound its shared memory"))?;
     }
     for (place, own) in [("/tmp", storage::tmp(shm)), ("/var/tmp", storage::var_tmp(shm))] {
-        // A job whose own files lie there would not see them any more; no node has that.
+        // A task with files below this folder would not see them; no node has that.
         if !Path::new(place).is_dir() || shm.starts_with(place) {
             continue;
         }
@@ -55,10 +55,10 @@ pub fn enter(shm: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends every process that has a job's mounts, wherever it went; `shm` is the job's folder.
+/// Kills every process with the mounts of a task. `shm` is the folder of the task.
 pub async fn end(shm: &Path) {
     let mut looks = 0;
-    // Two agents of one machine, as in a test, may have parts of one job.
+    // In tests, two agents on one machine may run parts of the same task.
     let device = fs::metadata(shm).ok().map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));
     let device = device.as_deref();
     loop {
@@ -70,7 +70,7 @@ pub async fn end(shm: &Path) {
             tracing::warn!(processes = ?found, "processes of a job had left its control group; they are killed");
         }
         for pid in found.into_iter().filter_map(Pid::from_raw) {
-            // Looked at again once it is held: the ID may have changed hands in between.
+            // Check again with the pidfd open: the ID may have been reused.
             if let Ok(held) = pidfd_open(pid, PidfdFlags::empty())
                 && is_inside(pid.as_raw_nonzero().get(), shm, device)
             {
@@ -92,15 +92,15 @@ fn inside(shm: &Path, device: Option<&str>) -> Vec<i32> {
     pids.filter(|pid| is_inside(*pid, shm, device)).collect()
 }
 
-/// A zombie has no mounts any more.
+/// A zombie has no mounts.
 fn is_inside(pid: i32, shm: &Path, device: Option<&str>) -> bool {
     fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| has(&mounts, shm, device))
 }
 
-/// True if these mounts have the job's folder where shared memory is. They name it by its path within its file system, of which its whole
-/// path is one that ends so; `device` is that file system's number, where the folder is still there.
+/// Returns whether these mounts have the folder of the task as shared memory. They show its path within its file system, which is a suffix
+/// of its full path; `device` is the number of that file system, if the folder still exists.
 fn has(mounts: &str, shm: &Path, device: Option<&str>) -> bool {
-    // The job's ID and its folder's name.
+    // Task ID and folder name.
     const LEAST: usize = 2;
     mounts.lines().any(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
         [_, _, number, root, SHARED, ..] if device.is_none_or(|device| device == *number) => {

@@ -1,5 +1,5 @@
-//! From a pipe of a job to the central node: one piece at a time, told until it is kept. While nobody keeps it the pipe fills and the job
-//! waits; nothing is thrown away here, and nothing grows.
+//! Forwards the output of a task to the central node, one acknowledged piece at a time. Without acknowledgement the pipe fills and the task
+//! blocks; nothing is dropped.
 
 use super::JobEvent;
 use meshd_proto::job::{MAX_PIECE, Output, Piece, Stream};
@@ -11,17 +11,17 @@ use tokio::{
     time::timeout,
 };
 
-/// A piece that was not answered for so long is told again.
+/// A piece without acknowledgement is sent again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// How far each stream is kept, and a number that grows with each welcome: then everything is told again.
+/// Acknowledged offset of each stream, and a counter of welcomes: each welcome repeats unacknowledged pieces.
 #[derive(Clone, Debug, Default)]
 pub struct AckedOffsets {
     pub upto: BTreeMap<Stream, u64>,
     pub welcome: u64,
 }
 
-/// Reads until the end of the pipe. Returns when all of it is kept.
+/// Forwards until the end of the pipe. Returns when everything is acknowledged.
 pub async fn pump(
     job: JobId,
     stream: Stream,
@@ -31,7 +31,7 @@ pub async fn pump(
 ) {
     let mut at = 0;
     let mut buffer = vec![0; MAX_PIECE];
-    // An error is an end, too: nobody writes any more.
+    // An error ends the pipe like its end.
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let bytes = buffer.get(..length).unwrap_or_default().to_vec();
         let end = at + bytes.len() as u64;
@@ -46,7 +46,7 @@ pub async fn pump(
             match timeout(AGAIN, news).await.map(|news| news.map(|kept| is_kept(&kept))) {
                 Ok(Ok(true)) => break,
                 Ok(Err(_)) => return,
-                // The central node could not keep it, or has just come back.
+                // The central node could not store it, or has just reconnected.
                 Ok(Ok(false)) | Err(_) => {}
             }
         }

@@ -1,9 +1,9 @@
-//! One job on this node, from its order to nothing being left of it.
+//! Runs one task on this node, from its order until nothing of it is left.
 
 use super::{
     JobEvent,
     cgroup::Cgroup,
-    exec::{self, ExecContext},
+    exec::{self, TaskExec},
     hydra, mounts,
     output::{AckedOffsets, pump},
     storage::Storage,
@@ -27,30 +27,30 @@ use tokio::{
     time::timeout,
 };
 
-/// How long the last that a killed job wrote may take to be kept.
+/// Timeout for the acknowledgement of the last output of a killed task.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How long Hydra may take to say how to launch.
+/// Timeout of Hydra's launch commands.
 const HYDRA_PATIENCE: Duration = Duration::from_secs(30);
-/// Most that Hydra may say before that, in bytes: a line for each of 4,096 nodes.
+/// Maximum bytes of Hydra's launch commands: a line for each of 4,096 nodes.
 const MAX_HYDRA: u64 = 2 << 20;
 /// Programs of Hydra.
 const MPIEXEC: &str = "mpiexec.hydra";
 const PROXY: &str = "hydra_pmi_proxy";
 
-/// What is needed to run a job.
+/// Input of a runner.
 pub struct JobRunner {
     pub job: JobId,
     pub run: JobRun,
     pub cgroup: Cgroup,
-    /// The folder of the job, which is not there yet.
+    /// Folder of the task, which does not exist yet.
     pub folder: PathBuf,
     pub words: mpsc::Sender<JobEvent>,
     pub kept: watch::Receiver<AckedOffsets>,
-    /// True as soon as nothing of it shall be left.
+    /// True once the task must be released.
     pub gone: watch::Receiver<bool>,
 }
 
-/// Why a part of a job does not run.
+/// Why a task does not run on this node.
 struct Fault(JobFault, String);
 
 impl From<io::Error> for Fault {
@@ -60,7 +60,7 @@ impl From<io::Error> for Fault {
 }
 
 impl JobRunner {
-    /// Runs the job to its end, then waits until it is to be gone.
+    /// Runs the task to its end, then waits for its release.
     pub async fn run(mut self) {
         let mut pumps = JoinSet::new();
         let mut gone = self.gone.clone();
@@ -68,7 +68,7 @@ impl JobRunner {
             ended = self.attempt(&mut pumps) => Some(ended),
             _ = is_gone(&mut gone) => None,
         };
-        // Also what the program left in the background: it ends with the job.
+        // Background processes of the program end with the task.
         self.cgroup.end().await;
         mounts::end(&shm(&self.folder)).await;
         if let Some(ended) = ended {
@@ -81,7 +81,7 @@ impl JobRunner {
                 _ = is_gone(&mut gone) => {}
             }
         }
-        // An agent that ends says nothing more.
+        // An agent that stops reports nothing more.
         if !is_gone(&mut gone).await {
             return;
         }
@@ -91,11 +91,11 @@ impl JobRunner {
     }
 
     async fn says(&self, state: JobNodeState) {
-        // Nobody listens any more: then the agent ends.
+        // The receiver is gone: the agent stops.
         let _ = self.words.send(JobEvent::State(self.job, state)).await;
     }
 
-    /// Starts what is to run here and waits for it; gives the exit code.
+    /// Starts the processes of this node and waits for them. Returns the exit code.
     async fn attempt(&mut self, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
         let checked = match self.run.role {
             JobRole::Ranks { .. } => check_argv(&self.run.argv),
@@ -117,7 +117,7 @@ impl JobRunner {
         }
     }
 
-    /// Folders for the job's user alone.
+    /// Makes folders for the user of the task.
     fn prepare(&self) -> Result<(), Fault> {
         let failed = |error| Fault(JobFault::Prepare, format!("cannot make the files of the task: {error}"));
         Storage::new(&self.folder).make(self.run.user.uid()).map_err(failed)
@@ -127,10 +127,10 @@ impl JobRunner {
         Storage::new(&self.folder).work()
     }
 
-    /// A process of the job.
+    /// Starts a process of the task.
     fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = exec::command(&ExecContext { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
+        let mut command = exec::command(&TaskExec { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
@@ -138,7 +138,7 @@ impl JobRunner {
         Ok(Command::from(command).spawn()?)
     }
 
-    /// What all processes of the job on this node write to; the pumps end with the last of them.
+    /// Output pipes of all processes on this node. Forwarding ends with the last writer.
     fn pipes(&self, pumps: &mut JoinSet<()>) -> Result<(Writers, Receiver), Fault> {
         let (out, err) = (std::io::pipe()?, std::io::pipe()?);
         pumps.spawn(pump(self.job, Stream::Err, reader(err.0)?, self.words.clone(), self.kept.clone()));
@@ -149,7 +149,7 @@ impl JobRunner {
         pumps.spawn(pump(self.job, Stream::Out, from, self.words.clone(), self.kept.clone()));
     }
 
-    /// The program itself, so many times. The first that fails ends all.
+    /// Runs the program once per rank. The first failure ends all.
     async fn ranks(&self, count: u16, first: u32, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
         let (writers, out) = self.pipes(pumps)?;
         self.pump_out(out, pumps);
@@ -170,7 +170,7 @@ impl JobRunner {
         Ok(0)
     }
 
-    /// Hydra's `mpiexec`, and the proxy of this node once it has said how to start it.
+    /// Runs `mpiexec`, and the proxy of this node once its command is known.
     async fn head(&self, hosts: &[Ipv4Addr], ranks: u16, pumps: &mut JoinSet<()>) -> Result<u8, Fault> {
         let own = hosts.first().ok_or_else(|| Fault(JobFault::Prepare, "a job without nodes".to_owned()))?;
         let (mpiexec, _) = (self.find(MPIEXEC)?, self.find(PROXY)?);
@@ -197,13 +197,13 @@ impl JobRunner {
         let said = said.map_err(fault)?;
         let launch =
             hydra::launch(&said, hosts.len()).map_err(|error| Fault(JobFault::LaunchFailed, error.to_string()))?;
-        // What was read beyond it is the ranks'.
+        // The rest of the buffer is output of the ranks.
         self.pump_out(out, pumps);
         let mut proxy = self.proxy(SocketAddrV4::new(*own, launch.port()), 0, &launch, &writers)?;
         drop(writers);
         self.says(JobNodeState::Running { launch: Some(launch) }).await;
         let ended = child.wait().await?;
-        // The proxy ends with its head, also one that had not come into the group; waited for so that no zombie stays.
+        // The proxy ends with its head. Wait for it, so that no zombie remains.
         self.cgroup.end().await;
         proxy.wait().await?;
         Ok(code(ended))
@@ -216,7 +216,7 @@ impl JobRunner {
         self.spawn(&argv, &[], pipes)
     }
 
-    /// Where a program of Hydra lies.
+    /// Finds a program of Hydra.
     fn find(&self, program: &str) -> Result<String, Fault> {
         let path = self.run.env.get("PATH").map(String::as_str).unwrap_or_default();
         let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.exists());
@@ -229,7 +229,7 @@ impl JobRunner {
     }
 }
 
-/// The ends that processes write to.
+/// Writing ends of the pipes.
 struct Writers {
     out: PipeWriter,
     err: PipeWriter,
@@ -239,7 +239,7 @@ fn reader(pipe: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(pipe))
 }
 
-/// What Hydra says before the ranks do.
+/// Reads Hydra's launch commands, which come before the output of the ranks.
 async fn preamble(out: &mut (impl AsyncBufRead + Unpin)) -> Result<String, String> {
     let mut said = String::new();
     loop {
@@ -255,13 +255,13 @@ async fn preamble(out: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Strin
     }
 }
 
-/// As shells have it: that of the program, or 128 and the signal that killed it.
+/// Exit code as in shells: 128 plus the signal number after a signal.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
     u8::try_from(code).unwrap_or(255)
 }
 
-/// Waits until nothing of the job shall be left; false if the agent ends.
+/// Waits for the release; returns false if the agent stops.
 async fn is_gone(gone: &mut watch::Receiver<bool>) -> bool {
     gone.wait_for(|gone| *gone).await.is_ok()
 }
@@ -270,12 +270,12 @@ async fn joined(pumps: &mut JoinSet<()>) {
     while pumps.join_next().await.is_some() {}
 }
 
-/// The folder of a job's shared memory.
+/// Folder of shared memory of a task.
 pub(super) fn shm(folder: &Path) -> PathBuf {
     Storage::new(folder).shm()
 }
 
-/// Removes the files of a job. The agent, which has one thread, does not wait for them.
+/// Removes the files of a task in a thread: the agent has one thread and must not block.
 pub(super) async fn leave(folder: PathBuf) {
     let place = folder.clone();
     let removed = spawn_blocking(move || Storage::new(&place).remove()).await;

@@ -24,21 +24,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The share of the node's memory, 1 of so many, that the files of a job may take.
+/// Fraction of the node's memory that the files of a task may use.
 const SHARE: u64 = 2;
-/// Bytes of memory that are taken for a machine that does not tell.
+/// Assumed memory of a machine that does not report it, in bytes.
 const UNKNOWN: u64 = 512 << 20;
-/// Mounts of one folder that are undone: an agent that was killed may leave one.
+/// Maximum number of mounts of a folder that are undone; a killed agent may leave one.
 const MAX_MOUNTS: usize = 8;
 
-/// The folders of a job.
+/// The folders of a task.
 #[derive(Clone, Debug)]
 pub struct Storage {
     folder: PathBuf,
 }
 
 impl Storage {
-    /// Of a job whose folder is that.
+    /// Returns the folders below the folder of a task.
     pub fn new(folder: &Path) -> Self {
         Storage { folder: folder.to_owned() }
     }
@@ -57,10 +57,10 @@ impl Storage {
         self.inside().join("shm")
     }
 
-    /// Makes the file system and its folders, for this user alone.
+    /// Makes the file system and its folders for a user.
     ///
     /// # Errors
-    /// They cannot be made; nothing of the job may run then.
+    /// Something cannot be made; the task must not run.
     pub fn make(&self, uid: u32) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
         if fail::defends("task-storage") {
@@ -83,15 +83,15 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes all of it. Blocks: without a file system of its own it may hold millions of files.
+    /// Removes everything. Blocks: without its own file system a task may have millions of files.
     ///
     /// # Errors
-    /// Something of it stays.
+    /// Something remains.
     pub fn remove(&self) -> io::Result<()> {
         for _ in 0..MAX_MOUNTS {
             match unmount(&self.folder, UnmountFlags::DETACH) {
                 Ok(()) => {}
-                // Nothing is mounted there, or there is no such folder.
+                // Nothing is mounted there, or the folder does not exist.
                 Err(Errno::INVAL | Errno::NOENT) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -103,12 +103,12 @@ impl Storage {
     }
 }
 
-/// What a job has in place of `/tmp`, by the folder of its shared memory.
+/// Folder that replaces `/tmp`.
 pub fn tmp(shm: &Path) -> PathBuf {
     shm.with_file_name("tmp")
 }
 
-/// The same in place of `/var/tmp`.
+/// Folder that replaces `/var/tmp`.
 pub fn var_tmp(shm: &Path) -> PathBuf {
     shm.with_file_name("var-tmp")
 }

@@ -1,4 +1,4 @@
-//! The standing link, as the machine sees it: what is due next.
+//! The link state while connected: which heartbeat, report or renewal is due next.
 
 use super::{Action, Life, Now, runs::CheckRuns};
 use meshd_proto::{CheckStatus, Resources};

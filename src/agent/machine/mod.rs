@@ -1,4 +1,4 @@
-//! What the agent does next. Pure: events, time and randomness in, actions out; no socket, clock or file.
+//! The link state machine: enrolment, connection, heartbeats, retries. Pure: events, time and randomness in, actions out.
 //!
 //! ```text
 //!                              start

@@ -1,4 +1,4 @@
-//! Runs of the checks: one at a time, and each request is answered by a run that began after it came.
+//! Runs of the checks: one at a time; a request is answered by a run that began after the request.
 
 use super::Action;
 

@@ -1,4 +1,4 @@
-//! The machine's words: what can happen, and what it can ask for.
+//! Events and actions of the link state machine.
 
 use meshd_proto::{
     CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
@@ -34,7 +34,7 @@ impl Life {
     }
 }
 
-/// What happened.
+/// An event of the link state machine.
 #[derive(Debug)]
 pub enum Event {
     /// The agent has started, or a time that [`super::Machine::deadline`] named has come.

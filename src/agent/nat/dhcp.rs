@@ -1,5 +1,4 @@
-//! The DHCP that virtual machines of the private network are answered by (RFC 2131): each MAC address has one address, and who has none is
-//! not answered. Pure: a packet in, a packet out.
+//! DHCP server of the private network (RFC 2131): one fixed address for each MAC address; unknown MAC addresses get no answer. Pure.
 
 use meshd_types::MacAddr;
 use std::{
@@ -7,17 +6,17 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
 };
 
-/// Longest packet that is read, in bytes.
+/// Maximum packet size that is read, in bytes.
 pub const MAX_PACKET: usize = 1500;
-/// Where clients listen.
+/// Client port.
 const CLIENT: u16 = 68;
-/// Seconds of a lease; the address is its owner's as long as the machine is there.
+/// Lease time in seconds. A VM keeps its address as long as it exists.
 const LEASE_S: u32 = 3600;
-/// The fixed part, the cookie after it, and where options begin.
+/// Sizes of the fixed part and the magic cookie, and the offset of the options.
 const FIXED: usize = 236;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 const OPTIONS: usize = FIXED + COOKIE.len();
-/// Least size of a BOOTP packet: some clients drop smaller ones.
+/// Minimum size of a BOOTP packet: some clients drop smaller ones.
 const LEAST: usize = 300;
 
 const DISCOVER: u8 = 1;
@@ -27,10 +26,10 @@ const ACK: u8 = 5;
 const NAK: u8 = 6;
 const INFORM: u8 = 8;
 
-/// What there is to give.
+/// Configuration and reservations of the server.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// The node's own address: router and server.
+    /// Address of the node: router and server.
     pub gateway: Ipv4Addr,
     /// Netmask.
     pub mask: Ipv4Addr,
@@ -40,12 +39,12 @@ pub struct Pool {
     pub reserved: BTreeMap<MacAddr, Ipv4Addr>,
 }
 
-/// An answer, and where it goes.
+/// An answer and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The packet.
+    /// Packet.
     pub bytes: Vec<u8>,
-    /// A machine that has no address yet hears broadcasts only.
+    /// Destination; a client without address receives only broadcasts.
     pub to: SocketAddrV4,
 }
 
@@ -53,15 +52,15 @@ struct Request<'a> {
     packet: &'a [u8],
     mac: MacAddr,
     kind: u8,
-    /// The address that the client has and uses.
+    /// ciaddr.
     has: Ipv4Addr,
-    /// Option 50.
+    /// Option 50 (requested address).
     wants: Option<Ipv4Addr>,
-    /// Option 54.
+    /// Option 54 (server identifier).
     server: Option<Ipv4Addr>,
 }
 
-/// Answers a packet; `None` for what is no question to us. Total.
+/// Answers a request; `None` for any other packet.
 pub fn answer(packet: &[u8], given: &Pool) -> Option<Answer> {
     let asked = read(packet)?;
     let address = *given.reserved.get(&asked.mac)?;
@@ -78,7 +77,7 @@ pub fn answer(packet: &[u8], given: &Pool) -> Option<Answer> {
     Some(write(&asked, kind, address, given))
 }
 
-/// A question of a client.
+/// Builds a client's request.
 pub fn discover(mac: MacAddr) -> Vec<u8> {
     let mut bytes = vec![0; OPTIONS];
     bytes[..4].copy_from_slice(&[1, 1, 6, 0]);
@@ -90,7 +89,7 @@ pub fn discover(mac: MacAddr) -> Vec<u8> {
     bytes
 }
 
-/// True for the answer to [`discover`].
+/// Returns true for the answer to [`discover`].
 pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
     let is_ours = packet.first() == Some(&2) && packet.get(28..34) == Some(&mac.0[..]);
     is_ours && packet.get(OPTIONS..OPTIONS + 3) == Some(&[53, 1, OFFER][..])
@@ -98,7 +97,7 @@ pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
 
 fn read(packet: &[u8]) -> Option<Request<'_>> {
     let ip = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
-    // A request of Ethernet; one that came by a relay is none of this network.
+    // Ethernet only; this network has no relays.
     let is_ours =
         packet.get(..3)? == [1, 1, 6] && packet.get(FIXED..OPTIONS)? == COOKIE && packet.get(24..28)? == [0; 4];
     let mac = MacAddr(<[u8; 6]>::try_from(packet.get(28..34)?).ok()?);
@@ -127,7 +126,7 @@ fn read(packet: &[u8]) -> Option<Request<'_>> {
 fn write(asked: &Request<'_>, kind: u8, address: Ipv4Addr, given: &Pool) -> Answer {
     let mut bytes = vec![0; OPTIONS];
     bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
-    // Transaction, flags, and who asks, as they were asked.
+    // Transaction ID, flags and client address of the request.
     bytes[4..8].copy_from_slice(&asked.packet[4..8]);
     bytes[10..12].copy_from_slice(&asked.packet[10..12]);
     bytes[28..34].copy_from_slice(&asked.mac.0);
@@ -192,7 +191,7 @@ mod tests {
         bytes
     }
 
-    /// Kind, yiaddr, and where it goes.
+    /// Message type, yiaddr and destination.
     fn told(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
         let Answer { bytes, to } = answer(packet, &given())?;
         assert_eq!((&bytes[..4], &bytes[4..8], to.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));

@@ -1,16 +1,16 @@
-//! What of the private network is there, and what is missing.
+//! Compares the private network with its desired state.
 
-use super::{BRIDGE, Subnet, filter, subnet::routes};
+use super::{BRIDGE, Subnet, masquerade, subnet::routes};
 use crate::system::{self, Tree};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Where the overlay says whether there is a private network.
+/// File of the overlay that enables the private network.
 const FILE: &str = "/etc/meshd/nat.json";
-/// Bits of a subnet of the pool: 253 machines.
+/// Prefix length of a subnet of the pool: 253 VMs.
 const BITS: u8 = 24;
 
-/// What the overlay says.
+/// Settings of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Settings {
     enabled: bool,
@@ -18,43 +18,43 @@ pub struct Settings {
     pool: String,
 }
 
-/// One thing that is not as it should be.
+/// A deviation from the desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The bridge.
+    /// There is no bridge.
     Bridge,
-    /// Its address.
+    /// The bridge has no address.
     Address,
-    /// It is down.
+    /// The bridge is down.
     Up,
-    /// The node does not forward.
+    /// Forwarding is disabled.
     Forwarding,
-    /// What leaves does not get the node's address.
+    /// The masquerade rule is missing.
     Masquerade,
 }
 
-/// What is there.
+/// The observed state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedNetwork {
-    /// The bridge.
+    /// The bridge exists.
     pub bridge: bool,
     /// It has its address.
     pub address: bool,
     /// It is up.
     pub up: bool,
-    /// The node forwards.
+    /// Forwarding is enabled.
     pub forwarding: bool,
-    /// The rule is there.
+    /// The masquerade rule exists.
     pub masquerade: bool,
 }
 
-/// What the overlay says; `None` where there is no private network.
+/// Reads the settings; `None` if there is no private network.
 pub fn settings(tree: &Tree) -> Option<Settings> {
     let settings: Settings = serde_json::from_str(&tree.text(FILE)?).ok()?;
     settings.enabled.then_some(settings)
 }
 
-/// The subnet: the one that the bridge has, as long as nothing else overlaps it, else the first that is free.
+/// Chooses the subnet: the current one unless a route overlaps it, else the first free one.
 pub fn choose(tree: &Tree, settings: &Settings) -> Option<Subnet> {
     let pool: Subnet = settings.pool.parse().ok()?;
     let others = routes(&tree.read("/proc/net/route").unwrap_or_default(), BRIDGE);
@@ -71,7 +71,7 @@ fn own(tree: &Tree) -> Option<Ipv4Addr> {
 }
 
 impl ObservedNetwork {
-    /// Looks.
+    /// Reads the state.
     pub fn look(tree: &Tree, subnet: Subnet) -> Self {
         let folder = format!("/sys/class/net/{BRIDGE}");
         let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
@@ -81,11 +81,11 @@ impl ObservedNetwork {
             address: own(tree) == Some(subnet.gateway()),
             up: flags & 1 != 0,
             forwarding: tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8),
-            masquerade: filter::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
+            masquerade: masquerade::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
         }
     }
 
-    /// What is to be mended, in the order in which it is: what is there is not touched.
+    /// Returns the deviations in the order of repair.
     pub fn missing(self) -> Vec<Missing> {
         let all = [
             (self.bridge, Missing::Bridge),
@@ -99,7 +99,7 @@ impl ObservedNetwork {
 }
 
 impl Missing {
-    /// For people.
+    /// Returns a description.
     pub fn as_str(self) -> &'static str {
         match self {
             Missing::Bridge => "the bridge",

@@ -1,47 +1,47 @@
 //! The private network of a node's virtual machines: a bridge with an address of the node, DHCP with an address for each machine, and
 //! the way out through the node (NW-6, NW-8). Switched on by the variable `kvm_nat` of the overlay `kvm-host`.
 //!
-//! ```text
-//! subnet   which one, of the pool: none that the node has a route to      pure
-//! drift    what is there, and what of it is to be mended                  pure but for reading
-//! dhcp     question ─▶ answer                                             pure
-//! filter   the kernel's packet filter: what leaves has the node's address
-//! guests   the same: what each guest may send, and what of the node and its networks it reaches
-//! netlink  messages of the packet filter
-//! probe    asks as a machine would: an address, and an answer from beyond the node
-//! keeper   looks again and again, mends what is not there, answers DHCP
-//! ```
+//! | module | content |
+//! | --- | --- |
+//! | `subnet` | chooses a subnet of the pool that no route of the node overlaps; pure |
+//! | `drift` | what is missing of bridge, address, forwarding and masquerade |
+//! | `dhcp` | DHCP server of the network; pure |
+//! | `masquerade` | NAT rule: packets that leave have the address of the node |
+//! | `guest_firewall` | what a guest may send, and what of the node and its networks it may reach |
+//! | `netlink` | nftables messages |
+//! | `probe` | tests the network as a guest would use it |
+//! | `supervisor` | repairs drift, serves DHCP |
 
 mod dhcp;
 mod drift;
-mod filter;
-pub mod guests;
-mod keeper;
+mod masquerade;
+pub mod guest_firewall;
+mod supervisor;
 mod netlink;
 mod probe;
 mod subnet;
 
 pub use drift::{Missing, Settings, choose, settings};
-pub use keeper::Keeper;
 pub use subnet::Subnet;
+pub use supervisor::NatService;
 
 use self::drift::ObservedNetwork;
 use super::system::Tree;
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Whom the doctor asks DHCP as: a MAC address of no machine (locally administered), which gets the node's own address.
+/// Client MAC address of the DHCP test (locally administered); it gets the node's own address.
 pub const PROBE: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x01]);
-/// The bridge's own, fixed: without, it would be that of a port, and change with the machines that come and go.
+/// Fixed MAC address of the bridge: otherwise it would change with its ports.
 const BRIDGE_MAC: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x02]);
-/// Name of the bridge, which a specification writes as `bridge`.
+/// Name of the bridge in specifications.
 pub const BRIDGE: &str = meshd_proto::vm::PRIVATE_BRIDGE;
 
-/// Tries the private network: looks at all of it, asks its DHCP, and calls `central` with an address that it must not show beyond the
-/// node. Gives the node's address in it.
+/// Tests the private network: state, DHCP, and a call to `central`, which must not see the private address. Returns the node's address in
+/// it.
 ///
 /// # Errors
-/// In words, what does not work.
+/// The part that does not work.
 pub fn works(tree: &Tree, settings: &Settings, central: SocketAddrV4) -> Result<Ipv4Addr, String> {
     let subnet = drift::choose(tree, settings);
     let subnet = subnet.ok_or_else(|| "every subnet of the pool overlaps a route of the node".to_owned())?;

@@ -1,4 +1,4 @@
-//! Netlink to the kernel's packet filter (linux/netfilter/nf_tables.h): messages, attributes, expressions, batches.
+//! Netlink messages, attributes and expressions of nftables (linux/netfilter/nf_tables.h).
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,
@@ -8,7 +8,7 @@ use rustix::net::{
 };
 use std::{io, time::Duration};
 
-/// How long the kernel may take to answer.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 // linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h
@@ -27,18 +27,18 @@ pub const DELETE_TABLE: u16 = NEW_TABLE | 2;
 pub const NEW_CHAIN: u16 = NEW_TABLE | 3;
 pub const NEW_RULE: u16 = NEW_TABLE | 6;
 const GET_RULE: u16 = NEW_TABLE | 7;
-/// Families of tables.
+/// Table families.
 pub const IPV4: u8 = 2;
 pub const INET: u8 = 1;
 pub const NETDEV: u8 = 5;
 const NESTED: u16 = 0x8000;
 
-/// A string of the kernel.
+/// Encodes a string.
 pub fn text(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
 
-/// One attribute.
+/// Encodes an attribute.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(value.len() + 4).expect("attributes are short");
     let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
@@ -46,7 +46,7 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One that holds others.
+/// Encodes a nested attribute.
 pub fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, value)
 }
@@ -57,7 +57,7 @@ fn message(kind: u16, flags: u16, sequence: u32, family: u8, resource: u16, body
     [&head.concat()[..], &[family, 0], &resource.to_be_bytes(), body].concat()
 }
 
-/// Messages of a datagram, each with its kind and body. Total.
+/// Splits a datagram into messages: kind and body.
 fn messages(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let mut rest = bytes;
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ fn messages(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     found
 }
 
-/// The value of the first attribute of a kind. Total.
+/// Finds the first attribute of a kind.
 fn attributes(bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     let mut rest = bytes;
     while let Some(head) = rest.first_chunk::<4>() {
@@ -84,7 +84,7 @@ fn attributes(bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
     None
 }
 
-/// What an error message says; `None` for an acknowledgement.
+/// Parses an error message; `None` for an acknowledgement.
 fn errno(body: &[u8]) -> Option<rustix::io::Errno> {
     let code = i32::from_ne_bytes(*body.first_chunk::<4>()?);
     (code != 0).then(|| rustix::io::Errno::from_raw_os_error(code.saturating_neg()))
@@ -93,10 +93,10 @@ fn errno(body: &[u8]) -> Option<rustix::io::Errno> {
 /// A message of a batch: family, kind, flags, attributes.
 pub type Order = (u8, u16, u16, Vec<u8>);
 
-/// One batch: the kernel does all of it or nothing.
+/// Sends a batch, which the kernel applies atomically.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn commit(orders: &[Order]) -> io::Result<()> {
     let mut bytes = message(BATCH_BEGIN, REQUEST, 0, 0, SUBSYSTEM, &[]);
     let mut sequence = 0;
@@ -105,7 +105,7 @@ pub fn commit(orders: &[Order]) -> io::Result<()> {
         bytes.extend(message(*kind, REQUEST | WANTS_ACK | flags, sequence, *family, 0, body));
     }
     bytes.extend(message(BATCH_END, REQUEST, sequence + 1, 0, SUBSYSTEM, &[]));
-    let socket = Socket::open()?;
+    let socket = NetlinkSocket::open()?;
     socket.send(&bytes)?;
     let mut left = orders.len();
     while left > 0 {
@@ -120,12 +120,12 @@ pub fn commit(orders: &[Order]) -> io::Result<()> {
     Ok(())
 }
 
-/// The marks of all rules of a table, or of one chain of it; none where there is no such table.
+/// Reads the fingerprints of the rules of a table or chain; empty if there is no such table.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn marks(family: u8, table: &str, chain: Option<&str>) -> io::Result<Vec<Vec<u8>>> {
-    let socket = Socket::open()?;
+    let socket = NetlinkSocket::open()?;
     let mut asked = attribute(1, &text(table));
     asked.extend(chain.map(|chain| attribute(2, &text(chain))).unwrap_or_default());
     socket.send(&message(GET_RULE, REQUEST | DUMP, 1, family, 0, &asked))?;
@@ -143,18 +143,18 @@ pub fn marks(family: u8, table: &str, chain: Option<&str>) -> io::Result<Vec<Vec
     }
 }
 
-/// One step of a rule; a rule is over where one does not match.
+/// Expressions of a rule. Evaluation stops at the first that does not match.
 pub mod step {
     use super::{attribute, nested, text};
 
-    /// Where a part of a packet is counted from.
+    /// Base of an offset in a packet.
     #[derive(Clone, Copy)]
     pub enum Base {
-        /// The Ethernet header.
+        /// Ethernet header.
         Link = 0,
-        /// IP, or ARP.
+        /// Network header (IP, ARP).
         Network = 1,
-        /// TCP, UDP.
+        /// Transport header.
         Transport = 2,
     }
 
@@ -189,32 +189,32 @@ pub mod step {
         expression("bitwise", &parts.concat())
     }
 
-    /// These bytes of the packet are so.
+    /// Matches if these bytes are equal.
     pub fn bytes(base: Base, offset: u32, value: &[u8]) -> Vec<u8> {
         [load(base, offset, value), compare(true, value)].concat()
     }
 
-    /// They are not.
+    /// Matches if these bytes differ.
     pub fn not_bytes(base: Base, offset: u32, value: &[u8]) -> Vec<u8> {
         [load(base, offset, value), compare(false, value)].concat()
     }
 
-    /// They are so under a mask.
+    /// Matches if these bytes are equal under a mask.
     pub fn bytes_in(base: Base, offset: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
         [load(base, offset, value), masked(mask), compare(true, value)].concat()
     }
 
-    /// What the kernel knows of the packet (`NFT_META_*`) is so.
+    /// Matches if the metadata (`NFT_META_*`) is equal.
     pub fn meta(key: u32, value: &[u8]) -> Vec<u8> {
         [expression("meta", &[number(1, 1), number(2, key)].concat()), compare(true, value)].concat()
     }
 
-    /// The same under a mask.
+    /// Matches if the metadata is equal under a mask.
     pub fn meta_in(key: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
         [expression("meta", &[number(1, 1), number(2, key)].concat()), masked(mask), compare(true, value)].concat()
     }
 
-    /// The connection is established or related, or is not.
+    /// Matches established and related connections, or all others.
     pub fn known_connection(is: bool) -> Vec<u8> {
         const ESTABLISHED_OR_RELATED: u32 = 6;
         let state = expression("ct", &[number(1, 1), number(2, 0)].concat());
@@ -225,25 +225,25 @@ pub mod step {
         expression("immediate", &[number(1, 0), nested(2, &nested(2, &number(1, code)))].concat())
     }
 
-    /// It passes.
+    /// Accepts the packet.
     pub fn accept() -> Vec<u8> {
         verdict(1)
     }
 
-    /// It is dropped.
+    /// Drops the packet.
     pub fn drop() -> Vec<u8> {
         verdict(0)
     }
 }
 
-struct Socket(rustix::fd::OwnedFd);
+struct NetlinkSocket(rustix::fd::OwnedFd);
 
-impl Socket {
+impl NetlinkSocket {
     fn open() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Socket(socket))
+        Ok(NetlinkSocket(socket))
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<()> {

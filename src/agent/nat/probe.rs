@@ -1,6 +1,6 @@
-//! Asks what a machine of the private network would ask.
+//! Tests the private network as a guest would use it.
 
-use super::{PROBE, Subnet, dhcp, keeper::PORT};
+use super::{PROBE, Subnet, dhcp, supervisor::PORT};
 use rustix::{
     io::Errno,
     net::{
@@ -14,15 +14,15 @@ use std::{
     time::Duration,
 };
 
-/// How long an answer may take.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Where clients of DHCP listen.
+/// DHCP client port.
 const CLIENT: u16 = 68;
 
-/// Asks DHCP by the bridge, as [`PROBE`]; what this machine broadcasts there it hears itself.
+/// Sends a DHCP request to the bridge as [`PROBE`]; the node receives its own broadcast.
 ///
 /// # Errors
-/// The socket cannot be made: another client of DHCP listens.
+/// The socket cannot be bound: another DHCP client uses the port.
 pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, CLIENT))?;
     socket.set_broadcast(true)?;
@@ -39,15 +39,15 @@ pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
     }
 }
 
-/// Calls somebody beyond the node from the node's address in the private network, to which nobody there knows a way: an answer, also a
-/// refusal, comes only to what left with the node's own.
+/// Connects from the node's private address. An answer, even a refusal, proves that the address was translated, because nobody has a route
+/// to it.
 ///
 /// # Errors
-/// Nobody answered, or it could not be tried.
+/// No answer, or the test is not possible.
 pub fn leaves(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrV4::new(from, 0))?;
-    // The kernel's name for how long connecting may take.
+    // The kernel's TCP connect timeout.
     set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::CONNREFUSED) => Ok(()),

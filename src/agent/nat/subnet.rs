@@ -1,73 +1,73 @@
-//! Which subnet the private network has: the first of the pool that no route of the node overlaps (NW-7). Pure.
+//! Chooses the subnet of the private network: the first of the pool that no route of the node overlaps (NW-7). Pure.
 
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
-/// A subnet.
+/// An IPv4 subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
-    /// Its first address.
+    /// Network address.
     net: u32,
-    /// How many bits of it are fixed.
+    /// Prefix length.
     bits: u8,
 }
 
 impl Subnet {
-    /// Of any address in it.
+    /// Returns the subnet of an address.
     pub fn of(address: Ipv4Addr, bits: u8) -> Self {
         let bits = bits.min(32);
         Subnet { net: address.to_bits() & mask(bits), bits }
     }
 
-    /// Its netmask.
+    /// Returns the netmask.
     pub fn mask(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(mask(self.bits))
     }
 
-    /// Its first address: that of the subnet itself.
+    /// Returns the network address.
     pub fn net(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.net)
     }
 
-    /// Bits that are fixed.
+    /// Returns the prefix length.
     pub fn bits(self) -> u8 {
         self.bits
     }
 
-    /// The node's own address in it.
+    /// Returns the address of the node: the first host.
     pub fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.net | 1)
     }
 
-    /// The first and the last address that a machine may have.
+    /// Returns the first and last address for VMs.
     pub fn machines(self) -> (Ipv4Addr, Ipv4Addr) {
         (Ipv4Addr::from_bits(self.net | 2), Ipv4Addr::from_bits((self.net | !mask(self.bits)).saturating_sub(1)))
     }
 
-    /// True for an address that a machine may have: neither the subnet's, the node's, nor the broadcast address.
+    /// Returns true for an address that a VM may have: not the network, node or broadcast address.
     pub fn is_free(self, address: Ipv4Addr) -> bool {
         let bits = address.to_bits();
         self.holds(address) && bits != self.net && bits != self.net | 1 && bits != self.net | !mask(self.bits)
     }
 
-    /// True for an address in it.
+    /// Returns true if the address is in the subnet.
     pub fn holds(self, address: Ipv4Addr) -> bool {
         address.to_bits() & mask(self.bits) == self.net
     }
 
-    /// True if they have an address in common.
+    /// Returns true if the subnets overlap.
     pub fn overlaps(self, other: Subnet) -> bool {
         let bits = mask(self.bits.min(other.bits));
         self.net & bits == other.net & bits
     }
 
-    /// The first subnet of `bits` in this pool that none of the routes overlaps.
+    /// Returns the first subnet of this pool that no route overlaps.
     pub fn carve(self, bits: u8, routes: &[Subnet]) -> Option<Subnet> {
         if bits < self.bits || bits > 30 {
             return None;
         }
         let count = 1_u64 << (bits - self.bits);
         let each = (0..count).map(|n| Subnet { net: self.net | u32::try_from(n << (32 - bits)).unwrap_or(0), bits });
-        // A default route overlaps everything and takes nothing.
+        // The default route does not count.
         let taken = |subnet: Subnet| routes.iter().any(|route| route.bits > 0 && route.overlaps(subnet));
         each.into_iter().find(|subnet| !taken(*subnet))
     }
@@ -77,7 +77,7 @@ fn mask(bits: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
 }
 
-/// The routes of `/proc/net/route` but those of one interface. Total.
+/// Parses `/proc/net/route` without the routes of one interface.
 pub fn routes(table: &str, except: &str) -> Vec<Subnet> {
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -102,7 +102,7 @@ impl FromStr for Subnet {
         let (address, bits) = text.split_once('/').ok_or(())?;
         let (address, bits) = (address.parse().map_err(|_| ())?, bits.parse().map_err(|_| ())?);
         let subnet = Subnet::of(address, bits);
-        // An address with bits beyond its mask is a mistake.
+        // An address with host bits is invalid.
         (bits <= 32 && subnet.net() == address).then_some(subnet).ok_or(())
     }
 }

@@ -6,7 +6,7 @@ use std::{net::SocketAddrV4, process::Command as StdCommand, time::Instant};
 /// Set for the copy of this program that runs inside of the namespace.
 const INSIDE: &str = "MESHD_NAT_INSIDE";
 const NAME: &str =
-    "nat::keeper::tests::a_private_network_comes_up_answers_a_machine_and_is_mended_without_touching_what_is_there";
+    "nat::supervisor::tests::a_private_network_comes_up_answers_a_machine_and_is_mended_without_touching_what_is_there";
 
 fn card(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
     Nic {
@@ -159,7 +159,7 @@ async fn inside() {
     let index = || tree.text(&format!("/sys/class/net/{BRIDGE}/ifindex"));
     let before = index();
     kept.shutdown().await;
-    filter::remove().expect("removed");
+    masquerade::remove().expect("removed");
     let gateway = Ipv4Addr::new(172, 30, 0, 1);
     let leaves = || blocking(move || super::super::probe::leaves(gateway, CENTRAL).map_err(|error| error.kind()));
     assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "nobody beyond knows the way back");

@@ -1,5 +1,5 @@
-//! Addresses of network interfaces out of procfs. IPv6 has a table; for IPv4 the kernel lists its own addresses without
-//! their interface, which is then the one of the narrowest connected route.
+//! Addresses of network interfaces from procfs. For IPv4 the kernel lists local addresses without interface; the narrowest connected route
+//! names it.
 
 use super::Tree;
 use meshd_proto::MAX_DEVICES;

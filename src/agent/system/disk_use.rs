@@ -1,4 +1,4 @@
-//! Who uses a disk: mounts, swap, what it is a part of, of the disk and of every partition on it.
+//! Users of a disk and its partitions: mounts, swap, RAID, LVM, device mapper.
 
 use super::Tree;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Which processes hold which device nodes: links in /proc, as lsof reads them.
+//! Processes that have device nodes open, from the links in /proc, like lsof.
 
 use super::Tree;
 use std::collections::{BTreeMap, BTreeSet};

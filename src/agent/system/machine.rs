@@ -1,4 +1,4 @@
-//! The machine itself: SMBIOS, processors, memory, operating system.
+//! SMBIOS, CPUs, memory and operating system.
 
 use super::Tree;
 use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};

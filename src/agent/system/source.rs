@@ -1,5 +1,4 @@
-//! Reads that may never return: a device that hangs holds whoever reads it in the kernel, and no signal ends that. Each read has a thread of
-//! its own and a deadline, so that a source that hangs is missing from the facts and nothing else waits for it.
+//! Reads with a deadline. A device that hangs blocks its reader in the kernel forever, so each read has a thread.
 
 use super::Tree;
 use meshd_types::fail;
@@ -35,9 +34,9 @@ pub enum Late {
 
 /// A read that was started.
 #[derive(Debug)]
-pub struct Read<T>(Result<mpsc::Receiver<T>, Late>);
+pub struct DeadlineRead<T>(Result<mpsc::Receiver<T>, Late>);
 
-impl<T> Read<T> {
+impl<T> DeadlineRead<T> {
     /// Waits until the deadline.
     ///
     /// # Errors
@@ -57,8 +56,12 @@ impl<T> Read<T> {
 }
 
 /// Starts to read a source of this tree.
-pub fn read<T: Send + 'static>(tree: &Tree, name: &str, read: impl FnOnce(&Tree) -> T + Send + 'static) -> Read<T> {
-    let Some(slot) = Slot::take((tree.path("/"), name.to_owned())) else { return Read(Err(Late::Hangs)) };
+pub fn read<T: Send + 'static>(
+    tree: &Tree,
+    name: &str,
+    read: impl FnOnce(&Tree) -> T + Send + 'static,
+) -> DeadlineRead<T> {
+    let Some(slot) = Slot::take((tree.path("/"), name.to_owned())) else { return DeadlineRead(Err(Late::Hangs)) };
     let (sender, receiver) = mpsc::sync_channel(1);
     let tree = tree.clone();
     let started = thread::Builder::new().name("mesh-agent".to_owned()).spawn(move || {
@@ -67,7 +70,7 @@ pub fn read<T: Send + 'static>(tree: &Tree, name: &str, read: impl FnOnce(&Tree)
         // Nobody waits for it any more.
         let _ = sender.send(found);
     });
-    Read(started.map(|_| receiver).map_err(|_| Late::Broken))
+    DeadlineRead(started.map(|_| receiver).map_err(|_| Late::Broken))
 }
 
 /// One read of a source, counted as long as this lives.

@@ -1,5 +1,4 @@
-//! Reads small files of sysfs and procfs below a root, which is `/` on a node and a folder in a test. Total: what is not
-//! there or not readable is `None`.
+//! Reads small files of sysfs and procfs below a root: `/` on a node, a folder in a test. Absent and unreadable files are `None`.
 
 use std::{
     fs::{self, File},

@@ -1,6 +1,10 @@
-//! What of a node is promised to its machines.
+//! Resources of the node that are promised to VMs: memory, units, disks, addresses.
 
-use super::{host, memory::Memory, nic_addresses::NicAddresses as Addresses, plan};
+use super::{
+    host::{memory::Memory, resources},
+    net::nic_addresses::NicAddresses,
+    spec::plan,
+};
 use meshd_proto::{
     DiskFacts,
     vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
@@ -11,35 +15,35 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The machines of a node that are live or shall be, whose memory, disks and units are not free.
+/// Resources that are promised to VMs which run or will run.
 #[derive(Clone, Debug, Default)]
 pub struct Reservations {
     specs: Arc<Mutex<BTreeMap<SystemUuid, Reservation>>>,
     slots: Arc<Mutex<Vec<SlotDisk>>>,
-    /// Addresses that the private network gave, by card.
-    addresses: Arc<Mutex<Addresses>>,
+    /// Addresses that the private network assigned, by MAC address.
+    addresses: Arc<Mutex<NicAddresses>>,
 }
 
 #[derive(Debug)]
 struct Reservation {
     spec: VmSpec,
-    /// Bytes of memory that its layers will take, as long as they are not there to be looked at.
+    /// Memory that the layers of a planned VM will need, until the layers exist.
     growth: u64,
 }
 
-/// What stands for a machine that is being released.
+/// Name of the placeholder for a VM that is being released.
 const LEAVING: &str = "being-released";
 
-/// Disks that somebody leaves.
+/// Reserves the disks of a VM that is being released; dropping it frees them.
 #[derive(Debug)]
-pub struct Leaving {
-    promised: Reservations,
+pub struct ReleaseHold {
+    reservations: Reservations,
     uuid: SystemUuid,
 }
 
-impl Drop for Leaving {
+impl Drop for ReleaseHold {
     fn drop(&mut self) {
-        self.promised.remove(self.uuid);
+        self.reservations.remove(self.uuid);
     }
 }
 
@@ -48,38 +52,38 @@ impl Reservations {
         look(&mut self.specs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Addresses of cards of the private network, from now on.
-    pub fn set_addresses(&self, given: Addresses) {
+    /// Sets the addresses of NICs in the private network.
+    pub fn set_addresses(&self, given: NicAddresses) {
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = given;
     }
 
-    /// Addresses of cards of the private network.
-    pub fn addresses(&self) -> Addresses {
+    /// Returns the addresses of NICs in the private network.
+    pub fn addresses(&self) -> NicAddresses {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All machines that are live or shall be.
+    /// Returns the specifications of all VMs with reservations.
     pub fn specs(&self) -> Vec<VmSpec> {
         self.with(|all| all.values().map(|given| given.spec.clone()).collect())
     }
 
-    /// Disks that belong to slots, from now on.
+    /// Sets the disks that belong to slots.
     pub fn set_slots(&self, slots: Vec<SlotDisk>) {
         *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    /// Disks that belong to slots.
+    /// Returns the disks that belong to slots.
     pub fn slots(&self) -> Vec<SlotDisk> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a machine in if the node can run it beside the others.
+    /// Plans a VM beside the others and reserves its resources.
     ///
     /// # Errors
-    /// Everything that stands against it.
-    pub fn take(&self, spec: &VmSpec, host: &host::Host) -> Result<plan::Plan, Vec<VmRefusal>> {
+    /// Every reason against it.
+    pub fn take(&self, spec: &VmSpec, host: &resources::HostResources) -> Result<plan::Plan, Vec<VmRefusal>> {
         self.with(|all| {
-            let mut host = host::Host { slots: self.slots(), ..host.clone() };
+            let mut host = resources::HostResources { slots: self.slots(), ..host.clone() };
             counted(all, &mut host.memory);
             let others: Vec<&VmSpec> =
                 all.values().map(|given| &given.spec).filter(|it| it.uuid != spec.uuid).collect();
@@ -89,10 +93,10 @@ impl Reservations {
         })
     }
 
-    /// Whether no other machine has a disk.
+    /// Checks that no other VM has a disk.
     ///
     /// # Errors
-    /// Who has it.
+    /// The VM that has it.
     pub fn is_free(&self, uuid: SystemUuid, disk: &DiskFacts) -> Result<(), String> {
         let has = |spec: &&VmSpec| spec.disks().any(|own| disk.names().any(|name| name == own.as_str()));
         self.with(|all| match all.values().map(|given| &given.spec).filter(|spec| spec.uuid != uuid).find(has) {
@@ -101,8 +105,8 @@ impl Reservations {
         })
     }
 
-    /// Keeps disks from others until what is given back is dropped: who had them leaves them.
-    pub fn leaving<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> Leaving {
+    /// Reserves the disks of a released VM until the returned value is dropped.
+    pub fn leaving<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> ReleaseHold {
         let mut spec = VmSpec::unknown(LEAVING.parse().expect("it is a name"), uuid);
         let volume = |(number, disk): (usize, &DiskIdentity)| Volume {
             name: format!("disk{number}").parse().expect("it is a name"),
@@ -116,20 +120,20 @@ impl Reservations {
         };
         spec.volumes = disks.enumerate().map(volume).collect();
         self.insert(&spec);
-        Leaving { promised: self.clone(), uuid }
+        ReleaseHold { reservations: self.clone(), uuid }
     }
 
-    /// Takes a machine in that runs already.
+    /// Reserves the resources of a VM that runs already.
     pub fn insert(&self, spec: &VmSpec) {
         self.with(|all| all.insert(spec.uuid, Reservation { spec: spec.clone(), growth: 0 }));
     }
 
-    /// It needs nothing any more.
+    /// Frees the resources of a VM.
     pub fn remove(&self, uuid: SystemUuid) {
         self.with(|all| all.remove(&uuid));
     }
 
-    /// Bytes of a node's memory that nobody was promised.
+    /// Returns the bytes of memory that no VM was promised.
     pub fn left(&self, mut memory: Memory) -> u64 {
         self.with(|all| {
             counted(all, &mut memory);
@@ -139,7 +143,7 @@ impl Reservations {
 }
 
 impl Reservations {
-    /// Bytes that may be in the store when it lies in memory: what is there, what is left, and what was counted ahead.
+    /// Returns the maximum size of a store in memory: current use, free memory, and the growth that was counted ahead.
     pub fn store(&self, mut memory: Memory, used: u64) -> u64 {
         self.with(|all| {
             counted(all, &mut memory);
@@ -150,7 +154,7 @@ impl Reservations {
     }
 }
 
-/// Layers that are planned and not made yet are counted as well.
+/// Counts planned layers that do not exist yet.
 fn counted(all: &BTreeMap<SystemUuid, Reservation>, memory: &mut Memory) {
     for (uuid, given) in all {
         memory.growth.entry(*uuid).or_insert(given.growth);

@@ -16,6 +16,7 @@ use hyper::{
     header::{self, HeaderMap, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use remote::Server;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -282,17 +283,12 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
     }
 }
 
+/// What a part of a path has as it is: RFC 3986, 2.3.
+const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 /// A part of a path as a URL carries it: names may hold anything that an operator types.
 pub(super) fn segment(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
+    let out = utf8_percent_encode(text, &UNRESERVED).to_string();
     // A path of dots would name another route.
     if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
 }

@@ -8,7 +8,7 @@ use crate::cli::{
 };
 use crate::serve::{
     admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced},
-    central::Workloads,
+    central::DrainPolicy,
 };
 use clap::{Args, ValueEnum};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
@@ -119,8 +119,8 @@ impl DrainNode {
             Policy::Wait if self.grace.is_some() => {
                 return Err(Failure::new("--grace says how long a stop may take", "add --workloads stop"));
             }
-            Policy::Wait => Workloads::Wait,
-            Policy::Stop => Workloads::Stop,
+            Policy::Wait => DrainPolicy::Wait,
+            Policy::Stop => DrainPolicy::Stop,
         };
         let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
         let node: NodeView = client.post(&path(&self.order.node, "/drain"), &Body { workloads, grace_s }).await?;

@@ -1,8 +1,9 @@
 //! The error of a command: object, cause, hint and exit code.
 
-use meshd_config::Faults;
+use super::print::clean;
+use meshd_config::{Fault, Faults};
 use meshd_lab::{LabError, demo::DemoError};
-use std::{fmt, io, process::ExitCode};
+use std::{fmt, fs, io, process::ExitCode};
 
 /// Ends a verb with exit code 1.
 #[derive(Debug)]
@@ -10,7 +11,7 @@ pub struct Failure {
     message: String,
     hint: String,
     /// Faults of files print by themselves, each with its own hint.
-    faults: Option<Faults>,
+    faults: Option<String>,
     broken_pipe: bool,
     /// The exit code of a program that ran elsewhere, instead of 1.
     code: Option<u8>,
@@ -33,6 +34,11 @@ impl Failure {
             source = error.source();
         }
         Failure::new(whole, hint)
+    }
+
+    /// Faults of files that another machine may have.
+    pub(crate) fn of_remote(faults: &Faults) -> Self {
+        Failure { faults: Some(faults.to_string()), ..Failure::new("", "") }
     }
 
     /// A program that ran elsewhere ended with this code; it has said why itself.
@@ -63,8 +69,21 @@ impl Failure {
 }
 
 impl From<Faults> for Failure {
+    /// Files of this machine: each fault is shown with its line.
     fn from(faults: Faults) -> Self {
-        Failure { faults: Some(faults), ..Failure::new("", "") }
+        let shown: Vec<String> = faults.0.iter().map(|fault| format!("{fault}{}", faulty_line(fault))).collect();
+        Failure { faults: Some(shown.join("\n")), ..Failure::new("", "") }
+    }
+}
+
+/// The line that is wrong, with its number; empty if it cannot be shown. Data for cloud-init is never shown.
+fn faulty_line(fault: &Fault) -> String {
+    let text = fs::read_to_string(&fault.file).unwrap_or_default();
+    let mut before = text.lines().take(fault.line);
+    let is_shown = fault.line > 0 && !before.clone().any(|line| line.contains("cloud_init"));
+    match before.nth(fault.line.saturating_sub(1)).filter(|_| is_shown) {
+        Some(line) => format!("\n  {} | {}", fault.line, clean(&line.trim_end().replace('\t', " "))),
+        None => String::new(),
     }
 }
 
@@ -97,7 +116,7 @@ impl From<io::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(faults) = &self.faults {
-            return fmt::Display::fmt(faults, f);
+            return f.write_str(faults);
         }
         write!(f, "error: {}", self.message)?;
         if !self.hint.is_empty() {
@@ -119,5 +138,19 @@ mod tests {
     fn failure_says_what_why_and_what_to_do() {
         let failure = Failure::of(&Outer(io::Error::other("disk on fire")));
         assert_eq!(failure.to_string(), "error: cannot open x: disk on fire\n  hint: look at its mode");
+    }
+
+    #[test]
+    fn fault_of_a_file_shows_its_line_but_no_data_for_cloud_init() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("vm.toml");
+        fs::write(&file, "name = \"a\"\nvcpu = 2\n[cloud_init]\nuser_dat = \"password\"\n").unwrap();
+        let fault = |line| Fault { line, key: "vcpu".into(), ..Fault::of_file(&file, "unknown key", "use vcpus") };
+        let shown = Failure::from(Faults(vec![fault(2), fault(4)])).to_string();
+        let path = file.display();
+        let hidden = format!("{path}:4: vcpu: unknown key\n  hint: use vcpus");
+        assert_eq!(shown, format!("{path}:2: vcpu: unknown key\n  hint: use vcpus\n  2 | vcpu = 2\n{hidden}"));
+        assert_eq!(Failure::of_remote(&Faults(vec![fault(4)])).to_string(), hidden);
+        assert_eq!(Failure::from(Faults(vec![fault(9)])).to_string().lines().count(), 2, "no such line");
     }
 }

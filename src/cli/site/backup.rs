@@ -23,7 +23,7 @@ const MAX_KEY: u64 = 4096;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Backup {
-    /// Back up the running central node into one sealed file
+    /// Back up the running central node into one encrypted file
     Create(Create),
     /// Verify a backup; with the key, also its contents
     Verify(Verify),
@@ -105,6 +105,8 @@ impl Create {
         let fresh = self.file.with_extension("part");
         let made = self.write(context, &fresh, &key).and_then(|()| {
             let verified = backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
+            let digest = backup::digest_line(&fresh, &self.file).map_err(|error| Failure::of(&error))?;
+            fs::write(backup::digest_file(&self.file), digest)?;
             fs::rename(&fresh, &self.file)?;
             Ok(verified)
         });
@@ -139,9 +141,9 @@ impl Verify {
         match verified.manifest {
             Some(manifest) => write(&format!("{file}: {}\n", words(&manifest))),
             None => {
-                let head = verified.head;
+                let head = verified.head.map(|head| format!("site {}, made {}, ", head.site, head.made_at));
                 eprintln!("what is in it was not looked at: that needs --key-file");
-                write(&format!("{file}: site {}, made {}, as it was written\n", head.site, head.made_at))
+                write(&format!("{file}: {}as it was written\n", head.unwrap_or_default()))
             }
         }
     }

@@ -11,12 +11,9 @@ use crate::cli::{
 use crate::{
     backup,
     daemon::REQUIRED_LOADERS,
-    serve::{
-        admin::{
-            doctor::{Finding, Status, interfaces},
-            view::StatusView,
-        },
-        dhcp,
+    serve::admin::{
+        doctor::{Finding, Status, interfaces},
+        view::StatusView,
     },
 };
 use clap::Args;
@@ -173,7 +170,7 @@ fn loaders(site: &Site) -> Finding {
         let found = format!("{} lacks {}", dir.display(), missing.join(", "));
         return Finding::fail("loaders", found, next);
     }
-    let others: BTreeSet<&str> = dhcp::loader_names().filter(is_missing).collect();
+    let others: BTreeSet<&str> = meshd_dhcp::firmware::loader_names().filter(is_missing).collect();
     let others: Vec<&str> = others.into_iter().collect();
     let rest = match others.as_slice() {
         [] => "for every firmware".to_owned(),

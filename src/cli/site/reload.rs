@@ -17,7 +17,8 @@ impl ReloadCommand {
         }
         if !view.faults.is_empty() {
             eprintln!("refused: the last good site, overlays and images stay live");
-            return Err(Faults(view.faults).into());
+            let faults = Faults(view.faults);
+            return Err(if context.is_remote() { Failure::of_remote(&faults) } else { faults.into() });
         }
         eprintln!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
         Ok(())

@@ -9,7 +9,7 @@ use crate::cli::{
 use crate::serve::admin::view::VmView;
 use clap::Args;
 use meshd_config::parse_duration;
-use meshd_model::work::VmLife;
+use meshd_model::work::VmStatus;
 use meshd_proto::vm::VmFetching;
 use meshd_types::SystemUuid;
 use std::time::{Duration, Instant};
@@ -97,11 +97,15 @@ fn look(all: &[VmView], uuid: SystemUuid, until: Until) -> Look {
         return if until == Until::Gone { Look::Done } else { Look::Never("it is not on record any more".to_owned()) };
     };
     match (until, vm.state) {
-        (Until::Running, VmLife::Running) | (Until::Off, VmLife::Stopped | VmLife::Failed) if vm.settled => Look::Done,
-        (Until::Off, VmLife::Unplaced) => Look::Done,
-        (Until::Running, VmLife::Failed | VmLife::Stopped | VmLife::Paused) if vm.settled => Look::Never(ending(vm)),
-        (Until::Running, VmLife::Unplaced) => Look::Never(ending(vm)),
-        (Until::Gone, VmLife::ReleaseBlocked) => Look::Never(ending(vm)),
+        (Until::Running, VmStatus::Running) | (Until::Off, VmStatus::Stopped | VmStatus::Failed) if vm.settled => {
+            Look::Done
+        }
+        (Until::Off, VmStatus::Unplaced) => Look::Done,
+        (Until::Running, VmStatus::Failed | VmStatus::Stopped | VmStatus::Paused) if vm.settled => {
+            Look::Never(ending(vm))
+        }
+        (Until::Running, VmStatus::Unplaced) => Look::Never(ending(vm)),
+        (Until::Gone, VmStatus::ReleaseBlocked) => Look::Never(ending(vm)),
         _ => Look::NotYet(far(vm)),
     }
 }

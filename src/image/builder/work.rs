@@ -11,7 +11,7 @@ use std::{
 /// A folder of one build. It is removed when this goes out of scope, whatever happened.
 pub(super) struct BuildFolder {
     folder: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl BuildFolder {
@@ -27,7 +27,7 @@ impl BuildFolder {
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
         // chroot resolves no relative paths, and programs run in other folders.
         let folder = folder.canonicalize().map_err(io_error("find", &folder))?;
-        Ok(BuildFolder { folder, _lock: lock })
+        Ok(BuildFolder { folder, lock })
     }
 
     /// A path in the folder.
@@ -48,6 +48,8 @@ impl Drop for BuildFolder {
         if let Err(error) = remove(&self.folder) {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
         }
+        // Closing is not enough: a child that another thread forks holds a copy of the descriptor, and with it the lock, until it executes.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -90,6 +92,15 @@ mod tests {
         let folder = work.path("");
         drop(work);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn build_that_ended_holds_nothing_though_a_forked_child_has_its_lock_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = BuildFolder::begin(dir.path(), "lab").unwrap();
+        let _copy = work.lock.try_clone().unwrap();
+        drop(work);
+        BuildFolder::begin(dir.path(), "lab").unwrap();
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Storm control: when more machines come than can be loaded at once, they wait in a queue. Approved machines come before unknown
-//! ones, and within each of the two the first comes first.
+//! The boot queue: limits how many machines load at once. Approved machines come first, then unknown ones, each in order of arrival.
 //!
 //! ```text
 //!            ask: room, and nobody before it      finished, or silent for PATIENCE
@@ -233,12 +232,12 @@ impl BootQueue {
         self.forget_place(mac);
     }
 
-    /// How many load.
+    /// Returns the number of machines that load.
     pub fn loading(&self) -> usize {
         self.loading.len()
     }
 
-    /// How many wait.
+    /// Returns the number of machines that wait.
     pub fn waiting(&self) -> usize {
         self.approved.waiting.len() + self.unknown.waiting.len()
     }

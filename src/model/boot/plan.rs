@@ -1,4 +1,4 @@
-//! The decision: which kernel, initrds and arguments a node boots with.
+//! Decides which kernel, initrds and arguments a node boots with.
 
 use super::{Endpoint, Refusal, ScriptRequest, quote};
 use crate::fleet::{Condition, ConditionKind, Node, Phase};
@@ -28,7 +28,7 @@ pub struct What {
     pub profile: ProfileName,
     /// The image.
     pub image: ImageName,
-    /// Its parts.
+    /// Parts of the image.
     pub parts: ImageParts,
     /// [`kernel_args`].
     pub args: Vec<String>,
@@ -38,7 +38,7 @@ pub struct What {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("profile {profile} is {by} and no longer in site.toml; {next}")]
 pub struct NoProfile {
-    /// Which.
+    /// Name of the profile.
     pub profile: ProfileName,
     by: &'static str,
     next: String,

@@ -1,4 +1,4 @@
-//! The one door through which a value gets into an iPXE script.
+//! Quotes values in iPXE scripts. Every value passes through here.
 //!
 //! iPXE gives meaning to line ends, blanks, quotes, backslashes, `${`, a `#` that begins a word, and the words `||`, `&&`
 //! and `;`. None of them passes, so a value is always part of the one command that it was written into.

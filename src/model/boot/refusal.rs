@@ -1,4 +1,4 @@
-//! Why a machine is not booted now: a code for machines, a sentence for people, and when to ask again.
+//! Why a machine does not boot now: code, message, and retry delay.
 
 use meshd_types::{Arch, ImageName};
 
@@ -23,14 +23,14 @@ pub enum Refusal {
     },
     /// The image of its profile cannot be served.
     ImageMissing {
-        /// Which.
+        /// Name of the image.
         image: ImageName,
         /// What is wrong with it.
         detail: String,
     },
     /// The image is for another processor.
     ArchMismatch {
-        /// Which image.
+        /// Name of the image.
         image: ImageName,
         /// What it is built for.
         built_for: Arch,
@@ -39,7 +39,7 @@ pub enum Refusal {
     },
     /// The profile gives nothing that can be booted.
     RenderFailed {
-        /// Why.
+        /// Cause.
         detail: String,
     },
     /// As many boots are loaded as the network can bear; this machine stands in line.

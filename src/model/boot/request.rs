@@ -1,4 +1,4 @@
-//! What iPXE tells of its machine: the query of `GET /boot/script`.
+//! The query of `GET /boot/script`: what iPXE reports about its machine.
 //!
 //! Texts that vendors make up come as hexadecimal. Seen with the iPXE of 2019 that Debian ships and QEMU carries: it decodes
 //! what `:uristring` encoded before it sends a URL, so a serial number with `&`, `"` or a blank comes out as another request, or
@@ -45,7 +45,7 @@ pub enum QueryError {
     /// A value that cannot be read.
     #[error("`{key}` is `{value}`, which is not {what}")]
     Malformed {
-        /// Its key.
+        /// Key of the parameter.
         key: &'static str,
         /// What came, shortened.
         value: String,
@@ -64,7 +64,7 @@ impl ScriptRequest {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.find_map(|(name, value)| (name == key).then_some(value)).unwrap_or_default()
         };
-        let value = |key| bounded(key, percent_decode(raw(key).as_bytes()));
+        let value = |key| bounded(key, percent_decode(raw(key)));
         let vendor_text = |key, hex_key: &'static str| match raw(hex_key) {
             "" => value(key),
             hex => bounded(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
@@ -131,25 +131,9 @@ fn dehex(text: &str) -> Option<Vec<u8>> {
     if digits.len().is_multiple_of(2) { bytes.collect() } else { None }
 }
 
-/// RFC 3986, 2.1. A `%` without two digits stands for itself and `+` is a plus: this is no HTML form.
-fn percent_decode(raw: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let coded = (byte == b'%').then(|| tail.get(..2)).flatten();
-        let coded = coded.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(meshd_types::unhex::<1>);
-        match coded {
-            Some([decoded]) => {
-                bytes.push(decoded);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    bytes
+/// A `%` without two digits stands for itself and `+` is a plus: this is no HTML form.
+fn percent_decode(raw: &str) -> Vec<u8> {
+    percent_encoding::percent_decode_str(raw).collect()
 }
 
 #[cfg(test)]
@@ -223,7 +207,7 @@ mod tests {
         #[test]
         fn what_is_encoded_comes_back(text in "[ -~äß]{0,60}") {
             let coded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            prop_assert_eq!(percent_decode(coded.as_bytes()), text.as_bytes());
+            prop_assert_eq!(percent_decode(&coded), text.as_bytes());
             let hyphens: Vec<String> = text.bytes().map(|byte| format!("{byte:02x}")).collect();
             prop_assert_eq!(dehex(&hyphens.join("-")), Some(text.into_bytes()));
         }

@@ -1,4 +1,4 @@
-//! A plan or a refusal as the text that iPXE runs. The forms that are used here work in every iPXE since 2013.
+//! Renders a plan or a refusal as an iPXE script. All commands work in every iPXE since 2013.
 //!
 //! No script ends: whatever fails, the machine waits, does DHCP again (which refreshes its boot session), and comes back to the
 //! entry script. It never goes through its firmware's self test for that. `ifconf --configurator dhcp` and not `dhcp`, which also

@@ -1,4 +1,4 @@
-//! A timer for each node: when it has to have been heard of again.
+//! Heartbeat deadlines: one timer for each node.
 //!
 //! Armed when something is heard and not armed already; what is heard meanwhile costs nothing. When a timer is due, whoever asks looks
 //! how long the node has really been silent, and arms it again for the rest. So looking costs as much as there are timers due, not

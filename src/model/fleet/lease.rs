@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 /// Kept by MAC address, whatever client identifier firmware, iPXE and Linux send: one machine, one address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who.
+    /// MAC address of the client.
     pub mac: MacAddr,
     /// Which address; no two leases share one.
     pub address: Ipv4Addr,

@@ -1,52 +1,46 @@
-//! Step 2, fleet: nodes, who they are, what phase they are in, what is wrong with them. All of it pure.
+//! Nodes and their boots: pure.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `node` | record, identity, phases, conditions |
+//! | `boot` | boot sessions, stalls, boot loops |
+//! | `generations` | what nodes run: generations, history, revisions of profiles |
+//! | `events` | event log, audit log, idempotency keys |
+//! | `deadline_queue` | heartbeat deadlines |
+//! | `lease` | DHCP leases |
 
-mod admission;
-mod idempotency;
-mod audit;
-mod boot_loop;
-mod boot_session;
-mod audit_context;
-mod certificate;
-mod condition;
-mod event;
-mod generation;
-mod history;
-mod identity;
-mod kept;
-mod lease;
-mod node_transitions;
-mod node;
-mod phase;
-mod readiness;
-mod relay_port;
-mod revision;
-mod stage;
-mod stall;
-mod units;
+mod boot;
 mod deadline_queue;
+mod events;
+mod generations;
+mod lease;
+mod node;
 
-pub use admission::admitting;
-pub use audit::{Audit, AuditOutcome, AuditSeq};
-pub use audit_context::{AuditContext, Cause, MAX_REASON, ParseWhoError, Principal, Verb};
-pub use boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop};
-pub use boot_session::{BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait};
-pub use certificate::Certificate;
-pub use condition::{Condition, ConditionKind};
-pub use deadline_queue::DeadlineQueue;
-pub use event::{Actor, Event, EventKind, EventSeq};
-pub use generation::{ConditionChanges, Generation, judge, judge_drift};
-pub use history::{DeliveredGeneration, History, KEPT_OF_A_NODE, MAX_HISTORY};
-pub use idempotency::{Answered, IdempotencyRecord};
-pub use identity::{
-    ConflictingMachine, Identified, IdentityConflict, MAX_RIVALS, ObservedMachine, RIVAL_NOTED, identify,
+pub use boot::{
+    boot_loop::BootLoop, boot_loop::LOOP_ALIKE, boot_loop::LOOP_UNLIKE, boot_loop::boot_loop,
+    boot_session::BootSession, boot_session::BootStatus, boot_session::DhcpExchange, boot_session::LONGEST_BOOT,
+    boot_session::Outcome, boot_session::SESSION_WINDOW, boot_session::Wait, stage::Stage, stage::StageMark,
+    stall::Chain, stall::Stall, stall::stall,
 };
-pub use kept::{FileChange, FileDiff, GenerationDiff, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, NextBoot};
+pub use deadline_queue::DeadlineQueue;
+pub use events::{
+    audit::Audit, audit::AuditOutcome, audit::AuditSeq, audit_context::AuditContext, audit_context::Cause,
+    audit_context::MAX_REASON, audit_context::ParseWhoError, audit_context::Principal, audit_context::Verb,
+    event::Actor, event::Event, event::EventKind, event::EventSeq, idempotency::Answered,
+    idempotency::IdempotencyRecord,
+};
+pub use generations::{
+    archive::FileChange, archive::FileDiff, archive::GenerationDiff, archive::KEPT_FORMAT, archive::KeptFile,
+    archive::KeptGeneration, archive::KeptKind, archive::NextBoot, generation::ConditionChanges,
+    generation::Generation, generation::judge, generation::judge_drift, history::DeliveredGeneration, history::History,
+    history::KEPT_OF_A_NODE, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision,
+    revision::RevisionSummary, revision::Revisions,
+};
 pub use lease::Lease;
-pub use node::{Fingerprint, LinkState, NextBootOverride, Node};
-pub use phase::{Phase, PhaseChange, Transition, UnlawfulTransition};
-pub use readiness::CheckProvenance;
-pub use relay_port::RelayPort;
-pub use revision::{MAX_REVISIONS, Revision, RevisionSummary, Revisions};
-pub use stage::{Stage, StageMark};
-pub use stall::{Chain, Stall, stall};
-pub use units::{Placed, UnitMap};
+pub use node::{
+    admission::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
+    identity::ConflictingMachine, identity::Identified, identity::IdentityConflict, identity::MAX_RIVALS,
+    identity::ObservedMachine, identity::RIVAL_NOTED, identity::identify, phase::Phase, phase::PhaseChange,
+    phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance, record::Fingerprint, record::LinkState,
+    record::NextBootOverride, record::Node, relay_port::RelayPort, unit_map::Placed, unit_map::UnitMap,
+};

@@ -52,7 +52,7 @@ impl Rack {
     }
 
     fn create(&mut self, ask: VmAsk) -> bool {
-        let hosts = self.nodes.iter().map(|node| Host {
+        let hosts = self.nodes.iter().map(|node| CandidateNode {
             node: *node,
             unready: None,
             runs: VmSupport::Kvm,

@@ -1,6 +1,5 @@
-//! Slots: what of a node can be given to one virtual machine. A unit is a candidate until an operator approves it; what it is approved
-//! with is kept, and what is different later keeps it from being given. The state is never stored: it follows from what was approved, from
-//! who holds it and from what the node tells, so it cannot contradict them.
+//! Slots: units of a node that can be assigned to one VM each, after an operator approved them. The state follows from approval, holder and
+//! facts, and is never stored.
 //!
 //! ```text
 //! candidate ─approve─▶ available ─create─▶ reserved ─▶ provisioning ─▶ active ─delete─▶ releasing ─▶ cleanup ─▶ available
@@ -17,19 +16,19 @@ use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-/// Longest name of a fabric device, in bytes.
+/// Maximum length of a fabric device name, in bytes.
 pub const MAX_FABRIC: usize = 64;
 
-/// Names a slot: `<node>/<first function of its unit>`.
+/// Slot ID: `<node>/<first function of its unit>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId {
-    /// Whose it is.
+    /// Node.
     pub node: NodeId,
-    /// The first selected function of its unit.
+    /// First selected function of the unit.
     pub unit: PciAddress,
 }
 
-/// The text names no slot.
+/// The text is no slot ID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no slot; write NODE/0000:41:00.0, as `meshd slot list` shows it")]
 pub struct ParseSlotIdError(String);
@@ -54,57 +53,57 @@ impl fmt::Display for SlotId {
 
 serde_as_text!(SlotId);
 
-/// A slot as an operator approved it.
+/// An approved slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approved {
-    /// Which.
+    /// Slot ID.
     pub id: SlotId,
-    /// Functions of its unit by address, with their IDs.
+    /// Functions of the unit by address, with their device IDs.
     pub functions: BTreeMap<String, String>,
-    /// The disk that belongs to it.
+    /// Disk of the slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskIdentity>,
-    /// The fabric device that belongs to it. Of those that share one, one is given at a time.
+    /// Fabric device of the slot. Of slots that share one, one is assigned at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
-    /// What a card has that says `slot = true`.
+    /// Addresses for a NIC with `slot = true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<SlotCard>,
-    /// Why an operator keeps it from being given.
+    /// Why an operator disabled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// Since when it is approved.
+    /// Time of the approval.
     pub approved_at: Timestamp,
 }
 
-/// Every state of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Nobody approved it.
+    /// Not approved.
     Candidate,
-    /// It can be given.
+    /// Can be assigned.
     Available,
-    /// A virtual machine has it and does not use it yet.
+    /// Assigned to a VM that does not use it yet.
     Reserved,
-    /// Its virtual machine is being started.
+    /// Its VM starts.
     Provisioning,
-    /// Its virtual machine runs.
+    /// Its VM runs.
     Active,
-    /// Its virtual machine is being deleted.
+    /// Its VM is being deleted.
     Releasing,
-    /// Nobody has it, and it is not ready yet.
+    /// Free, but not ready yet.
     Cleanup,
-    /// Its node cannot release it.
+    /// The node cannot release it.
     CleanupBlocked,
-    /// It cannot be used.
+    /// Unusable.
     Failed,
-    /// An operator keeps it.
+    /// Disabled by an operator.
     Disabled,
 }
 
 impl SlotState {
-    /// The word that is shown.
+    /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             SlotState::Candidate => "candidate",
@@ -121,42 +120,42 @@ impl SlotState {
     }
 }
 
-/// A slot as it is now.
+/// The current state of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which.
+    /// Slot ID.
     pub id: SlotId,
-    /// Its state.
+    /// State, derived from approval, holder and facts.
     pub state: SlotState,
-    /// Why it is in that state, where that needs a word.
+    /// Cause of the state.
     pub reason: String,
-    /// NUMA node of its unit.
+    /// NUMA node of the unit.
     pub numa: Option<u32>,
-    /// Functions of its unit by address, with their IDs.
+    /// Functions of the unit by address, with their device IDs.
     pub functions: BTreeMap<String, String>,
-    /// What an operator said of it.
+    /// The approval.
     pub approved: Option<Approved>,
-    /// What the node tells to be nearest to its unit, for whoever approves it.
+    /// Nearest disk and fabric device, as a suggestion.
     pub near: Near,
-    /// What of it is on another NUMA node than its unit, in words.
+    /// Resources on another NUMA node than the unit.
     pub mismatch: String,
 }
 
-/// What is nearest to a unit: advice.
+/// The disk and fabric device nearest to a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near {
-    /// A disk that may be given away.
+    /// An assignable disk.
     pub disk: Option<String>,
     /// A fabric device.
     pub fabric: Option<String>,
 }
 
-/// Which disk or fabric device an operator approves a slot with: by its name, or what the node tells to be nearest.
+/// The choice of a disk or fabric device at approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pick<T> {
-    /// Whatever is nearest.
+    /// The nearest.
     Nearest,
-    /// This one.
+    /// The named one.
     Named(T),
 }
 
@@ -189,28 +188,28 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Pick<T> {
     }
 }
 
-/// The word for what is nearest.
+/// The word for the nearest.
 const NEAREST: &str = "nearest";
 
-/// The unit of a slot as it is: functions by address, with their IDs.
+/// Returns the functions of a unit by address, with their device IDs.
 pub fn functions(unit: &UnitFacts) -> BTreeMap<String, String> {
     let of = |member: &meshd_proto::PciFacts| (member.address.clone(), format!("{}:{}", member.vendor, member.device));
     unit.members.iter().map(of).collect()
 }
 
-/// The unit of a slot in what a node tells.
+/// Finds the unit of a slot in the facts of a node.
 pub fn unit_of<'a>(id: &SlotId, facts: &'a Facts) -> Option<&'a UnitFacts> {
     let is = |unit: &&UnitFacts| unit.selected.iter().any(|function| function == id.unit.as_str());
     facts.units.iter().find(is)
 }
 
-/// The candidates that a node has: one for each unit.
+/// Returns one candidate for each unit of a node.
 pub fn candidates(node: NodeId, facts: &Facts) -> impl Iterator<Item = SlotId> + '_ {
     let units = facts.units.iter().filter(|unit| unit.kind == UnitKind::Device);
     units.filter_map(move |unit| Some(SlotId { node, unit: unit.selected.first()?.parse().ok()? }))
 }
 
-/// What a slot is now. `implied` says that units need no operator's approval on this site.
+/// Determines the state of a slot. `implied`: the site needs no approvals.
 pub fn judge(id: SlotId, facts: &Facts, approved: Option<&Approved>, holder: Option<&Vm>, implied: bool) -> Slot {
     let unit = unit_of(&id, facts);
     let (state, reason) = match holder {
@@ -235,7 +234,7 @@ fn near<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
     facts.slots.iter().find(|slot| unit.members.iter().any(|member| member.address == slot.unit))
 }
 
-/// The disk of a slot that nobody has.
+/// Determines the state of the disk of a free slot.
 fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
     match DiskFacts::called(&facts.disks, disk.as_str()) {
         None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
@@ -244,7 +243,7 @@ fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
     }
 }
 
-/// What of an approved slot is far from its unit (GP-7).
+/// Describes resources of a slot that are far from its unit (GP-7).
 fn mismatch(unit: &UnitFacts, approved: &Approved, facts: &Facts) -> String {
     let disk = approved.disk.as_ref().and_then(|disk| {
         let numa = DiskFacts::called(&facts.disks, disk.as_str())?.numa_node?;
@@ -302,14 +301,14 @@ fn free(unit: Option<&UnitFacts>, approved: Option<&Approved>, implied: bool) ->
     }
 }
 
-/// The slots of one node: the others of a site are not looked at.
+/// Returns the slots of one node.
 pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
     let first = SlotId { node, unit: "0000:00:00.0".parse().expect("the lowest address is one") };
     slots.range(first..).take_while(move |(id, _)| id.node == node)
 }
 
-/// Slots of one node that cannot be given although their unit is ready and free: unapproved, disabled, changed, or another one has
-/// their fabric device. By the first function of their unit, with the reason.
+/// Returns the slots of a node whose unit is ready and free but cannot be assigned: not approved, disabled, changed, or its fabric device
+/// is in use. By first function, with the reason.
 pub fn barred(
     node: NodeId,
     facts: &Facts,

@@ -1,7 +1,6 @@
 //! What a slot is, by what was approved, who holds it and what the node tells.
 
-use super::super::Placement;
-use super::*;
+use super::{super::Placement, *};
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     PciFacts,

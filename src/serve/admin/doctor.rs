@@ -70,14 +70,14 @@ impl Finding {
 }
 
 /// Everything that the central node can say of itself.
-pub(super) fn findings(central: &Central) -> Vec<Finding> {
+pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
     let mut findings = interfaces(&central.site());
-    let segments = central.segments();
+    let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));
-    findings.extend(reload(&central.last_reload()));
-    let waiting = central.pending_count();
+    findings.extend(reload(&central.generations.last_reload()));
+    let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
         findings.push(Finding::warn("approval", format!("{waiting} agents wait to be let in"), next));

@@ -1,7 +1,10 @@
 //! Error responses: status, code, message, hint and correlation ID.
 
-use super::view::ErrorView;
-use crate::serve::central::{ApiTokenError, JobError, OperateError, OrderError, RenderError, SlotError, VmError};
+use crate::serve::admin::view::ErrorView;
+use crate::serve::central::{
+    ApiTokenError, HeldWork, JobError, LinkError, OperateError, OrderError, RenderError, RollbackError, SlotError,
+    VmError,
+};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
@@ -15,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 /// Why a request is not done.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
+pub(crate) struct Refused {
     status: StatusCode,
     code: &'static str,
     message: String,
@@ -23,7 +26,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
         // Sentences of this program read "what is wrong; what to do".
         let (message, hint) = match message.split_once("; ") {
@@ -33,40 +36,40 @@ impl Refused {
         Refused { status, code, message, hint }
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    pub(super) fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         let hint = "this is a fault of meshd, its log says where".to_owned();
         Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
     }
 
-    pub(super) fn unauthorized(message: &str) -> Self {
+    pub(crate) fn unauthorized(message: &str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
     /// The token is honoured, but not for this.
-    pub(super) fn beyond(role: Role, needed: Role) -> Self {
+    pub(crate) fn beyond(role: Role, needed: Role) -> Self {
         let message = format!("a token with role {role} may not do this; it takes role {needed}");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    pub(super) fn too_many(window: Duration) -> Self {
+    pub(crate) fn too_many(window: Duration) -> Self {
         let message = format!("too many refused requests from your address; wait {} s", window.as_secs());
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", message)
     }
 
-    pub(super) fn outcome(&self) -> AuditOutcome {
+    pub(crate) fn outcome(&self) -> AuditOutcome {
         let code = self.code.to_owned();
         if self.status.is_server_error() { AuditOutcome::Failed(code) } else { AuditOutcome::Refused(code) }
     }
 
-    pub(super) fn sentence(&self) -> &str {
+    pub(crate) fn sentence(&self) -> &str {
         &self.message
     }
 
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 }
@@ -96,33 +99,95 @@ impl From<OperateError> for Refused {
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
-            OperateError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
             OperateError::StillHeard { .. } => (StatusCode::CONFLICT, "still_heard"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
-            OperateError::Job(JobError::None { .. }) => (StatusCode::NOT_FOUND, "no_task"),
-            OperateError::Job(JobError::Spec(_)) => (StatusCode::BAD_REQUEST, "bad_task"),
-            OperateError::Job(JobError::RootForbidden) => (StatusCode::FORBIDDEN, "root_forbidden"),
-            OperateError::Job(JobError::NoGroup { .. }) => (StatusCode::NOT_FOUND, "no_group"),
-            OperateError::Job(JobError::NotEnough { .. }) => (StatusCode::CONFLICT, "not_enough_nodes"),
-            OperateError::Job(JobError::Holds { .. }) => (StatusCode::CONFLICT, "node_in_use"),
-            OperateError::Job(JobError::Output(_)) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
-            OperateError::ApiToken(ApiTokenError::None(_)) => (StatusCode::NOT_FOUND, "no_token"),
-            OperateError::ApiToken(_) => (StatusCode::CONFLICT, "bad_token"),
             OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
-            OperateError::Rollback(_) => (StatusCode::CONFLICT, "no_rollback"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
-            OperateError::Vm(error) => vm(error),
-            OperateError::Slot(SlotError::None(_)) => (StatusCode::NOT_FOUND, "no_slot"),
-            OperateError::Slot(_) => (StatusCode::CONFLICT, "bad_slot"),
+            OperateError::Held(held) => work(held),
+            OperateError::Link(error) => link(error),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
-            OperateError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
-            OperateError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
             OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
-            OperateError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store"),
+            OperateError::Store(_) => STORE,
         };
         Refused::new(status, code, whole(&error))
     }
+}
+
+/// The store cannot be written.
+const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
+
+fn work(held: &HeldWork) -> (StatusCode, &'static str) {
+    match held {
+        HeldWork::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
+        HeldWork::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
+    }
+}
+
+fn link(error: &LinkError) -> (StatusCode, &'static str) {
+    match error {
+        LinkError::StillLinked { .. } => (StatusCode::CONFLICT, "still_linked"),
+        LinkError::NotLinked { .. } => (StatusCode::CONFLICT, "not_linked"),
+        LinkError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+    }
+}
+
+fn job(error: &JobError) -> (StatusCode, &'static str) {
+    match error {
+        JobError::None { .. } => (StatusCode::NOT_FOUND, "no_task"),
+        JobError::Spec(_) => (StatusCode::BAD_REQUEST, "bad_task"),
+        JobError::RootForbidden => (StatusCode::FORBIDDEN, "root_forbidden"),
+        JobError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        JobError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
+        JobError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
+        JobError::Store(_) => STORE,
+    }
+}
+
+fn api_token(error: &ApiTokenError) -> (StatusCode, &'static str) {
+    match error {
+        ApiTokenError::None(_) => (StatusCode::NOT_FOUND, "no_token"),
+        ApiTokenError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "bad_token"),
+    }
+}
+
+fn rollback(error: &RollbackError) -> (StatusCode, &'static str) {
+    match error {
+        RollbackError::Held(held) => work(held),
+        RollbackError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
+        RollbackError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "no_rollback"),
+    }
+}
+
+fn slot(error: &SlotError) -> (StatusCode, &'static str) {
+    match error {
+        SlotError::None(_) => (StatusCode::NOT_FOUND, "no_slot"),
+        SlotError::Vm(error) => vm(error),
+        SlotError::Store(_) => STORE,
+        _ => (StatusCode::CONFLICT, "bad_slot"),
+    }
+}
+
+macro_rules! refused {
+    ($($error:ident: $status:ident;)+) => {$(
+        impl From<$error> for Refused {
+            fn from(error: $error) -> Self {
+                let (status, code) = $status(&error);
+                Refused::new(status, code, whole(&error))
+            }
+        }
+    )+};
+}
+
+refused! {
+    ApiTokenError: api_token;
+    JobError: job;
+    LinkError: link;
+    RollbackError: rollback;
+    SlotError: slot;
+    VmError: vm;
 }
 
 /// What stands against a placement is its own word, for programs that try again.
@@ -133,13 +198,14 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
         VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
         VmError::Cards(_) => (StatusCode::CONFLICT, "card_taken"),
-        VmError::Unfit(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
-        VmError::Holds { .. } => (StatusCode::CONFLICT, "holds_vms"),
+        VmError::NoPlacement(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
         VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
         VmError::NotInService { .. } => (StatusCode::CONFLICT, "not_ready"),
         VmError::SlotClosed { .. } => (StatusCode::CONFLICT, "slot_closed"),
         VmError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm_elsewhere"),
         VmError::NoVolume { .. } => (StatusCode::CONFLICT, "volume_missing"),
+        VmError::NoNode(_) => (StatusCode::NOT_FOUND, "no_node"),
+        VmError::Store(_) => STORE,
     }
 }
 
@@ -156,12 +222,12 @@ impl Refused {
     }
 
     /// Its body, for whoever asks the same once more.
-    pub(super) fn to_json(&self, correlation: CorrelationId) -> String {
+    pub(crate) fn to_json(&self, correlation: CorrelationId) -> String {
         serde_json::to_string(&self.view(correlation)).expect("it is plain data")
     }
 
     /// The answer to the request of this name, which is in the log lines too.
-    pub(super) fn answer(self, correlation: CorrelationId) -> Response {
+    pub(crate) fn answer(self, correlation: CorrelationId) -> Response {
         let view = self.view(correlation);
         let Refused { status, code, message, .. } = self;
         if status.is_server_error() {
@@ -177,7 +243,7 @@ impl Refused {
     }
 }
 
-/// Only a note: [`super::order::named`] makes the answer of it, for it knows what the request is called.
+/// Only a note: [`crate::serve::admin::transport::order::named`] makes the answer of it, for it knows what the request is called.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

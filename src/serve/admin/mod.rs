@@ -62,45 +62,34 @@
 //! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow` only shows |
 //! | `GET events?follow&after&node&kind&limit` | one JSON object a line |
 //!
+//! | module | content |
+//! | --- | --- |
+//! | `doctor` | the health of this process |
+//! | `error` | converts errors of the services to HTTP statuses |
+//! | `openapi`, `table` | the list of routes, and the OpenAPI document that is made from it |
+//! | `router` | path, role and handler of each route |
+//! | `routes` | the handlers |
+//! | `transport` | listeners, callers, correlation IDs, idempotency keys |
+//! | `view`, `views` | bodies of requests and answers |
+//!
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
 //! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
 
-mod idempotency;
-mod audit;
-mod auth;
-mod backup;
-mod bodies;
-mod catalog_view;
-mod connection;
-mod consoles;
 pub mod doctor;
 mod error;
-mod events;
-mod generations;
-mod https;
 mod openapi;
-mod life;
-mod order;
-mod orders;
-mod profile_view;
+mod router;
 mod routes;
-mod slots;
-mod socket;
 mod table;
-mod task_view;
-mod tasks;
-mod timeline;
-mod tokens;
-mod trust;
-mod volumes;
+mod transport;
 pub mod view;
-mod vms;
+mod views;
 
-pub use backup::MakeBackup;
-pub use https::{Https, HttpsError, bind as bind_https};
-pub use idempotency::{KEY_HEADER, REPLAYED_HEADER};
-pub use order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
-pub use socket::{Socket, SocketError, bind};
+pub use routes::backup::MakeBackup;
+pub use transport::https::{Https, HttpsError, bind as bind_https};
+pub use transport::idempotency::{KEY_HEADER, REPLAYED_HEADER};
+pub use transport::order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
+pub use transport::socket::{Socket, SocketError, bind};
 
 use crate::serve::{
     central::Shared,
@@ -112,6 +101,8 @@ use std::{net::Ipv4Addr, time::Duration};
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// Largest request body, in bytes: a virtual machine with all that cloud-init may get.
+const MAX_BODY: usize = 512 * 1024;
 /// Connections of each of the two listeners at one time.
 pub const MAX_CONNECTIONS: usize = 128;
 /// How long answers that have begun may take to end once the program stops.
@@ -125,8 +116,8 @@ struct Plane {
     told: Ipv4Addr,
     metrics: Metrics,
     shutdown: CancellationToken,
-    failures: auth::Failures,
-    under_way: idempotency::UnderWay,
+    failures: transport::auth::Failures,
+    under_way: transport::idempotency::UnderWay,
     /// Orders that are being followed.
     tasks: TaskTracker,
 }
@@ -150,15 +141,15 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
         told,
         metrics,
         shutdown: shutdown.clone(),
-        failures: auth::Failures::default(),
-        under_way: idempotency::UnderWay::default(),
+        failures: transport::auth::Failures::default(),
+        under_way: transport::idempotency::UnderWay::default(),
         tasks: tasks.clone(),
     };
-    let serving = Serving { central: plane.central.clone(), router: routes::router(plane), shutdown };
+    let serving = Serving { central: plane.central.clone(), router: router::router(plane), shutdown };
     let Listening { socket, https, connections } = listening;
     let by_https = async {
         if let Some(https) = https {
-            https::run(https, connections, serving.clone(), DRAIN_TIME).await;
+            transport::https::run(https, connections, serving.clone(), DRAIN_TIME).await;
         }
     };
     tokio::join!(at_socket(socket, connections, serving.clone()), by_https);
@@ -218,9 +209,9 @@ async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
 async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: Serving) {
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
-    origin.insert(auth::Caller::at_socket(uid));
-    let conversation = connection::Conversation::new(permit);
-    connection::converse(stream, router, origin, conversation, central, shutdown).await;
+    origin.insert(transport::auth::Caller::at_socket(uid));
+    let conversation = transport::connection::Conversation::new(permit);
+    transport::connection::converse(stream, router, origin, conversation, central, shutdown).await;
 }
 
 #[cfg(test)]

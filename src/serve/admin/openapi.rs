@@ -1,9 +1,11 @@
 //! Generates the OpenAPI document from the route table and its types.
 
-use super::{
-    idempotency::KEY_HEADER,
-    order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER},
+use crate::serve::admin::{
     table::{Listed, Schemas},
+    transport::{
+        idempotency::KEY_HEADER,
+        order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER},
+    },
     view::ErrorView,
 };
 use meshd_model::fleet::MAX_REASON;
@@ -13,7 +15,7 @@ use serde_json::{Map, Value, json};
 const OPENAPI: &str = "3.1.0";
 
 /// The whole document.
-pub(super) fn document(listed: &[Listed], schemas: &mut Schemas) -> Value {
+pub(crate) fn document(listed: &[Listed], schemas: &mut Schemas) -> Value {
     let error = schemas.of::<ErrorView>();
     let mut paths: Map<String, Value> = Map::new();
     for route in listed {

@@ -1,8 +1,8 @@
 //! The route table: path, role, request and response of each route. Router and OpenAPI document derive from it.
 
-use super::{
+use crate::serve::admin::{
     Plane,
-    order::{needed, order, see},
+    transport::order::{needed, order, see},
 };
 use axum::{Router, handler::Handler, http::header::CONTENT_TYPE, routing::get};
 use bytes::Bytes;
@@ -13,17 +13,17 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{PartialSchema, ToSchema};
 
 /// The prefix of all routes but that of Prometheus.
-pub(super) const PREFIX: &str = "/v1";
+pub(crate) const PREFIX: &str = "/v1";
 /// Where the document is.
 const DOCUMENT: &str = "/v1/openapi.json";
 
 /// Schemas of types by name.
 #[derive(Default)]
-pub(super) struct Schemas(pub(super) BTreeMap<String, Value>);
+pub(crate) struct Schemas(pub(crate) BTreeMap<String, Value>);
 
 impl Schemas {
     /// A reference to a type; its schema is added, and that of every type in it.
-    pub(super) fn of<T: ToSchema>(&mut self) -> Value {
+    pub(crate) fn of<T: ToSchema>(&mut self) -> Value {
         let (name, mut inner) = (T::name().into_owned(), Vec::new());
         T::schemas(&mut inner);
         let own = (name.clone(), <T as PartialSchema>::schema());
@@ -35,23 +35,23 @@ impl Schemas {
 }
 
 /// What is sent or answered: its media type, and its schema where it has one.
-pub(super) trait Shape {
+pub(crate) trait Shape {
     const MEDIA: &'static str = "application/json";
     fn schema(schemas: &mut Schemas) -> Option<Value>;
 }
 
 /// One value.
-pub(super) struct One<T>(PhantomData<T>);
+pub(crate) struct One<T>(PhantomData<T>);
 /// A list of values.
-pub(super) struct Many<T>(PhantomData<T>);
+pub(crate) struct Many<T>(PhantomData<T>);
 /// One value a line.
-pub(super) struct Lines<T>(PhantomData<T>);
+pub(crate) struct Lines<T>(PhantomData<T>);
 /// An apkovl.
-pub(super) struct Archive;
+pub(crate) struct Archive;
 /// Prometheus' text.
-pub(super) struct Page;
+pub(crate) struct Page;
 /// No body, or `null`.
-pub(super) struct Nothing;
+pub(crate) struct Nothing;
 
 impl<T: ToSchema> Shape for One<T> {
     fn schema(schemas: &mut Schemas) -> Option<Value> {
@@ -80,9 +80,9 @@ impl Shape for Archive {
 }
 
 /// A body of JSON whose type is not told: it holds a secret.
-pub(super) struct Anything;
+pub(crate) struct Anything;
 /// A backup.
-pub(super) struct Sealed;
+pub(crate) struct Sealed;
 
 impl Shape for Anything {
     fn schema(_: &mut Schemas) -> Option<Value> {
@@ -111,29 +111,29 @@ impl Shape for Nothing {
 }
 
 /// One route as the document has it.
-pub(super) struct Listed {
-    pub(super) path: String,
+pub(crate) struct Listed {
+    pub(crate) path: String,
     /// `None` for what is only seen.
-    pub(super) verb: Option<Verb>,
-    pub(super) needs: Role,
-    pub(super) what: &'static str,
-    pub(super) query: &'static [&'static str],
-    pub(super) body: Option<Value>,
-    pub(super) media: &'static str,
-    pub(super) answer: Option<Value>,
+    pub(crate) verb: Option<Verb>,
+    pub(crate) needs: Role,
+    pub(crate) what: &'static str,
+    pub(crate) query: &'static [&'static str],
+    pub(crate) body: Option<Value>,
+    pub(crate) media: &'static str,
+    pub(crate) answer: Option<Value>,
 }
 
 /// Routes in the making.
 #[derive(Default)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     router: Router<Plane>,
-    pub(super) listed: Vec<Listed>,
-    pub(super) schemas: Schemas,
+    pub(crate) listed: Vec<Listed>,
+    pub(crate) schemas: Schemas,
 }
 
 impl Routes {
     /// A route by which something is seen, with the parameters of its query.
-    pub(super) fn see<A: Shape, H, T>(
+    pub(crate) fn see<A: Shape, H, T>(
         mut self,
         path: &str,
         query: &'static [&'static str],
@@ -153,7 +153,7 @@ impl Routes {
     }
 
     /// A route by which something is ordered.
-    pub(super) fn order<B: Shape, A: Shape, H, T>(
+    pub(crate) fn order<B: Shape, A: Shape, H, T>(
         mut self,
         path: &str,
         verb: Verb,
@@ -173,7 +173,7 @@ impl Routes {
     }
 
     /// Prometheus asks outside of the version.
-    pub(super) fn page<H, T>(mut self, path: &str, what: &'static str, handler: H) -> Self
+    pub(crate) fn page<H, T>(mut self, path: &str, what: &'static str, handler: H) -> Self
     where
         H: Handler<T, Plane>,
         T: 'static,
@@ -186,11 +186,11 @@ impl Routes {
     }
 
     /// The router, which answers with its own document, too.
-    pub(super) fn into_router(mut self) -> Router<Plane> {
+    pub(crate) fn into_router(mut self) -> Router<Plane> {
         let what = "this document";
         let (path, needs, media) = (DOCUMENT.to_owned(), Role::Viewer, "application/json");
         self.listed.push(Listed { path, verb: None, needs, what, query: &[], body: None, media, answer: None });
-        let document = Bytes::from(super::openapi::document(&self.listed, &mut self.schemas).to_string());
+        let document = Bytes::from(crate::serve::admin::openapi::document(&self.listed, &mut self.schemas).to_string());
         let answer = get(async move || ([(CONTENT_TYPE, "application/json")], document));
         self.router.route(DOCUMENT, answer)
     }

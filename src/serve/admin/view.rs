@@ -1,18 +1,18 @@
 //! Response types of the admin API; the CLI prints the same values.
 
-pub use super::bodies::{
+pub use super::routes::catalog_view::{ImageView, OverlayView};
+pub use super::routes::slots::{ApproveSlot, SlotView};
+pub use super::routes::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
+pub use super::routes::vms::{CreateVm, DeleteVm, TemplateView, VmView};
+pub use super::routes::volumes::VolumeView;
+pub use super::views::bodies::{
     AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken,
     DiffView, DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
 };
-pub use super::catalog_view::{ImageView, OverlayView};
-use super::doctor::Finding;
-pub use super::profile_view::ProfileView;
-pub use super::slots::{ApproveSlot, SlotView};
-pub use super::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
-pub use super::timeline::{BootSummary, StageView, TimelineView};
-pub use super::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
-pub use super::vms::{CreateVm, DeleteVm, TemplateView, VmView};
-pub use super::volumes::VolumeView;
+pub use super::views::profile_view::ProfileView;
+pub use super::views::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
+pub use super::views::timeline::{BootSummary, StageView, TimelineView};
+use crate::serve::admin::doctor::Finding;
 use meshd_config::Site;
 use meshd_model::fleet::{
     AuditContext, BootSession, CheckProvenance, Condition, ConditionKind, ConflictingMachine, Event, EventKind,

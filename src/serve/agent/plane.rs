@@ -103,27 +103,27 @@ impl AgentPlane for Arc<Central> {
     type Link = LinkId;
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {
-        self.authority().server_config()
+        self.enrolment.authority().server_config()
     }
 
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError> {
-        self.authority().identify(certificate, self.now())
+        self.enrolment.authority().identify(certificate, self.now())
     }
 
     fn honours(&self, peer: &Peer) -> bool {
-        self.honoured(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
+        self.enrolment.honoured(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
     }
 
     async fn revoked(&self, node: NodeId) {
-        self.until_revoked(|| self.is_let_in(node)).await;
+        self.enrolment.until_revoked(|| self.enrolment.is_let_in(node)).await;
     }
 
     async fn distrusted(&self, from: IpAddr) {
-        Central::distrusted(self, from).await;
+        self.enrolment.distrusted(from).await;
     }
 
     async fn stale(&self, node: NodeId, from: IpAddr) {
-        Central::stale(self, node, from, "shows a certificate of an authority that was replaced").await;
+        self.enrolment.stale(node, from, "shows a certificate of an authority that was replaced").await;
     }
 
     fn offline_after(&self) -> Duration {
@@ -131,15 +131,15 @@ impl AgentPlane for Arc<Central> {
     }
 
     async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, PlaneError> {
-        Central::enrol(self, request, from).await
+        self.enrolment.enrol(request, from).await
     }
 
     async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
-        Central::renew(self, peer, request).await
+        self.enrolment.renew(peer, request).await
     }
 
     async fn pending(&self, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
-        Central::pending(self, hello, from).await
+        self.enrolment.pending(hello, from).await
     }
 
     async fn link_up(
@@ -149,26 +149,26 @@ impl AgentPlane for Arc<Central> {
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
     ) -> Result<(LinkId, Welcome), PlaneError> {
-        Central::link_up(self, peer, hello, from, commands).await
+        self.agents.link_up(peer, hello, from, commands).await
     }
 
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
-        self.volume_for(peer.node, digest)
+        self.workloads.volume_for(peer.node, digest)
     }
 
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
-        self.bring_console(peer, console)
+        self.workloads.bring_console(peer, console)
     }
 
     async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
-        Central::link_message(self, link, message).await
+        self.agents.link_message(link, message).await
     }
 
     fn vm_orders(&self, link: LinkId, which: Option<SystemUuid>) -> Vec<VmOrder> {
-        Central::vm_orders(self, link.node(), which)
+        self.workloads.vm_orders(link.node(), which)
     }
 
     async fn link_down(&self, link: LinkId) {
-        Central::link_down(self, link).await;
+        self.links.link_down(link).await;
     }
 }

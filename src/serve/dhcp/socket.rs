@@ -1,16 +1,15 @@
-//! The sockets of the DHCP service: each bound to one interface, so that no other network ever sees it.
+//! Sockets of the DHCP service, each bound to one interface.
 
-use super::{
-    engine::{Interface, Reply},
-    frames::FrameSocket,
-    probe::PROBE_PORT,
-    route::{Destination, PROXY_PORT, SERVER_PORT},
-};
+use super::frame_socket::FrameSocket;
 use crate::serve::{
     bind::{self, BindError, Service},
     lan::{Receiver, send_only},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
+use meshd_dhcp::{
+    Destination, Interface, Reply,
+    packet::{CLIENT_PORT, PROXY_PORT, SERVER_PORT},
+};
 use rustix::net::{SendFlags, sendto};
 use std::{
     io,
@@ -18,60 +17,62 @@ use std::{
 };
 use tokio::net::UdpSocket;
 
-/// What the kernel keeps for us while we are busy, in bytes: the requests of a rack that powers on at once. A packet takes about
-/// 1 KB there.
+/// The port at which replies to probes arrive.
+const PROBE_PORT: u16 = CLIENT_PORT;
+
+/// Receive buffer in bytes: holds the requests of a rack that powers on at once, about 1 KB each.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 
-/// A DHCP service that can hear its networks.
+/// The bound sockets of the DHCP service.
 pub struct Bound {
-    pub(super) ears: Vec<Ear>,
+    pub(super) interfaces: Vec<BoundInterface>,
 }
 
-/// What is open on one interface.
-pub(super) struct Ear {
+/// The sockets of one interface.
+pub(super) struct BoundInterface {
     pub(super) interface: Interface,
     /// Port 67, for sending.
     pub(super) server: Option<UdpSocket>,
     /// Port 4011, for sending.
     pub(super) proxy: Option<UdpSocket>,
-    /// What comes in for both ports.
+    /// Receives the packets of both ports.
     pub(super) receiver: Option<Receiver>,
-    /// Port 68, to hear what other servers answer to a probe.
+    /// Port 68: sends probes, receives the replies of other servers.
     pub(super) probe: Option<UdpSocket>,
     frames: Option<FrameSocket>,
 }
 
 impl Bound {
-    /// Each interface, and the address that its clients are told.
+    /// Returns each interface with the server address for its clients.
     pub fn interfaces(&self) -> impl Iterator<Item = (&str, Ipv4Addr)> {
-        self.ears.iter().map(|ear| (ear.interface.name.as_str(), ear.interface.address))
+        self.interfaces.iter().map(|bound| (bound.interface.name.as_str(), bound.interface.address))
     }
 }
 
-/// Opens what the segments' modes need: nothing for one that is `off`, unless relays can come in nowhere else.
+/// Opens the ports that the modes of the segments need. Mode `off` needs none, unless relayed packets can arrive nowhere else.
 pub fn bind(site: &Site) -> Result<Bound, BindError> {
     let relayed = || site.segments.iter().filter(|segment| matches!(segment.link, Link::Relay(_)));
     let on = |segment: &&Segment| segment.mode != DhcpMode::Off;
     let direct_is_on = site.segments.iter().filter(on).any(|segment| segment.interface().is_some());
     let relays_need_a_port = relayed().any(|segment| on(&segment)) && !direct_is_on;
     let relayed_proxy = relayed().any(|segment| segment.mode == DhcpMode::Proxy);
-    let mut ears = Vec::new();
+    let mut interfaces: Vec<BoundInterface> = Vec::new();
     for segment in &site.segments {
         let Some(name) = segment.interface() else { continue };
         let serves = segment.mode != DhcpMode::Off || relays_need_a_port;
         let proxy = segment.mode == DhcpMode::Proxy || (serves && relayed_proxy);
-        ears.push(Ear::open(name, segment, serves, proxy)?);
+        interfaces.push(BoundInterface::open(name, segment, serves, proxy)?);
     }
-    // What the machines behind a relay are told must be served.
+    // The server address for clients behind a relay must be an address of a bound interface.
     for address in relayed().filter_map(|segment| segment.address) {
-        if ears.iter().all(|ear| ear.interface.address != address) {
+        if interfaces.iter().all(|bound| bound.interface.address != address) {
             return Err(BindError::NotHere { service: Service::Dhcp, address });
         }
     }
-    Ok(Bound { ears })
+    Ok(Bound { interfaces })
 }
 
-impl Ear {
+impl BoundInterface {
     fn open(name: &str, segment: &Segment, serves: bool, proxy: bool) -> Result<Self, BindError> {
         let server = serves.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
         let proxy = proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
@@ -100,10 +101,10 @@ impl Ear {
             opened.ok()
         });
         let interface = Interface { name: name.to_owned(), address };
-        Ok(Ear { interface, server, proxy, receiver, probe, frames })
+        Ok(BoundInterface { interface, server, proxy, receiver, probe, frames })
     }
 
-    /// Sends, or says why not. Never waits: a client asks again.
+    /// Sends a reply without waiting: a client repeats a request that got no reply.
     pub(super) fn send(&self, reply: &Reply) -> io::Result<()> {
         let to = match reply.to {
             Destination::Ip(to) => to,
@@ -111,8 +112,8 @@ impl Ear {
                 if let Some(frames) = &self.frames {
                     return frames.send(self.interface.address, mac, address, &reply.packet);
                 }
-                let Destination::Ip(everybody) = Destination::BROADCAST else { return Ok(()) };
-                everybody
+                let Destination::Ip(broadcast) = Destination::BROADCAST else { return Ok(()) };
+                broadcast
             }
         };
         let proxy = self.proxy.as_ref().filter(|_| reply.local_port == PROXY_PORT);
@@ -121,8 +122,8 @@ impl Ear {
         Ok(())
     }
 
-    /// Asks everybody on the segment, from the port of clients.
-    pub(super) fn ask(&self, packet: &[u8]) -> io::Result<()> {
+    /// Broadcasts a probe from the port of clients.
+    pub(super) fn send_probe(&self, packet: &[u8]) -> io::Result<()> {
         let Some(socket) = &self.probe else { return Ok(()) };
         sendto(socket, packet, SendFlags::DONTWAIT, &SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT))?;
         Ok(())
@@ -139,8 +140,7 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
 
-/// What comes in for the ports. Without the Ethernet address of a sender nobody could tell a machine from one that only claims to be
-/// it, so there is no service without it.
+/// Opens the receiver of the ports. It is required: without the Ethernet sender, forged packets cannot be detected.
 fn receive(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT);
     Receiver::open(interface, ports, RECEIVE_BUFFER).map_err(|source| match source.kind() {
@@ -163,13 +163,13 @@ mod tests {
             pool: None,
             relay_macs: Vec::new(),
         };
-        let ear = Ear::open("lo", &segment, false, false).expect("nothing to open");
+        let bound = BoundInterface::open("lo", &segment, false, false).expect("nothing to open");
         assert!(
-            ear.server.is_none()
-                && ear.proxy.is_none()
-                && ear.probe.is_none()
-                && ear.frames.is_none()
-                && ear.receiver.is_none()
+            bound.server.is_none()
+                && bound.proxy.is_none()
+                && bound.probe.is_none()
+                && bound.frames.is_none()
+                && bound.receiver.is_none()
         );
     }
 }

@@ -1,6 +1,6 @@
 //! What the boot plane asks of the central node.
 
-use crate::serve::central::{Central, Fetched, OverlayDenied, OverlayTransfer, Shared};
+use crate::serve::central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
@@ -81,7 +81,7 @@ impl BootPlane for Shared {
     }
 
     fn loader(&self, name: &str) -> Option<Bytes> {
-        self.as_ref().loader(name)
+        self.boot.loader(name)
     }
 
     async fn ready(&self) -> Result<(), String> {
@@ -89,11 +89,11 @@ impl BootPlane for Shared {
     }
 
     async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
-        self.as_ref().fetched(from, what).await;
+        self.boot.fetched(from, what).await;
     }
 
     async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
-        Central::script(self, request, from, endpoint).await
+        self.boot.script(request, from, endpoint).await
     }
 
     async fn open_overlay(
@@ -102,10 +102,10 @@ impl BootPlane for Shared {
         form: Delivery,
         from: Ipv4Addr,
     ) -> Result<OverlayTransfer, OverlayDenied> {
-        Central::open_overlay(self, capability, form, from).await
+        self.boot.open_overlay(capability, form, from).await
     }
 
     async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
-        self.as_ref().probe_overlay(capability, from).await
+        self.boot.probe_overlay(capability, from).await
     }
 }

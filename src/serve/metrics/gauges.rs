@@ -24,15 +24,15 @@ pub(super) fn gauges(central: &Central) -> String {
     let counted = count(central);
     nodes(&mut page, &counted);
     boots(&mut page, &counted);
-    segments(&mut page, &central.segments());
+    segments(&mut page, &central.boot.segments());
     page.gauge("meshd_dhcp_leases_kept", "Leases in the store, with those that have run out.", counted.leases);
-    page.gauge("meshd_agent_links", "Nodes whose agent is linked.", central.link_count());
-    resources(&mut page, &central.heartbeats());
-    page.gauge("meshd_agents_pending", "Agents that wait to be let in.", central.pending_count());
+    page.gauge("meshd_agent_links", "Nodes whose agent is linked.", central.links.link_count());
+    resources(&mut page, &central.links.heartbeats());
+    page.gauge("meshd_agents_pending", "Agents that wait to be let in.", central.enrolment.pending_count());
     page.gauge(
         "meshd_capabilities",
         "Capabilities remembered: of overlays to come and of those given.",
-        central.capability_count(),
+        central.enrolment.capability_count(),
     );
     let images = [("usable", central.catalog().images().count()), ("unusable", central.catalog().unusable().len())];
     let images = images.into_iter().map(|(state, images)| ([("state", state)], images));

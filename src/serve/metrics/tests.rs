@@ -31,7 +31,7 @@ async fn central(folder: &Path) -> Shared {
         entropy: Box::new(SystemEntropy),
         lan: Box::new(crate::serve::central::NoLan),
     });
-    central.report_segment(SegmentHealth {
+    central.boot.report_segment(SegmentHealth {
         name: "br\"0".to_owned(),
         mode: meshd_config::DhcpMode::Authoritative,
         pool: Default::default(),
@@ -48,7 +48,7 @@ async fn central(folder: &Path) -> Shared {
         relay_port: None,
         is_relayed: false,
     };
-    central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
+    central.boot.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
     central
 }
 

@@ -1,29 +1,44 @@
-//! TFTP: firmware fetches iPXE, and where nothing else is let through the kernel too.
+//! TFTP: firmware downloads iPXE, and kernels where only TFTP passes the network. The crate `meshd-tftp` holds the protocol.
 //!
-//! The engine is pure: [`packet`] reads and writes bytes, [`negotiation`] are what a client and we agree on, [`transfer`] is one
-//! transfer, [`engine`] all of one worker; what it wants done are [`effect`]s. The rest drives it: [`run`] binds and hands
-//! requests to [`worker`]s, a thread each, with one [`socket`] that its transfers share. [`table`] says what can be
-//! had and under which name. There are no paths here: a name is in the table, or it is nothing.
-//!
-//! RFC 1350, 2347, 2348, 2349, 7440. Only reading, only octets.
+//! | module | content |
+//! | --- | --- |
+//! | here | binds the port of each segment and starts the server |
+//! | `files` | the names that can be downloaded; records downloads in the boot session |
+//! | `telemetry` | metrics and log |
 
-mod effect;
-mod engine;
-mod exercise;
+mod files;
 mod telemetry;
-mod packet;
-mod adaptive_polling;
-mod run;
-mod socket;
-mod table;
-mod negotiation;
-mod transfer;
-mod worker;
 
-#[cfg(test)]
-mod tests;
+use super::{
+    bind::{self, BindError, Service},
+    central::Shared,
+};
+use meshd_tftp::Sockets;
+pub use meshd_tftp::TftpError;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    sync::Arc,
+};
+use telemetry::Telemetry;
+use tokio_util::sync::CancellationToken;
 
-pub use exercise::exercise;
-pub use negotiation::{MAX_BLOCK, MAX_WINDOW};
-pub use run::{Bound, TftpError, bind, run};
-pub use table::Table;
+/// The well-known port (RFC 1350).
+const TFTP_PORT: u16 = 69;
+
+/// Binds the sockets of a segment to its interface, at the address that nodes get as boot server.
+///
+/// # Errors
+/// A port is taken, or may not be opened.
+pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
+    Sockets::bind_with(SocketAddrV4::new(address, TFTP_PORT), |address| {
+        bind::udp(Service::Tftp, Some(interface), address).map(UdpSocket::from)
+    })
+}
+
+/// Serves a segment until `shutdown`.
+///
+/// # Errors
+/// The server stopped: a socket failed.
+pub async fn run(central: Shared, sockets: Sockets, shutdown: CancellationToken) -> Result<(), TftpError> {
+    meshd_tftp::serve(central, Arc::new(Telemetry::default()), sockets, shutdown).await
+}

@@ -96,7 +96,7 @@ pub struct Journal {
     waiting: Mutex<UnflushedChanges>,
     disk: Mutex<Disk>,
     index: Index,
-    _lock: File,
+    _lock: open::FolderLock,
 }
 
 /// Changes that no flush has taken yet.

@@ -146,12 +146,23 @@ fn said(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, 
     Ok(None)
 }
 
-fn hold(dir: &Path) -> Result<File, StoreError> {
+/// Keeps other processes from opening the store.
+#[derive(Debug)]
+pub(super) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that another thread forks holds a copy of the descriptor, and with it the lock, until it executes.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn hold(dir: &Path) -> Result<FolderLock, StoreError> {
     let path = dir.join(files::LOCK);
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = open.map_err(|source| StoreError::Open { path: dir.to_owned(), source })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(FolderLock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Held { path: dir.to_owned() }),
         Err(error) => Err(StoreError::Open { path: dir.to_owned(), source: error.into() }),
     }
@@ -303,4 +314,19 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
 
 fn damaged(path: &Path, at: usize, what: &'static str) -> StoreError {
     StoreError::Broken { path: PathBuf::from(path), at, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_store_is_free_though_a_forked_child_has_its_lock_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = hold(dir.path()).unwrap();
+        assert!(matches!(hold(dir.path()), Err(StoreError::Held { .. })));
+        let _copy = lock.0.try_clone().unwrap();
+        drop(lock);
+        hold(dir.path()).unwrap();
+    }
 }

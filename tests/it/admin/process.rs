@@ -1,6 +1,6 @@
 //! meshd without root: what the kernel says of a real one that serves DHCP, TFTP and HTTP.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, copy_program, eventually, node::PxeNode};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -112,7 +112,7 @@ fn started_as_a_user_with_more_than_it_needs_it_keeps_what_its_ports_want() {
     run(Command::new("chown").args([&format!("{USER}:")]).arg(world.path("run")));
     // Where that user may go.
     let program = world.path("meshd");
-    fs::copy(env!("CARGO_BIN_EXE_meshd"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_meshd"), &program);
     let mut command = Command::new("setpriv");
     let caps = "+net_bind_service,+net_raw,+net_admin,+sys_ptrace";
     command.args(["--reuid", USER, "--clear-groups", "--inh-caps", caps, "--ambient-caps", caps]);

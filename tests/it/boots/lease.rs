@@ -1,13 +1,12 @@
 //! What a node does with its address when its DHCP server falls silent, refuses it or changes it: the script of the overlay `base`, called by
 //! BusyBox's client.
 
-use crate::world::{World, eventually};
+use crate::world::{World, eventually, write_program};
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
-    os::unix::fs::PermissionsExt as _,
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -118,8 +117,7 @@ impl<'a> Client<'a> {
         let script = script.replace("/usr/share/udhcpc/default.script", &place("alpine")).replace("/run/", &place(""));
         let calls = format!("#!/bin/sh\necho \"$1\" >>{}\nexec {} \"$@\"\n", place("calls"), place("script"));
         for (name, text) in [("alpine", ALPINE), ("script", &script), ("called", &calls)] {
-            fs::write(world.path(name), text).unwrap();
-            fs::set_permissions(world.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+            write_program(&world.path(name), text);
         }
         let mut command = Command::new("udhcpc");
         command.args(["-f", "-i", "eth0", "-t", "3", "-T", "1", "-A", "1", "-s", &place("called")]);

@@ -40,7 +40,7 @@ async fn a_loop_is_held_in_ipxe_asks_again_for_hours_and_is_let_go_by_a_word() {
     assert_eq!(machine.session(), session, "one power-on, however long it waits");
     assert_eq!((rig.events("boot_loop").len(), rig.events("boot_stalled").len()), (1, 0));
     assert_eq!(rig.events("boot_refused").len(), 1, "one event for one reason");
-    rig.central.release(id, &ordered(Verb::Release)).await.unwrap();
+    rig.central.nodes.release(id, &ordered(Verb::Release)).await.unwrap();
     assert_eq!(rig.condition(id, ConditionKind::BootLoop), None);
     machine.step(Stage::IpxeDhcp).await;
     for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
@@ -70,7 +70,7 @@ async fn who_is_released_without_having_been_let_in_is_unknown_as_before() {
     }
     machine.boot(Stage::Script).await;
     assert_eq!(rig.node(machine.id()).phase, Phase::Quarantined);
-    rig.central.release(machine.id(), &ordered(Verb::Release)).await.unwrap();
+    rig.central.nodes.release(machine.id(), &ordered(Verb::Release)).await.unwrap();
     assert_eq!(rig.node(machine.id()).phase, Phase::Discovered);
     machine.step(Stage::IpxeDhcp).await;
     for stage in [Stage::Script, Stage::Overlay] {

@@ -2,7 +2,7 @@
 
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
-use meshd::serve::central::OperateError;
+use meshd::serve::central::LinkError;
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage, Verb};
 use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
 use meshd_types::BootSessionId;
@@ -59,20 +59,20 @@ async fn an_operator_asks_and_gets_what_ran_after_the_question() {
     let (id, by) = (machine.id(), ordered(Verb::Doctor));
     let mut asked = machine.asked.take().expect("a link");
     let link = machine.link.expect("a link");
-    let (said, answer) = tokio::join!(rig.central.node_doctor(id, &by), async {
+    let (said, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {
         let asked = asked.recv().await.expect("a request");
         // What ran before the question is no answer to it.
-        rig.central.link_message(link, told(None, CheckStatus::Pass)).await.expect("taken");
+        rig.central.agents.link_message(link, told(None, CheckStatus::Pass)).await.expect("taken");
         let fresh = CheckReport { asked: Some(asked), ..report(None, CheckStatus::Fail) };
-        rig.central.link_message(link, FromAgent::Checks(Box::new(fresh))).await
+        rig.central.agents.link_message(link, FromAgent::Checks(Box::new(fresh))).await
     });
     answer.expect("taken");
     let said = said.expect("an answer");
     assert_eq!((said.failures, said.checks.len(), said.session), (1, 1, Some(machine.session())));
     assert_eq!(rig.node(id).phase, Phase::Degraded);
     machine.power_off().await;
-    let refused = rig.central.node_doctor(id, &by).await;
-    assert!(matches!(refused, Err(OperateError::NotLinked { .. })), "{refused:?}");
+    let refused = rig.central.links.node_doctor(id, &by).await;
+    assert!(matches!(refused, Err(LinkError::NotLinked { .. })), "{refused:?}");
 }
 
 #[tokio::test]

@@ -21,23 +21,23 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
     machine.boot(Stage::Online).await;
     let (id, link) = (machine.id(), machine.link.expect("a link"));
     let old = rig.node(id).certificates.last().cloned().expect("a certificate");
-    let told = rig.central.link_message(link, renewal()).await;
+    let told = rig.central.agents.link_message(link, renewal()).await;
     assert!(matches!(told, Ok(Some(FromCentral::Certificate(_)))), "{told:?}");
     let both = rig.node(id).certificates;
     assert_eq!(both.len(), 2, "its answer may be lost: the old one counts until the new one is kept");
-    assert!(rig.central.honoured(id, &old).is_ok());
-    assert!(matches!(rig.central.link_message(link, FromAgent::Renewed).await, Ok(None)));
+    assert!(rig.central.enrolment.honoured(id, &old).is_ok());
+    assert!(matches!(rig.central.agents.link_message(link, FromAgent::Renewed).await, Ok(None)));
     assert_eq!(rig.node(id).certificates, both[1..]);
-    assert!(matches!(rig.central.honoured(id, &old), Err(PlaneError::Unauthorized)));
+    assert!(matches!(rig.central.enrolment.honoured(id, &old), Err(PlaneError::Unauthorized)));
     let heartbeat = || FromAgent::Heartbeat(Heartbeat::default());
-    assert!(matches!(rig.central.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
-    assert!(matches!(rig.central.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
+    assert!(matches!(rig.central.agents.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
+    assert!(matches!(rig.central.agents.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
 
-    let by = AuditContext::new(Principal::Meshd, Verb::CertificateRevoke, rig.central.new_correlation());
-    assert_eq!(rig.central.revoke(id, &by).await.expect("revoked").certificates, Vec::new());
-    assert!(rig.central.link_state(id).since.is_none(), "gone before it returns");
+    let by = AuditContext::new(Principal::Meshd, Verb::CertificateRevoke, rig.central.env.new_correlation());
+    assert_eq!(rig.central.nodes.revoke(id, &by).await.expect("revoked").certificates, Vec::new());
+    assert!(rig.central.links.link_state(id).since.is_none(), "gone before it returns");
     for message in [heartbeat(), renewal(), FromAgent::Renewed] {
-        let refused = rig.central.link_message(link, message).await;
+        let refused = rig.central.agents.link_message(link, message).await;
         assert!(matches!(refused, Err(PlaneError::Unauthorized)), "{refused:?}");
     }
 }
@@ -49,12 +49,12 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let (id, before) = (machine.id(), rig.node(machine.id()).certificates);
-    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
-    rig.central.rotate_authority(Duration::from_secs(60), false, &by).await.expect("rotated");
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.env.new_correlation());
+    rig.central.enrolment.rotate_authority(Duration::from_secs(60), false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
-    rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
+    rig.central.enrolment.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
-    assert!(rig.central.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
+    assert!(rig.central.enrolment.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
 }
 
 #[tokio::test]
@@ -65,8 +65,8 @@ async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
     machine.boot(Stage::Online).await;
     let id = machine.id();
     rig.pass(Duration::from_secs(2)).await;
-    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
-    rig.central.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.env.new_correlation());
+    rig.central.enrolment.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
     let token = machine.tokens.as_mut().unwrap().recv().await.expect("a token by its link");
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
@@ -80,14 +80,18 @@ async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
     };
     for _ in 0..2 {
         rig.pass(Duration::from_secs(1)).await;
-        rig.central.enrol(request(&key), machine.address.into()).await.expect("the same key, before any link");
+        rig.central
+            .enrolment
+            .enrol(request(&key), machine.address.into())
+            .await
+            .expect("the same key, before any link");
     }
     let other = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    let refused = rig.central.enrol(request(&other), machine.address.into()).await;
+    let refused = rig.central.enrolment.enrol(request(&other), machine.address.into()).await;
     assert!(matches!(refused, Err(PlaneError::Unauthorized)), "the token is used: {refused:?}");
     rig.pass(Duration::from_secs(1)).await;
     machine.link_up().await;
-    let refused = rig.central.enrol(request(&key), machine.address.into()).await;
+    let refused = rig.central.enrolment.enrol(request(&key), machine.address.into()).await;
     assert!(matches!(refused, Err(PlaneError::Unauthorized)), "it has its answer: {refused:?}");
 }
 
@@ -97,10 +101,10 @@ async fn rotation_without_grace_ends_the_tokens_of_the_one_before() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
-    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.new_correlation());
-    rig.central.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
+    let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.env.new_correlation());
+    rig.central.enrolment.rotate_authority(Duration::ZERO, true, &by).await.expect("rotated");
     let token = machine.tokens.as_mut().unwrap().recv().await.expect("a token by its link");
-    rig.central.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
+    rig.central.enrolment.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     machine.token = Some(token.expose().clone());
     let hash = meshd_trust::enrol_token::hash(token.expose());
     assert!(rig.central.store().read(|model| model.token(&hash).is_none()), "only a boot brings the node back");

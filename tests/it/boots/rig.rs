@@ -202,7 +202,7 @@ impl<'a> Machine<'a> {
             relay_port: None,
             is_relayed: false,
         };
-        self.rig.central.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
+        self.rig.central.boot.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
     }
 
     pub async fn ask_script(&mut self) {
@@ -210,7 +210,7 @@ impl<'a> Machine<'a> {
         let query = format!(
             "mac={mac}&uuid={uuid}&serial={serial}&board_serial={board}&manufacturer=QEMU&product=world&arch=x86_64"
         );
-        self.script = self.rig.central.script(ScriptRequest::parse(&query), self.address, ENDPOINT).await;
+        self.script = self.rig.central.boot.script(ScriptRequest::parse(&query), self.address, ENDPOINT).await;
     }
 
     pub fn session(&self) -> BootSessionId {
@@ -232,11 +232,11 @@ impl<'a> Machine<'a> {
 
     pub async fn fetch(&self, part: impl FnOnce(&meshd_image::catalog::image::Parts) -> Digest) {
         let digest = part(&self.rig.central.catalog().images().next().expect("an image").manifest.parts);
-        self.rig.central.fetched(self.address, Fetched::Blob(digest)).await;
+        self.rig.central.boot.fetched(self.address, Fetched::Blob(digest)).await;
     }
 
     pub async fn overlay(&mut self) {
-        let opened = self.rig.central.open_overlay(self.capability(), Delivery::Initrd, self.address).await;
+        let opened = self.rig.central.boot.open_overlay(self.capability(), Delivery::Initrd, self.address).await;
         let transfer = opened.unwrap();
         let files = unpack::overlay(&transfer.pieces.concat());
         let boot: Value = serde_json::from_slice(&files["etc/meshd/boot.json"].1).unwrap();
@@ -249,7 +249,7 @@ impl<'a> Machine<'a> {
         let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
         let token = Secret::new(self.token.clone().expect("policy auto gives a token"));
         let request = EnrolRequest { version: self.version, node: self.id(), session: self.session(), token, csr_pem };
-        self.rig.central.enrol(request, self.address.into()).await.unwrap();
+        self.rig.central.enrolment.enrol(request, self.address.into()).await.unwrap();
     }
 
     pub async fn link_up(&mut self) {
@@ -274,13 +274,13 @@ impl<'a> Machine<'a> {
                 }
             }
         });
-        self.link = Some(self.rig.central.link_up(&peer, hello, self.address.into(), commands).await.unwrap().0);
+        self.link = Some(self.rig.central.agents.link_up(&peer, hello, self.address.into(), commands).await.unwrap().0);
     }
 
     pub async fn step(&mut self, stage: Stage) {
         match stage {
             Stage::Dhcp => self.dhcp(DhcpExchange::Firmware).await,
-            Stage::Loader => self.rig.central.fetched(self.address, Fetched::Loader).await,
+            Stage::Loader => self.rig.central.boot.fetched(self.address, Fetched::Loader).await,
             Stage::IpxeDhcp => self.dhcp(DhcpExchange::Ipxe).await,
             Stage::Script => self.ask_script().await,
             Stage::Kernel => self.fetch(|parts| parts.kernel.digest).await,
@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
             Stage::Link => self.link_up().await,
             Stage::Online => {
                 let checks = FromAgent::Checks(Box::default());
-                self.rig.central.link_message(self.link.expect("a link"), checks).await.unwrap();
+                self.rig.central.agents.link_message(self.link.expect("a link"), checks).await.unwrap();
             }
         }
     }
@@ -309,7 +309,7 @@ impl<'a> Machine<'a> {
     /// Powers on, is let in by an operator at its script, and goes on to a stage.
     pub async fn boot_approved(&mut self, furthest: Stage) {
         self.boot(Stage::Script).await;
-        self.rig.central.approve(self.id(), &ordered(Verb::Approve)).await.unwrap();
+        self.rig.central.nodes.approve(self.id(), &ordered(Verb::Approve)).await.unwrap();
         for stage in Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest) {
             self.rig.clock.turn(Duration::from_secs(1));
             self.step(stage).await;
@@ -318,7 +318,7 @@ impl<'a> Machine<'a> {
 
     /// Its agent says something on its link.
     pub async fn say(&self, message: FromAgent) -> bool {
-        self.rig.central.link_message(self.link.expect("a link"), message).await.is_ok()
+        self.rig.central.agents.link_message(self.link.expect("a link"), message).await.is_ok()
     }
 
     pub async fn heartbeat(&self, workloads: u32) -> bool {
@@ -328,7 +328,7 @@ impl<'a> Machine<'a> {
     /// Loses power; its link with it.
     pub async fn power_off(&mut self) {
         if let Some(link) = self.link.take() {
-            self.rig.central.link_down(link).await;
+            self.rig.central.links.link_down(link).await;
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     doctor, finding,
     rig::{Machine, Rig},
 };
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, write_program};
 use meshd_model::fleet::Stage;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -15,9 +15,9 @@ async fn a_capability_in_foreign_hands_is_an_alarm_by_head_too() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;
-    let own = rig.central.probe_overlay(machine.capability(), machine.address).await;
+    let own = rig.central.boot.probe_overlay(machine.capability(), machine.address).await;
     assert!(own.is_ok() && rig.events("capability_replayed").is_empty());
-    let foreign = rig.central.probe_overlay(machine.capability(), Ipv4Addr::new(10, 77, 0, 66)).await;
+    let foreign = rig.central.boot.probe_overlay(machine.capability(), Ipv4Addr::new(10, 77, 0, 66)).await;
     assert!(foreign.is_err());
     assert_eq!(rig.events("capability_replayed").len(), 1);
     machine.overlay().await;
@@ -95,8 +95,7 @@ fn lease_script(changes: &str) -> String {
     std::fs::create_dir(&bin).unwrap();
     for program in ["ntpd", "killall", "ip"] {
         let path = bin.join(program);
-        std::fs::write(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n").unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
     // Alpine's own script, which comes last, is not here.

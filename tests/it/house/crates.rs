@@ -4,12 +4,14 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
-const HOMES: [(&str, &[&str]); 10] = [
+const HOMES: [(&str, &[&str]); 12] = [
+    ("age", &["meshd"]),
     ("axum", &["meshd"]),
     ("clap", &["meshd", "meshd-agent"]),
-    ("dhcproto", &["meshd"]),
+    ("dhcproto", &["meshd-dhcp"]),
     ("flate2", &["meshd-image"]),
     ("minijinja", &["meshd-image"]),
+    ("rangemap", &["meshd-store"]),
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image"]),
     ("toml_edit", &["meshd", "meshd-config", "meshd-lab"]),
@@ -17,7 +19,7 @@ const HOMES: [(&str, &[&str]); 10] = [
     ("vfio-ioctls", &["meshd-agent"]),
 ];
 /// Crates without I/O, and packages that none of them may depend on.
-const PURE: [&str; 3] = ["meshd-types", "meshd-proto", "meshd-model"];
+const PURE: [&str; 4] = ["meshd-types", "meshd-proto", "meshd-model", "meshd-dhcp"];
 const IMPURE: [&str; 7] = ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
 /// The agent travels in every overlay and knows nothing of the central node.
 const AGENT: [&str; 2] = ["meshd-types", "meshd-proto"];

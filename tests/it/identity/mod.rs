@@ -42,7 +42,7 @@ async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown
     assert!(weak.contains("deny_uuids") && weak.contains("SN-2"), "{weak}");
     assert_eq!((rig.events("id_collision").len(), rig.events("weak_identity").len()), (1, 1), "told once");
 
-    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     let node = rig.node(id);
     assert!(
         node.rivals.is_empty() && rig.condition(id, ConditionKind::IdCollision).is_none(),
@@ -57,7 +57,7 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
     let mut first = Machine::new(&rig, 1);
     first.boot_approved(Stage::Online).await;
     let old = first.id();
-    rig.central.assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central.nodes.assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
     let mut second = twin(&rig, 2, &first);
     second.boot(Stage::Script).await;
     assert!(second.script.contains("id_collision"), "{}", second.script);
@@ -65,7 +65,7 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", first.uuid);
     std::fs::write(world.path("site.toml"), site + &list).unwrap();
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     assert_eq!(rig.node(old).phase, Phase::Online, "what runs goes on");
     second.step(Stage::IpxeDhcp).await;
     second.step(Stage::Script).await;
@@ -95,11 +95,11 @@ async fn what_an_operator_says_while_a_machine_gets_its_new_id_holds_for_the_new
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", machine.uuid);
     std::fs::write(world.path("site.toml"), site + &list).unwrap();
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     machine.step(Stage::IpxeDhcp).await;
     // Its script, which is asked for first, waits for the old link to answer.
     let by = ordered(Verb::Quarantine);
-    let ((), held) = tokio::join!(machine.ask_script(), rig.central.quarantine(old, &by));
+    let ((), held) = tokio::join!(machine.ask_script(), rig.central.nodes.quarantine(old, &by));
     held.unwrap();
     assert_ne!(machine.id(), old);
     assert_eq!(rig.node(machine.id()).phase, Phase::Quarantined, "{}", machine.script);
@@ -114,7 +114,7 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
     machine.facts.system.board_serial = "B-1".to_owned();
     machine.boot(Stage::Online).await;
     let (id, old) = (machine.id(), machine.mac);
-    rig.central.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central.nodes.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
     machine.power_off().await;
     machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
     machine.boot(Stage::Script).await;
@@ -128,7 +128,7 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
     assert_eq!((machine.id(), node.phase), (id, Phase::Online));
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     assert_eq!(node.fingerprint.macs.len(), 2);
-    assert_eq!(rig.central.node_of_mac(old), Some(id), "the old card is still its own");
+    assert_eq!(rig.central.boot.node_of_mac(old), Some(id), "the old card is still its own");
     assert!(rig.condition(id, ConditionKind::HardwareChanged).is_some());
     assert_eq!((rig.condition(id, ConditionKind::IdCollision), node.rivals.len()), (None, 0), "that is resolved");
     assert_eq!(node.fingerprint.board_serial, "B-1");
@@ -139,7 +139,7 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
     assert!(
         rig.events("hardware_changed").iter().any(|event| event.detail.contains("B-1") && event.detail.contains("B-2"))
     );
-    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.condition(id, ConditionKind::HardwareChanged), None);
 }
 
@@ -188,7 +188,7 @@ async fn a_node_in_maintenance_is_not_taken_over_while_its_link_is_down_for_a_mo
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let id = machine.id();
-    rig.central.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
+    rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
     machine.power_off().await;
     let mut other = Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
     other.boot(Stage::Script).await;
@@ -215,7 +215,7 @@ async fn a_card_that_moves_to_another_machine_is_of_that_machine_alone() {
     rig.pass(Duration::from_secs(30)).await;
     one.boot(Stage::Online).await;
     assert_eq!(rig.node(first).phase, Phase::Online);
-    assert_eq!(rig.central.node_of_mac(two.mac), Some(first));
+    assert_eq!(rig.central.boot.node_of_mac(two.mac), Some(first));
     assert!(!rig.node(second).fingerprint.macs.contains(&two.mac), "never of two nodes");
     assert!(rig.condition(second, ConditionKind::HardwareChanged).is_some());
 }
@@ -227,7 +227,7 @@ async fn a_power_cycled_node_is_not_held_up_by_its_old_link_and_a_live_one_is() 
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let id = machine.id();
-    assert!(rig.central.link_state(id).since.is_some(), "the link looks alive: nobody has said goodbye");
+    assert!(rig.central.links.link_state(id).since.is_some(), "the link looks alive: nobody has said goodbye");
     machine.boot(Stage::Script).await;
     assert!(machine.script.contains("/overlay/"), "{}", machine.script);
     machine.answers = true;
@@ -272,7 +272,7 @@ async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
     machine.answers = true;
     machine.boot(Stage::Online).await;
     let (id, new) = (machine.id(), MacAddr([0x52, 0x54, 0, 0, 0, 9]));
-    let accept = async |mac| rig.central.accept_nic(id, mac, &ordered(Verb::AcceptNic)).await;
+    let accept = async |mac| rig.central.nodes.accept_nic(id, mac, &ordered(Verb::AcceptNic)).await;
     let refused = accept(new).await.expect_err("the node runs, so this is another machine");
     assert!(refused.to_string().contains("still answers"), "{refused}");
     swap_nic(&rig, &mut machine).await;

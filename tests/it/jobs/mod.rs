@@ -1,6 +1,6 @@
 //! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real MPICH.
 
-mod rig;
+pub mod rig;
 
 use crate::world::World;
 use rig::{LEFT, Rig};

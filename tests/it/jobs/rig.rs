@@ -1,6 +1,6 @@
 //! Two machines in namespaces of their own, each with the real agent, behind one switch; and a program of MPI for them.
 
-use crate::world::{World, eventually};
+use crate::world::{World, eventually, program};
 use meshd_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -54,6 +54,11 @@ fn open_folder() -> tempfile::TempDir {
 impl Rig {
     /// Two nodes of group `pair`, online.
     pub fn new() -> Self {
+        Self::of(World::prepared("approve"))
+    }
+
+    /// Two nodes of group `pair` on this site, online.
+    pub fn of(mut world: World) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let files = open_folder();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/jobs/program.c");
@@ -61,7 +66,6 @@ impl Rig {
             Command::new("mpicc").arg("-O1").arg("-o").arg(files.path().join("program")).arg(source).output();
         let compiled = compiled.expect("mpicc, from `.ci/setup test`");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        let mut world = World::prepared("approve");
         let switch = |args: &[&str]| world.nodes.ip(args).unwrap();
         switch(&["link", "add", "switch", "type", "bridge"]);
         switch(&["link", "set", "switch", "up"]);
@@ -266,7 +270,7 @@ impl Machine {
     fn start(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         let place = |name: &str| self.folder.join(name);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command.arg("run").arg("--token-file").arg(place("ticket")).arg("--state-dir").arg(place("state"));
         command.arg("--jobs-dir").arg(place("jobs")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -4,7 +4,7 @@ use crate::{
     boots::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd::serve::central::OperateError;
+use meshd::serve::central::{LinkError, OperateError};
 use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ async fn a_removed_node_has_nothing_left_to_come_in_by_and_is_discovered_when_it
     machine.boot_approved(Stage::Online).await;
     let id = machine.id();
     let serial = rig.node(id).certificates[0].clone();
-    rig.central.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central.nodes.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
     assert!(machine.heartbeat(0).await);
 
-    rig.central.remove(id, &ordered(Verb::Remove)).await.unwrap();
+    rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.unwrap();
     assert!(!machine.heartbeat(0).await, "nothing that it says counts");
-    assert!(rig.central.honoured(id, &serial).is_err());
-    assert_eq!(rig.central.link_state(id).since, None);
+    assert!(rig.central.enrolment.honoured(id, &serial).is_err());
+    assert_eq!(rig.central.links.link_state(id).since, None);
     let (leases, owner) =
         rig.central.store().read(|model| (model.leases().count(), model.node_of_mac(machine.mac).is_some()));
     assert_eq!((leases, owner), (0, false), "its address and its network card are nobody's");
     let gone = rig.node(id);
     assert_eq!((gone.phase, gone.profile, gone.boot), (Phase::Removed, None, None));
-    assert!(matches!(rig.central.remove(id, &ordered(Verb::Remove)).await, Err(OperateError::Unlawful(_))));
-    assert!(rig.central.approve(id, &ordered(Verb::Approve)).await.is_err(), "it has to boot first");
+    assert!(matches!(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await, Err(OperateError::Unlawful(_))));
+    assert!(rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.is_err(), "it has to boot first");
     rig.pass(Duration::from_secs(600)).await;
     assert_eq!(rig.node(id).phase, Phase::Removed, "it is not missed");
 
@@ -40,7 +40,7 @@ async fn a_removed_node_has_nothing_left_to_come_in_by_and_is_discovered_when_it
     assert_eq!(discovered.len(), 2);
     let removed = rig.events("phase").into_iter().find(|event| event.detail.ends_with("removed")).expect("an event");
     assert_eq!(removed.by.map(|by| by.verb), Some(Verb::Remove), "with who said so");
-    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.node(id).phase, Phase::Approved);
 }
 
@@ -53,7 +53,7 @@ async fn a_drained_node_finishes_what_runs_and_stays_out_of_service_until_it_is_
     let id = machine.id();
     let phase = || rig.node(id).phase;
     assert!(machine.heartbeat(2).await);
-    rig.central.drain(id, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain(id, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!(phase(), Phase::Draining);
     assert!(machine.heartbeat(1).await);
     assert_eq!(phase(), Phase::Draining, "something runs");
@@ -67,13 +67,13 @@ async fn a_drained_node_finishes_what_runs_and_stays_out_of_service_until_it_is_
     machine.power_off().await;
     machine.boot(Stage::Online).await;
     assert_eq!(phase(), Phase::Maintenance, "an operator's word outlives what the node does");
-    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     assert_eq!(phase(), Phase::Online, "its checks passed in this boot");
-    rig.central.drain(id, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain(id, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!(phase(), Phase::Draining, "it has not said yet that nothing runs");
-    rig.central.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
+    rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
     machine.power_off().await;
-    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     assert_eq!(phase(), Phase::Offline, "it is not there");
     machine.boot(Stage::Online).await;
     assert_eq!(phase(), Phase::Online);
@@ -88,13 +88,13 @@ async fn a_quarantined_node_is_cut_off_told_why_in_ipxe_and_let_go_by_a_word() {
     let id = machine.id();
     let mut by = ordered(Verb::Quarantine);
     by.reason = Some("it scans its neighbours".to_owned());
-    rig.central.quarantine(id, &by).await.unwrap();
+    rig.central.nodes.quarantine(id, &by).await.unwrap();
     assert!(!machine.heartbeat(0).await);
     assert!(rig.node(id).certificates.is_empty());
     machine.boot(Stage::Script).await;
     assert!(machine.script.contains("it scans its neighbours"), "{}", machine.script);
     assert_eq!(rig.node(id).phase, Phase::Quarantined, "no boot lets it go");
-    rig.central.release(id, &ordered(Verb::Release)).await.unwrap();
+    rig.central.nodes.release(id, &ordered(Verb::Release)).await.unwrap();
     machine.dhcp(DhcpExchange::Ipxe).await;
     for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
         machine.step(stage).await;
@@ -109,13 +109,13 @@ async fn a_rejected_machine_is_refused_until_it_is_approved() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;
     let id = machine.id();
-    rig.central.reject(id, &ordered(Verb::Reject)).await.unwrap();
+    rig.central.nodes.reject(id, &ordered(Verb::Reject)).await.unwrap();
     machine.boot(Stage::Script).await;
     assert!(machine.script.contains("# refusal rejected"), "{}", machine.script);
     machine.boot_approved(Stage::Script).await;
     machine.boot(Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
-    let refused = rig.central.reject(id, &ordered(Verb::Reject)).await;
+    let refused = rig.central.nodes.reject(id, &ordered(Verb::Reject)).await;
     assert!(matches!(refused, Err(OperateError::Unlawful(_))), "one that works is removed or held: {refused:?}");
 }
 
@@ -133,25 +133,25 @@ async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() 
     old.answers = true;
     old.boot_approved(Stage::Online).await;
     assert_eq!(old.id(), old_id);
-    rig.central.assign_profile(old_id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central.nodes.assign_profile(old_id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
     new.boot(Stage::Script).await;
     let id = new.id();
-    let replace = || async { rig.central.replace(old_id, id, &ordered(Verb::Replace)).await };
-    assert!(matches!(replace().await, Err(OperateError::StillLinked { .. })));
+    let replace = || async { rig.central.nodes.replace(old_id, id, &ordered(Verb::Replace)).await };
+    assert!(matches!(replace().await, Err(OperateError::Link(LinkError::StillLinked { .. }))));
     assert_eq!(rig.node(id).phase, Phase::Discovered, "nothing has changed");
     old.power_off().await;
     let node = replace().await.unwrap();
     assert_eq!((node.id, node.phase), (id, Phase::Approved));
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     assert_eq!(rig.node(old_id).phase, Phase::Removed);
-    assert_eq!(rig.central.node_of_mac(new.mac), Some(old_id), "DHCP gives it the address that is reserved");
+    assert_eq!(rig.central.boot.node_of_mac(new.mac), Some(old_id), "DHCP gives it the address that is reserved");
     new.boot(Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
     assert_eq!(replace().await.unwrap().profile, node.profile, "said again, it takes nothing away");
-    let same = rig.central.replace(id, id, &ordered(Verb::Replace)).await;
+    let same = rig.central.nodes.replace(id, id, &ordered(Verb::Replace)).await;
     assert!(matches!(same, Err(OperateError::SameNode { .. })));
 
     old.boot(Stage::Script).await;
     assert_eq!(rig.node(old_id).phase, Phase::Discovered, "the old hardware is a stranger");
-    assert_eq!(rig.central.node_of_mac(old.mac), Some(old_id));
+    assert_eq!(rig.central.boot.node_of_mac(old.mac), Some(old_id));
 }

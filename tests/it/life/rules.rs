@@ -31,7 +31,7 @@ async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
     other.boot(Stage::Overlay).await;
     assert_eq!((rig.node(other.id()).phase, &other.token), (Phase::Discovered, &None));
     add(&world, "[[enroll.rule]]\nname = \"more\"\nmac_prefixes = [\"52:54:00\"]\n");
-    let reloaded = rig.central.reload(&ordered(Verb::Reload)).await;
+    let reloaded = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     assert!(reloaded.changed, "{reloaded:?}");
     assert_eq!(rig.node(other.id()).phase, Phase::Approved, "it need not boot again");
     assert_eq!(rig.node(other.id()).profile, None, "the rule names none");
@@ -44,16 +44,16 @@ async fn no_rule_lets_in_whom_an_operator_turned_away_or_holds() {
     let (mut turned_away, mut held) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
     turned_away.boot(Stage::Script).await;
     held.boot(Stage::Script).await;
-    rig.central.reject(turned_away.id(), &ordered(Verb::Reject)).await.unwrap();
-    rig.central.quarantine(held.id(), &ordered(Verb::Quarantine)).await.unwrap();
+    rig.central.nodes.reject(turned_away.id(), &ordered(Verb::Reject)).await.unwrap();
+    rig.central.nodes.quarantine(held.id(), &ordered(Verb::Quarantine)).await.unwrap();
     add(&world, "[[enroll.rule]]\nname = \"all\"\nmac_prefixes = [\"52\"]\n");
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     for machine in [&mut turned_away, &mut held] {
         machine.boot(Stage::Script).await;
         assert!(!machine.script.contains("/overlay/"), "{}", machine.script);
     }
     assert_eq!(rig.node(turned_away.id()).phase, Phase::Rejected);
-    rig.central.remove(turned_away.id(), &ordered(Verb::Remove)).await.unwrap();
+    rig.central.nodes.remove(turned_away.id(), &ordered(Verb::Remove)).await.unwrap();
     turned_away.boot(Stage::Online).await;
     assert_eq!(rig.node(turned_away.id()).phase, Phase::Online, "removed is forgotten: the rule counts again");
 }

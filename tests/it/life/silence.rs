@@ -67,7 +67,7 @@ async fn a_restart_gives_every_node_its_whole_time_to_come_back() {
     };
     // Hours later, as far as the wall clock goes.
     let rig = Rig::new(&world);
-    assert_eq!(rig.central.node_of_mac(mac), Some(id));
+    assert_eq!(rig.central.boot.node_of_mac(mac), Some(id));
     for _ in 0..=OFFLINE_AFTER {
         assert_eq!(rig.node(id).phase, Phase::Online, "it has had no time to connect");
         rig.pass(SECOND).await;

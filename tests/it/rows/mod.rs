@@ -87,7 +87,7 @@ async fn lc1_a_fault_of_a_node_is_a_condition_beside_its_phase() {
         .unwrap();
     let node = rig.node(id);
     assert_eq!((node.phase, node.conditions.len()), (Phase::Online, 1));
-    let refused = rig.central.resume(id, &ordered(Verb::Resume)).await.expect_err("it is in service");
+    let refused = rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.expect_err("it is in service");
     assert!(refused.to_string().contains("online"), "{refused}");
     assert_eq!(rig.node(id), node, "a change that is not drawn changes nothing");
 }
@@ -100,10 +100,10 @@ async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlatio
     machine.boot_approved(Stage::Online).await;
     let id = machine.id();
     let mut by = ordered(Verb::Drain);
-    (by.reason, by.correlation) = (Some("new memory".to_owned()), rig.central.new_correlation());
+    (by.reason, by.correlation) = (Some("new memory".to_owned()), rig.central.env.new_correlation());
     rig.clock.turn(Duration::from_secs(7));
     let at = rig.central.now();
-    rig.central.drain(id, &by).await.unwrap();
+    rig.central.nodes.drain(id, &by).await.unwrap();
     assert!(machine.heartbeat(0).await);
     machine.power_off().await;
     let phases = |events: &[Event]| -> Vec<(String, String)> {
@@ -126,15 +126,15 @@ async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlatio
     assert_eq!(rig.events("phase")[..events.len()], events[..]);
 }
 
-async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Job, meshd::serve::central::OperateError> {
+async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Job, meshd::serve::central::JobError> {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     if !site.contains("[groups.one]") {
         std::fs::write(world.path("site.toml"), format!("{site}[groups.one]\nnodes = [\"{}\"]\n", node.id())).unwrap();
-        assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+        assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     }
     let (group, argv, launcher) = ("one".to_owned(), vec!["true".to_owned()], Some(Launcher::None));
     let ask = RunJob { group, nodes: None, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
-    rig.central.run_job(ask, &ordered(Verb::TaskRun)).await
+    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
     let refused = run_task(&world, &rig, &node).await.expect_err("its slot is reserved");
     assert!(code(&refused).contains("has virtual machines"), "{refused}");
     crate::workloads::tell(&node, &[]).await;
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     crate::workloads::released(&node, &vm).await;
     run_task(&world, &rig, &node).await.expect("the slot is free");
     for more in ["units = 1", ""] {
@@ -162,7 +162,7 @@ async fn bm5_of_a_slot_claim_and_an_exclusive_claim_at_once_one_wins() {
     let node = host(&rig, 1).await;
     drop(run_task(&world, &rig, &node).await.expect("alone"));
     let job = rig.central.store().read(|model| model.job_on(node.id()).map(|job| job.id)).expect("a task");
-    rig.central.cancel_job(job, &ordered(Verb::TaskCancel)).await.unwrap();
+    rig.central.tasks.cancel_job(job, &ordered(Verb::TaskCancel)).await.unwrap();
     assert!(node.say(FromAgent::Job(meshd_proto::job::JobNews::Released { job })).await);
     let (task, vm) = tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");
@@ -174,8 +174,8 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
-    let slot = rig.central.slots().pop().expect("one").id;
-    rig.central.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
     // While it runs: the unit is at another address.
     let mut moved = facts("ready");
     let other = "0000:81:00.0";
@@ -190,7 +190,7 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     assert!(drift.contains(&format!("{other} (10de:2335) is new")), "{drift}");
     assert_eq!(rig.events("unit_drift").len(), 1, "told once");
     let state = |unit: &str| {
-        let slots = rig.central.slots();
+        let slots = rig.central.workloads.slots();
         let found = slots.iter().find(|slot| slot.id.unit.as_str() == unit).map(|slot| slot.state.as_str());
         found.map(str::to_owned)
     };
@@ -202,7 +202,7 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     node.boot(Stage::Online).await;
     ready(&node).await;
     assert!(rig.condition(id, ConditionKind::UnitDrift).is_some());
-    rig.central.approve(id, &ordered(Verb::Approve)).await.unwrap();
+    rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.condition(id, ConditionKind::UnitDrift), None);
 }
 
@@ -212,12 +212,12 @@ async fn en7_reenrolment_keeps_what_a_node_is_and_revokes_its_old_credential() {
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
-    let slot = rig.central.slots().pop().expect("one").id;
-    rig.central.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let before = rig.node(id);
     let old = before.certificates[0].clone();
-    assert!(rig.central.honoured(id, &old).is_ok());
+    assert!(rig.central.enrolment.honoured(id, &old).is_ok());
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -228,12 +228,12 @@ async fn en7_reenrolment_keeps_what_a_node_is_and_revokes_its_old_credential() {
     );
     let held = crate::workloads::record(&rig, &vm).expect("on record");
     assert_eq!(held.node(), Some(id), "references to the node hold");
-    let [kept] = rig.central.slots().try_into().expect("one slot");
+    let [kept] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((kept.id, kept.approved.is_some()), (slot, true));
     assert_eq!(after.certificates.len(), 1);
     assert_ne!(after.certificates[0], old, "another credential");
-    assert!(rig.central.honoured(id, &after.certificates[0]).is_ok());
-    assert!(rig.central.honoured(id, &old).is_err(), "the old one is void");
+    assert!(rig.central.enrolment.honoured(id, &after.certificates[0]).is_ok());
+    assert!(rig.central.enrolment.honoured(id, &old).is_err(), "the old one is void");
 }
 
 #[tokio::test]
@@ -248,10 +248,10 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let request = rcgen::CertificateParams::default().serialize_request(&key).unwrap();
     assert!(machine.say(FromAgent::Renew { csr_pem: request.pem().unwrap() }).await);
-    let slot = rig.central.slots().pop().expect("one").id;
-    rig.central.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
-    rig.central.revoke(id, &ordered(Verb::CertificateRevoke)).await.unwrap();
-    rig.central.rotate_authority(Duration::ZERO, false, &ordered(Verb::CaRotate)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    rig.central.workloads.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    rig.central.nodes.revoke(id, &ordered(Verb::CertificateRevoke)).await.unwrap();
+    rig.central.enrolment.rotate_authority(Duration::ZERO, false, &ordered(Verb::CaRotate)).await.unwrap();
     let filter = AuditFilter { limit: 1000, ..AuditFilter::default() };
     let lines = rig.central.store().audit(&filter).unwrap();
     let of = |verb: Verb| {

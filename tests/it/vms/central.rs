@@ -7,6 +7,7 @@ use super::{
 use crate::world::{
     World, eventually,
     node::{Overlay, PxeNode},
+    program,
 };
 use serde_json::Value;
 use std::{
@@ -18,7 +19,7 @@ use std::{
 };
 
 /// A node whose agent may be killed and started anew.
-pub(super) struct Machine<'a> {
+pub struct Machine<'a> {
     world: &'a World,
     root: tempfile::TempDir,
     /// Where its machines and volumes lie.
@@ -28,7 +29,7 @@ pub(super) struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     /// What the overlay brought, and this machine's programs, processors and memory; no KVM.
-    pub(super) fn new(world: &'a World, overlay: &Overlay) -> Self {
+    pub fn new(world: &'a World, overlay: &Overlay) -> Self {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine { world, vms: root.path().join("vms"), root, agent: None };
         let started = machine.path("root/run/openrc/started");
@@ -51,9 +52,9 @@ impl<'a> Machine<'a> {
         self.root.path().join(name)
     }
 
-    pub(super) fn start(&mut self) {
+    pub fn start(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command.arg("run").arg("--config").arg(self.path("agent.json")).arg("--boot-file").arg(self.path("boot.json"));
         command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
         command.arg("--vm-dir").arg(&self.vms).args(["--reboot", "/bin/true"]);
@@ -105,7 +106,14 @@ impl Drop for Machine<'_> {
 
 /// A site whose nodes run virtual machines, by emulation.
 pub(super) fn world() -> World {
-    let mut world = World::prepared("auto");
+    let mut world = prepared("auto");
+    world.start();
+    world
+}
+
+/// The same with this `[enroll].policy`, before it runs.
+pub fn prepared(policy: &str) -> World {
+    let world = World::prepared(policy);
     let (theirs, ours) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
     fs::create_dir_all(&ours).unwrap();
     for name in ["base", "agent", "motd", "kvm-host"] {
@@ -121,7 +129,6 @@ pub(super) fn world() -> World {
         "overlays = [\"base\", \"agent\"]",
         "overlays = [\"base\", \"agent\", \"kvm-host\"]\nchecks = { kvm = \"warn\" }",
     );
-    world.start();
     world
 }
 

@@ -1,21 +1,21 @@
 //! What the central node wishes, said once or many times, and what the node tells of it.
 
 use super::guest::{DEADLINE, Guest, Node};
-use meshd_agent::vm::Desk;
+use meshd_agent::vm::VmManager;
 use meshd_proto::vm::{VmFailureKind, VmNews, VmOrder, VmReport, VmSpec, VmState, VmWant};
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::timeout;
 
-fn run(desk: &Desk, spec: &VmSpec, start: u32) {
+fn run(desk: &VmManager, spec: &VmSpec, start: u32) {
     let want =
         VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks: Default::default() };
     desk.order(VmOrder { uuid: spec.uuid, want });
 }
 
 /// The next news of a kind.
-pub async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
+pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
@@ -30,7 +30,7 @@ pub async fn hears<T>(desk: &mut Desk, mut is: impl FnMut(VmNews) -> Option<T>) 
     found.unwrap_or_else(|_| panic!("not told; told was: {seen:#?}"))
 }
 
-pub async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmReport {
+pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: VmState) -> VmReport {
     let is = |news| match news {
         VmNews::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
         _ => None,
@@ -44,7 +44,7 @@ pub async fn reaches(desk: &mut Desk, uuid: SystemUuid, state: VmState) -> VmRep
 }
 
 /// Waits until everything that was ordered before is taken: a release of what is not there is told in its turn.
-async fn follows(desk: &mut Desk) {
+async fn follows(desk: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
     desk.order(VmOrder { uuid, want: VmWant::Release { disks: Vec::new() } });
     hears(desk, |news| (news == VmNews::Released { uuid }).then_some(())).await;

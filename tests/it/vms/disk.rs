@@ -5,7 +5,7 @@ use super::{
     desk::{hears, reaches},
     guest::{Guest, Node},
 };
-use meshd_agent::vm::Desk;
+use meshd_agent::vm::VmManager;
 use meshd_proto::vm::{DiskUse, LeftDisk, VmFailure, VmNews, VmOrder, VmSpec, VmState, VmWant};
 use serde_json::json;
 use std::{
@@ -69,18 +69,18 @@ fn lay(node: &Node) -> Loop {
     real
 }
 
-fn order(desk: &Desk, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
+fn order(desk: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
     let disks = known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
     let want = VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
     desk.order(VmOrder { uuid: spec.uuid, want });
 }
 
-async fn stopped(desk: &mut Desk, spec: &VmSpec) {
+async fn stopped(desk: &mut VmManager, spec: &VmSpec) {
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
     reaches(desk, spec.uuid, VmState::Stopped).await;
 }
 
-async fn failed(desk: &mut Desk, spec: &VmSpec) -> VmFailure {
+async fn failed(desk: &mut VmManager, spec: &VmSpec) -> VmFailure {
     reaches(desk, spec.uuid, VmState::Failed).await.failure.expect("it says why")
 }
 

@@ -1,6 +1,6 @@
 //! Guests of one boot sector, and a node that has QEMU and no KVM.
 
-use meshd_agent::vm::{Desk, Doctor, Heard, Models, Places, Vms};
+use meshd_agent::vm::{CheckRunner, ConsoleEvent, CpuModels, HostConfig, VmManager, Vms};
 use meshd_proto::{
     Check,
     vm::{VmReport, VmSpec, VmState},
@@ -145,16 +145,16 @@ impl Node {
         self.run_folder().join(uuid.to_string())
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> HostConfig {
         let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
-        Places {
+        HostConfig {
             root,
             machines: self.run_folder(),
             images,
             vfio: Vec::new(),
             data_disks: Vec::new(),
-            models: Models::default(),
-            doctor: Doctor::new(sound),
+            models: CpuModels::default(),
+            checks: CheckRunner::new(sound),
         }
     }
 
@@ -164,8 +164,8 @@ impl Node {
     }
 
     /// An agent's desk of this node.
-    pub fn desk(&self) -> Desk {
-        Desk::open(self.places())
+    pub fn desk(&self) -> VmManager {
+        VmManager::open(self.places())
     }
 
     /// Puts a guest's disk where volumes lie, as qcow2, and names it.
@@ -226,7 +226,7 @@ pub async fn says(vms: &Vms, uuid: SystemUuid, text: &str) -> String {
     let waited = timeout(DEADLINE, async {
         while !String::from_utf8_lossy(&heard).contains(text) {
             match listening.new.next().await {
-                Heard::Bytes(bytes) => heard.extend(bytes),
+                ConsoleEvent::Bytes(bytes) => heard.extend(bytes),
                 other => panic!("{other:?}"),
             }
         }

@@ -1,11 +1,11 @@
 //! Guests that QEMU holds, machines of another boot, and what is left of those that never ran.
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
+use crate::world::write_program;
 use meshd_proto::vm::{MAX_VMS, VmFailureKind, VmNews, VmOrder, VmState, VmWant};
 use serde_json::{Value, json};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -140,9 +140,7 @@ async fn the_tpm_of_a_qemu_that_cannot_be_run_is_ended() {
     let spec = node.spec(Guest::Deaf, json!({ "vtpm": true }));
     let qemu = node.path().join("root/opt/bundles/qemu/bin/qemu-system-x86_64");
     fs::create_dir_all(qemu.parent().unwrap()).unwrap();
-    fs::write(&qemu, "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n")
-        .unwrap();
-    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&qemu, "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n");
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await.failure.unwrap();

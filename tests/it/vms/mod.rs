@@ -1,6 +1,6 @@
 //! Virtual machines on this machine: real QEMU, emulated, with guests of one boot sector.
 
-mod central;
+pub mod central;
 mod confined;
 mod console;
 mod desk;
@@ -33,6 +33,9 @@ async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
     let spec = node.spec(Guest::Echo, json!({ "cloud_init": { "user_data": "#cloud-config\n" } }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
+    // `vm create --start --wait` took this report for the result of the order.
+    let begun = vms.watch(spec.uuid).unwrap().borrow().clone();
+    assert!(begun.state != VmState::Stopped || begun.start != Some(1), "not stopped by an order that has yet to begin");
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     reaches(&mut reports, VmState::Running).await;

@@ -1,6 +1,7 @@
 //! The service of the overlay `kvm-host`, run as OpenRC would.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+use crate::world::write_program;
+use std::{path::Path, process::Command};
 
 /// What of OpenRC the service uses.
 const OPENRC: &str = "ebegin() { :; }\newarn() { echo \"$@\"; }\neend() { return \"$1\"; }\n";
@@ -9,8 +10,7 @@ const OPENRC: &str = "ebegin() { :; }\newarn() { echo \"$@\"; }\neend() { return
 fn without_kvm_the_service_warns_and_leaves_the_verdict_to_the_check() {
     let dir = tempfile::tempdir().unwrap();
     let modprobe = dir.path().join("modprobe");
-    fs::write(&modprobe, "#!/bin/sh\nexit 1\n").unwrap();
-    fs::set_permissions(&modprobe, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&modprobe, "#!/bin/sh\nexit 1\n");
     let service = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays/kvm-host/rootfs/etc/init.d/kvm-host");
     let started = |device: &Path| {
         // No file system is mounted and nothing of this machine is written by it.

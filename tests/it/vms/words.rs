@@ -2,7 +2,7 @@
 //! number that comes twice.
 
 use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
-use meshd_agent::vm::{CONSOLE_KEPT, Heard, Listening, Vms};
+use meshd_agent::vm::{CONSOLE_KEPT, ConsoleEvent, ConsoleSubscription, Vms};
 use meshd_proto::vm::VmState;
 use meshd_types::SystemUuid;
 use serde_json::json;
@@ -15,14 +15,14 @@ fn last(key: usize) -> String {
 }
 
 /// Reads until a text comes.
-async fn until(listening: &mut Listening, text: &str) {
+async fn until(listening: &mut ConsoleSubscription, text: &str) {
     let waited = timeout(DEADLINE, async {
         // A number is not cut in two by the search.
         let mut at = 0;
         while !listening.before[at..].windows(text.len()).any(|window| window == text.as_bytes()) {
             at = listening.before.len().saturating_sub(text.len());
             match listening.new.next().await {
-                Heard::Bytes(bytes) => listening.before.extend(bytes),
+                ConsoleEvent::Bytes(bytes) => listening.before.extend(bytes),
                 other => panic!("{other:?}"),
             }
         }
@@ -114,18 +114,18 @@ async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_mis
     let kept = file.blocks() * 512;
     assert!((CONSOLE_KEPT..=3 * CONSOLE_KEPT).contains(&kept), "{kept} bytes of it are kept");
 
-    let Heard::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
+    let ConsoleEvent::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
     let mut heard = Vec::new();
     while lost + ((slow.before.len() + heard.len()) as u64) < file.size() {
         match timeout(DEADLINE, slow.new.next()).await.unwrap() {
-            Heard::Bytes(bytes) => heard.extend(bytes),
+            ConsoleEvent::Bytes(bytes) => heard.extend(bytes),
             other => panic!("{other:?}"),
         }
     }
     follow_each_other(&numbers(&heard));
     assert!(heard.ends_with(last(keys).as_bytes()));
     vms.release(spec.uuid).await.unwrap();
-    timeout(DEADLINE, async { while slow.new.next().await != Heard::Over {} })
+    timeout(DEADLINE, async { while slow.new.next().await != ConsoleEvent::Over {} })
         .await
         .expect("it is over for readers too");
 }

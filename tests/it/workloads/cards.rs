@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::SlotParts;
+use meshd::serve::central::{SlotError, SlotParts};
 use meshd_model::work::SlotCard;
 use meshd_proto::vm::{Nic, VmWant};
 use meshd_types::MacAddr;
@@ -60,7 +60,7 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
     for number in 0..32 {
         let central = rig.central.clone();
         let by = ordered(Verb::VmCreate);
-        orders.spawn(async move { central.create_vm(small(number, ON_BR0), None, true, &by).await });
+        orders.spawn(async move { central.workloads.create_vm(small(number, ON_BR0), None, true, &by).await });
     }
     let (good, bad): (Vec<_>, Vec<_>) = orders.join_all().await.into_iter().partition(Result::is_ok);
     let good: Vec<Vm> = good.into_iter().map(Result::unwrap).collect();
@@ -76,9 +76,9 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
-    let told = rig.central.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
+    let told = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
     assert!(matches!(&told, VmWant::Run { spec, .. } if spec.nics == first.ask.spec.nics), "{told:?}");
-    rig.central.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     refused(&rig, small(40, ON_BR0), None).await;
     released(&node, first).await;
     let next = create(&rig, small(40, ON_BR0), None).await.unwrap();
@@ -144,7 +144,7 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
     let third = create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
         let mut nics: Vec<Nic> = vm.ask.spec.nics.clone();
-        rig.central.show_addresses(vm.uuid(), vm.node(), &mut nics);
+        rig.central.workloads.show_addresses(vm.uuid(), vm.node(), &mut nics);
         nics[0].address
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
@@ -156,12 +156,12 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
 }
 
 /// Approves a unit with addresses.
-async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), OperateError> {
-    let slots = rig.central.slots();
+async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
+    let slots = rig.central.workloads.slots();
     let id = slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
     let card = SlotCard { mac: card.0.parse().unwrap(), address: card.1 };
     let parts = SlotParts { card: Some(card), ..SlotParts::default() };
-    rig.central.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
+    rig.central.workloads.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
 
 #[tokio::test]
@@ -200,11 +200,12 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     let vm = create(&rig, slotted(1, "bridge = \"br0\""), None).await.unwrap();
     let nic = &vm.ask.spec.nics[0];
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
-    let card = rig.central.all_cards().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
+    let card =
+        rig.central.workloads.all_cards().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
     assert_eq!((card.mac, card.address), (nic.mac, nic.address));
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
-    assert!(!rig.central.all_cards().1.iter().any(|card| card.mac == nic.mac));
+    assert!(!rig.central.workloads.all_cards().1.iter().any(|card| card.mac == nic.mac));
 
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
@@ -221,10 +222,10 @@ async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
     let vm = create(&rig, asked, None).await.unwrap();
     node.power_off().await;
     rig.clock.turn(SILENT);
-    rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
+    rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
     assert!(lost.place.is_none() && lost.ask.spec.nics[0].address.is_none());
-    assert!(rig.central.all_cards().1.is_empty(), "a card without a slot is nobody's");
+    assert!(rig.central.workloads.all_cards().1.is_empty(), "a card without a slot is nobody's");
 }
 
 #[tokio::test]
@@ -251,7 +252,7 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
 
     // The node is given up, and its guest may run on: nobody gets the addresses.
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Remove) };
-    rig.central.remove(node.id(), &by).await.unwrap();
+    rig.central.nodes.remove(node.id(), &by).await.unwrap();
     assert!(record(&rig, &vm).is_some_and(|vm| vm.place.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;
     assert!(taken.contains("that of the virtual machine"), "{taken}");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{RunJob, Workloads, work_on};
+use meshd::serve::central::{DrainPolicy, JobError, RunJob, work_on};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::job::{Job, JobState, Launcher},
@@ -14,10 +14,10 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     std::fs::write(world.path("site.toml"), format!("{site}[groups.all]\nnodes = [{}]\n", nodes.join(", "))).unwrap();
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
-async fn run(rig: &Rig) -> Result<Job, OperateError> {
+async fn run(rig: &Rig) -> Result<Job, JobError> {
     let ask = RunJob {
         group: "all".to_owned(),
         nodes: None,
@@ -27,11 +27,11 @@ async fn run(rig: &Rig) -> Result<Job, OperateError> {
         timeout_s: None,
         argv: vec!["/bin/true".to_owned()],
     };
-    rig.central.run_job(ask, &ordered(Verb::TaskRun)).await
+    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
 }
 
 fn state(rig: &Rig, job: &Job) -> JobState {
-    rig.central.job_record(job.id).unwrap().state
+    rig.central.tasks.job_record(job.id).unwrap().state
 }
 
 #[tokio::test]
@@ -45,13 +45,13 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     let job = run(&rig).await.unwrap();
     let work = || rig.central.store().read(|model| work_on(model, id));
     assert_eq!(work(), [format!("task {}", job.id)]);
-    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!((rig.node(id).phase, state(&rig, &job)), (Phase::Draining, JobState::Starting));
     rig.pass(std::time::Duration::from_secs(1)).await;
     assert_eq!(state(&rig, &job), JobState::Starting, "it goes on");
-    let refused = rig.central.maintain(id, &ordered(Verb::Maintenance)).await.expect_err("a task would fail");
+    let refused = rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.expect_err("a task would fail");
     assert!(code(&refused).contains("--force"), "{refused}");
-    rig.central.drain_with(id, Workloads::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!(state(&rig, &job), JobState::Ending);
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
@@ -60,10 +60,10 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     // Forced, the task fails.
-    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     let job = run(&rig).await.unwrap();
-    rig.central.maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
+    rig.central.nodes.maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
     rig.pass(std::time::Duration::from_secs(1)).await;
     assert_eq!(state(&rig, &job), JobState::Failed);
 }

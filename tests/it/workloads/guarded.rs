@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::Workloads;
+use meshd::serve::central::DrainPolicy;
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
@@ -22,7 +22,7 @@ fn forced(verb: Verb) -> AuditContext {
 
 /// The node is drained: its machine is off and it says so.
 async fn drain(rig: &Rig, node: &Machine<'_>, vm: &Vm) {
-    rig.central.drain_with(node.id(), Workloads::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
     tell(node, &[(vm, VmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(node.id()).phase, meshd_model::fleet::Phase::Maintenance);
@@ -39,7 +39,7 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     let role = meshd_trust::Role::Admin;
     let once = async |profile: Option<ProfileName>, args: &[&str], by: AuditContext| {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        rig.central.boot_once(id, profile, args, role, &by).await
+        rig.central.nodes.boot_once(id, profile, args, role, &by).await
     };
     let refused = once(Some(compute()), &[], ordered(Verb::BootOnce)).await.expect_err("its machine would be lost");
     assert!(code(&refused).contains("vm-1"), "{refused}");
@@ -59,34 +59,39 @@ async fn pr4_profile_edit_of_vfio_is_refused_while_a_slot_is_in_use() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
     world.edit_site("overlays = [\"motd\"]", "overlays = [\"motd\"]\nkernel_args = [\"quiet\"]");
-    let reload = rig.central.reload(&ordered(Verb::Reload)).await;
+    let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     assert!(reload.changed, "nobody hosts otherwise by it: {reload:?}");
     world.edit_site("class:0302", "class:0200");
-    let reload = rig.central.reload(&ordered(Verb::Reload)).await;
+    let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     let told = reload.faults.first().map(ToString::to_string).unwrap_or_default();
     assert!(!reload.changed && told.contains("vfio.devices") && told.contains("vm-1"), "{reload:?}");
     drain(&rig, &node, &vm).await;
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed, "drained");
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed, "drained");
 }
 
 #[tokio::test]
 async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let world = guarded_world();
     let rig = Rig::new(&world);
-    rig.central.revise().await;
+    rig.central.generations.revise().await;
     world.edit_site("class:0302", "class:0300");
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
     let discovery: ProfileName = "discovery".parse().unwrap();
-    let rollback = async |by: AuditContext| rig.central.rollback(discovery.clone(), None, &by).await;
+    let rollback = async |by: AuditContext| rig.central.generations.rollback(discovery.clone(), None, &by).await;
     let refused = rollback(ordered(Verb::Rollback)).await.expect_err("its units would be others");
     assert!(code(&refused).contains("vm-1"), "{refused}");
-    assert_eq!(rig.central.revisions(&discovery).held, None, "nothing has changed");
+    assert_eq!(rig.central.generations.revisions(&discovery).held, None, "nothing has changed");
     rollback(forced(Verb::Rollback)).await.expect("forced");
-    let refused = rig.central.let_go(discovery.clone(), &ordered(Verb::Rollback)).await.expect_err("back is a change");
+    let refused = rig
+        .central
+        .generations
+        .let_go(discovery.clone(), &ordered(Verb::Rollback))
+        .await
+        .expect_err("back is a change");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     drain(&rig, &node, &vm).await;
-    rig.central.let_go(discovery, &ordered(Verb::Rollback)).await.expect("drained");
+    rig.central.generations.let_go(discovery, &ordered(Verb::Rollback)).await.expect("drained");
 }

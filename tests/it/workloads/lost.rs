@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{ConsoleError, Workloads};
+use meshd::serve::central::{ConsoleError, DrainPolicy, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::vm::VmWant;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn after_a_reboot_of_the_node_the_record_says_that_it_is_gone_and_the_poli
     node.boot(Stage::Online).await;
     ready(&node).await;
     assert_eq!(rig.events("vm_lost").len(), 2);
-    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmLife::Failed, VmLife::Ordered));
+    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmStatus::Failed, VmStatus::Ordered));
     tell(&node, &[]).await;
     assert_eq!(rig.events("vm_lost").len(), 2, "that they are not there is known");
     tell(&node, &[(&always, VmState::Running)]).await;
@@ -68,16 +68,19 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     let stays = create(&rig, ask(2, ""), None).await.unwrap();
     let going = create(&rig, ask(3, ""), None).await.unwrap();
-    rig.central.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let second = host(&rig, 2).await;
     let by = ordered(Verb::Fence);
-    assert!(matches!(rig.central.fence(first.id(), &by).await, Err(OperateError::StillLinked { .. })));
+    assert!(matches!(
+        rig.central.nodes.fence(first.id(), &by).await,
+        Err(OperateError::Link(LinkError::StillLinked { .. }))
+    ));
     first.power_off().await;
     rig.clock.turn(SILENT);
-    rig.central.fence(first.id(), &by).await.unwrap();
+    rig.central.nodes.fence(first.id(), &by).await.unwrap();
     assert!(rig.node(first.id()).certificates.is_empty());
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
-    assert_eq!(life(&rig, &stays), VmLife::Unplaced);
+    assert_eq!(life(&rig, &stays), VmStatus::Unplaced);
     assert_eq!(record(&rig, &going), None, "nothing of it can be there");
     assert!(rig.central.store().read(|model| model.held(first.id()).is_none()));
     // The old machine comes back with what it had: it is a stranger there.
@@ -85,10 +88,10 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     tell(&first, &[(&moves, VmState::Running)]).await;
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
-    rig.central.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
-    assert_eq!(rig.central.vm_orders(first.id(), None).len(), 1);
+    rig.central.workloads.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
+    assert_eq!(rig.central.workloads.vm_orders(first.id(), None).len(), 1);
     released(&first, &moves).await;
-    assert!(rig.central.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     assert_eq!(
         record(&rig, &moves).and_then(|vm| vm.node()),
         Some(second.id()),
@@ -96,7 +99,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     );
     // Whoever says that it has a machine that has no node is not given what an operator types for it.
     tell(&first, &[(&stays, VmState::Running)]).await;
-    let sat = rig.central.sit(stays.uuid(), 0, true, None).await;
+    let sat = rig.central.workloads.sit(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
 
@@ -110,14 +113,16 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     tell(&node, &[(&vm, VmState::Running)]).await;
     let profile = || "compute".parse().unwrap();
     let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
-    holds(rig.central.reboot(id, &ordered(Verb::Reboot)).await);
-    holds(rig.central.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.map(drop));
-    holds(rig.central.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
-    holds(rig.central.remove(id, &ordered(Verb::Remove)).await.map(drop));
+    holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await);
+    holds(rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.map(drop));
+    holds(rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
+    holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     // Drained, it takes nothing new and is in maintenance when what runs has ended.
-    let drain =
-        async |grace_s| rig.central.drain_with(id, Workloads::Stop, grace_s, &ordered(Verb::Drain)).await.unwrap();
-    let patience = || match rig.central.vm_orders(id, Some(vm.uuid())).first().map(|order| order.want.clone()) {
+    let drain = async |grace_s| {
+        rig.central.nodes.drain_with(id, DrainPolicy::Stop, grace_s, &ordered(Verb::Drain)).await.unwrap()
+    };
+    let patience = || match rig.central.workloads.vm_orders(id, Some(vm.uuid())).first().map(|order| order.want.clone())
+    {
         Some(VmWant::Stop { grace_s }) => grace_s,
         want => panic!("{want:?}"),
     };
@@ -131,10 +136,10 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     tell(&node, &[(&vm, VmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
-    rig.central.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
-    holds(rig.central.remove(id, &ordered(Verb::Remove)).await.map(drop));
-    rig.central.remove(id, &forced(Verb::Remove)).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmLife::Unplaced);
+    rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
+    holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
+    rig.central.nodes.remove(id, &forced(Verb::Remove)).await.unwrap();
+    assert_eq!(life(&rig, &vm), VmStatus::Unplaced);
     assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
 }
 
@@ -145,9 +150,9 @@ async fn node_that_was_heard_of_a_moment_ago_is_not_fenced() {
     let mut node = host(&rig, 1).await;
     let by = ordered(Verb::Fence);
     node.power_off().await;
-    let refused = rig.central.fence(node.id(), &by).await.expect_err("its link broke, and nothing more is known");
+    let refused = rig.central.nodes.fence(node.id(), &by).await.expect_err("its link broke, and nothing more is known");
     assert!(matches!(refused, OperateError::StillHeard { .. }), "{refused}");
     assert_eq!(rig.node(node.id()).certificates.len(), 1, "nothing was taken from it");
     rig.clock.turn(SILENT);
-    rig.central.fence(node.id(), &by).await.unwrap();
+    rig.central.nodes.fence(node.id(), &by).await.unwrap();
 }

@@ -13,11 +13,11 @@ mod tasks;
 mod words;
 
 use crate::boots::rig::{Machine, Rig, ordered};
-use meshd::serve::central::{LinkCommand, OperateError};
+use meshd::serve::central::{LinkCommand, VmError};
 use meshd_config::vm::{VmAsk, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
-    work::{Vm, VmLife},
+    work::{Vm, VmStatus},
 };
 use meshd_proto::{
     Facts, FromAgent, Hello, VERSION,
@@ -68,15 +68,15 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
     machine
 }
 
-pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, OperateError> {
-    rig.central.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
+pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, VmError> {
+    rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 
 pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
     rig.central.store().read(|model| model.vm(vm.uuid()).cloned())
 }
 
-pub fn life(rig: &Rig, vm: &Vm) -> VmLife {
+pub fn life(rig: &Rig, vm: &Vm) -> VmStatus {
     record(rig, vm).expect("it is on record").life(true)
 }
 
@@ -91,7 +91,7 @@ pub async fn released(machine: &Machine<'_>, vm: &Vm) {
     assert!(machine.say(FromAgent::Vm(VmNews::Released { uuid: vm.uuid() })).await);
 }
 
-pub fn code(error: &OperateError) -> String {
+pub fn code(error: &impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -102,6 +102,6 @@ pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkComman
     let peer = Peer { node, serial: newest.serial, key: newest.key.expect("its key"), expired: false };
     let hello = Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
     let (commands, inbox) = mpsc::channel(8);
-    machine.link = Some(rig.central.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
+    machine.link = Some(rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
     inbox
 }

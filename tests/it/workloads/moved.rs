@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{LinkCommand, SlotParts, VmVerb};
+use meshd::serve::central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
 use meshd_proto::vm::VmWant;
 use meshd_types::SystemUuid;
 
@@ -10,7 +10,7 @@ use meshd_types::SystemUuid;
 async fn deny(world: &World, rig: &Rig, uuid: SystemUuid) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     std::fs::write(world.path("site.toml"), format!("{site}[identity]\ndeny_uuids = [\"{uuid}\"]\n")).unwrap();
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
 #[tokio::test]
@@ -22,13 +22,13 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
     let old = node.id();
-    let slot = rig.central.slots().pop().expect("a candidate").id;
-    rig.central.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("a candidate").id;
+    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
     let restart = "units = 1\n[restart]\nwhen = \"always\"";
     let stays = create(&rig, ask(1, restart), Some(old)).await.unwrap();
     let going = create(&rig, ask(2, ""), None).await.unwrap();
     tell(&node, &[(&stays, VmState::Running), (&going, VmState::Running)]).await;
-    rig.central.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     deny(&world, &rig, node.uuid).await;
     node.power_off().await;
     node.boot(Stage::Online).await;
@@ -38,17 +38,17 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
 
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.only, vm.start), (Some(new), Some(new), 2));
-    assert_eq!(life(&rig, &stays), VmLife::Ordered);
-    let orders = rig.central.vm_orders(new, None);
+    assert_eq!(life(&rig, &stays), VmStatus::Ordered);
+    let orders = rig.central.workloads.vm_orders(new, None);
     let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
     assert!(matches!(want(&stays), Some(VmWant::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
-    let [slot] = rig.central.slots().try_into().expect("one slot");
+    let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
     assert!(rig.central.store().read(|model| model.held(old).is_none()));
     tell(&node, &[(&stays, VmState::Running)]).await;
     released(&node, &going).await;
-    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmLife::Running));
+    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmStatus::Running));
 }
 
 #[tokio::test]
@@ -60,9 +60,9 @@ async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() 
     tell(&old, &[(&vm, VmState::Running)]).await;
     old.power_off().await;
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
-    rig.central.replace(old.id(), new.id(), &by).await.unwrap();
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmLife::Unplaced, Some(new.id())));
-    rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    rig.central.nodes.replace(old.id(), new.id(), &by).await.unwrap();
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmStatus::Unplaced, Some(new.id())));
+    rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }
 
@@ -77,7 +77,7 @@ async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
     // Its link is one that does not answer, and does not end either.
     let mut inbox = read_orders(&mut node).await;
     let central = rig.central.clone();
-    let fence = tokio::spawn(async move { central.fence(id, &ordered(Verb::Fence)).await });
+    let fence = tokio::spawn(async move { central.nodes.fence(id, &ordered(Verb::Fence)).await });
     let probe = loop {
         match inbox.recv().await.expect("it is asked whether it is there") {
             LinkCommand::Probe(probe) => break probe,
@@ -87,6 +87,9 @@ async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
     node.link_up().await;
     drop(probe);
     let fenced = fence.await.unwrap();
-    assert!(matches!(fenced, Err(OperateError::StillLinked { .. } | OperateError::StillHeard { .. })), "{fenced:?}");
+    assert!(
+        matches!(fenced, Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::StillHeard { .. })),
+        "{fenced:?}"
+    );
     assert_eq!((rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())), (1, Some(id)));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{SlotParts, VmVerb};
+use meshd::serve::central::{SlotParts, VmError, VmVerb};
 use meshd_proto::vm::VmWant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -13,9 +13,9 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
     let mut orders = tokio::task::JoinSet::new();
     for number in 0..64 {
         let central = rig.central.clone();
-        orders.spawn(
-            async move { central.create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate)).await },
-        );
+        orders.spawn(async move {
+            central.workloads.create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate)).await
+        });
     }
     let all = orders.join_all().await;
     let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
@@ -28,9 +28,9 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
     // Cancelled while it starts.
     tell(&node, &[(&vm, VmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
-    rig.central.delete_vm(vm.uuid(), None, &by).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmLife::Releasing);
-    rig.central.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    assert_eq!(life(&rig, &vm), VmStatus::Releasing);
+    rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
@@ -44,7 +44,7 @@ trait Errors {
     fn flatten_err(self) -> Box<dyn Iterator<Item = String>>;
 }
 
-impl<'a, I: Iterator<Item = &'a Result<Vm, OperateError>>> Errors for I {
+impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
     fn flatten_err(self) -> Box<dyn Iterator<Item = String>> {
         Box::new(self.filter_map(|result| result.as_ref().err().map(code)).collect::<Vec<_>>().into_iter())
     }
@@ -95,14 +95,14 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
-    let want = |rig: &Rig| rig.central.vm_orders(id, None).pop().map(|order| order.want);
+    let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.want);
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })));
-    assert_eq!(life(&rig, &vm), VmLife::Ordered);
+    assert_eq!(life(&rig, &vm), VmStatus::Ordered);
     tell(&node, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmLife::Running, 1));
+    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmStatus::Running, 1));
     tell(&node, &[(&vm, VmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
-    let order = async |verb, by| rig.central.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
+    let order = async |verb, by| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
     order(VmVerb::Start, Verb::VmStart).await;
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })), "it runs");
     order(VmVerb::Restart, Verb::VmRestart).await;
@@ -110,14 +110,14 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     order(VmVerb::Stop, Verb::VmStop).await;
     assert!(matches!(want(&rig), Some(VmWant::Stop { .. })));
     tell(&node, &[(&vm, VmState::Stopped)]).await;
-    assert_eq!(life(&rig, &vm), VmLife::Stopped);
+    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
     let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
     assert!(!told.contains("hunter2"), "{told}");
     drop(node);
     drop(rig);
     let rig = Rig::new(&world);
-    assert_eq!(life(&rig, &vm), VmLife::Stopped);
-    rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
+    rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 3, .. })));
 }
 
@@ -131,17 +131,17 @@ async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_relea
         tell(&node, &[(&stranger, VmState::Running)]).await;
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
-    assert_eq!(rig.central.strangers().len(), 1);
-    assert!(rig.central.vm_orders(node.id(), None).is_empty(), "nobody ends it");
+    assert_eq!(rig.central.workloads.strangers().len(), 1);
+    assert!(rig.central.workloads.vm_orders(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
-    assert!(rig.central.delete_vm(stranger.uuid(), None, &by).await.is_err(), "on which node?");
-    rig.central.delete_vm(stranger.uuid(), Some(node.id()), &by).await.unwrap();
-    let orders = rig.central.vm_orders(node.id(), None);
+    assert!(rig.central.workloads.delete_vm(stranger.uuid(), None, &by).await.is_err(), "on which node?");
+    rig.central.workloads.delete_vm(stranger.uuid(), Some(node.id()), &by).await.unwrap();
+    let orders = rig.central.workloads.vm_orders(node.id(), None);
     assert!(matches!(orders.as_slice(), [order] if order.want == VmWant::Release { disks: Vec::new() }), "{orders:?}");
     tell(&node, &[]).await;
     released(&node, &stranger).await;
     assert_eq!(record(&rig, &stranger), None);
-    assert!(rig.central.strangers().is_empty());
+    assert!(rig.central.workloads.strangers().is_empty());
 }
 
 #[tokio::test]
@@ -151,17 +151,17 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let blocked = VmNews::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(blocked.clone())).await);
     }
-    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmLife::ReleaseBlocked, 1));
-    let slot = rig.central.slots().pop().expect("it has one");
+    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmStatus::ReleaseBlocked, 1));
+    let slot = rig.central.workloads.slots().pop().expect("it has one");
     assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
     assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());
     released(&node, &vm).await;
-    assert_eq!(rig.central.slots().pop().expect("it has one").state.as_str(), "available");
+    assert_eq!(rig.central.workloads.slots().pop().expect("it has one").state.as_str(), "available");
 }
 
 #[tokio::test]
@@ -173,12 +173,13 @@ async fn the_slot_of_a_node_that_cannot_prove_itself_is_not_approved() {
     node.boot_approved(Stage::Online).await;
     let check = json!({ "name": "network", "status": "WARN", "detail": "nobody answered", "unproven": true });
     assert!(node.say(serde_json::from_value(json!({ "kind": "checks", "checks": [check] })).unwrap()).await);
-    let slot = rig.central.slots().pop().expect("a candidate");
-    let approve =
-        || async { rig.central.approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove)).await };
+    let slot = rig.central.workloads.slots().pop().expect("a candidate");
+    let approve = || async {
+        rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove)).await
+    };
     let refused = approve().await.expect_err("it proved nothing");
     assert!(code(&refused).contains("check network says WARN: nobody answered"), "{refused}");
-    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "candidate");
+    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "candidate");
     ready(&node).await;
     assert_eq!(approve().await.unwrap().state.as_str(), "available");
 }
@@ -198,11 +199,11 @@ async fn a_disk_belongs_to_one_slot_whichever_of_its_names_is_said() {
     node.facts.disks = vec![serde_json::from_value(disk).unwrap()];
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
-    let slots = rig.central.slots();
+    let slots = rig.central.workloads.slots();
     assert_eq!(slots.len(), 2);
     let approve = async |slot: usize, name: &str| {
         let parts = SlotParts { disk: Some(name.parse().unwrap()), ..SlotParts::default() };
-        rig.central.approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove)).await
+        rig.central.workloads.approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove)).await
     };
     assert!(approve(0, "naa.5000c500ffffffff").await.is_err(), "no disk is called so");
     approve(0, "naa.5000c500a1b2c3d4").await.unwrap();
@@ -219,18 +220,18 @@ async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_
     node.facts = facts("ready");
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
-    let slot = rig.central.slots().pop().expect("a candidate");
+    let slot = rig.central.workloads.slots().pop().expect("a candidate");
     assert_eq!(slot.state.as_str(), "candidate");
     let refused = create(&rig, ask(1, "units = 1"), None).await.expect_err("nobody approved it");
     assert!(code(&refused).contains("slot_closed"), "{refused}");
     let by = ordered(Verb::SlotApprove);
-    rig.central.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
-    rig.central.disable_slot(slot.id.clone(), &by).await.unwrap();
+    rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
+    rig.central.workloads.disable_slot(slot.id.clone(), &by).await.unwrap();
     assert!(create(&rig, ask(1, "units = 1"), None).await.is_err());
-    assert_eq!(rig.central.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(), "available");
+    assert_eq!(rig.central.workloads.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(), "available");
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "reserved");
-    assert!(rig.central.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
+    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "reserved");
+    assert!(rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
     tell(&node, &[(&vm, VmState::Running)]).await;
-    assert_eq!(rig.central.slot(&slot.id).unwrap().state.as_str(), "active");
+    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
 }

@@ -29,12 +29,12 @@ fn unproven(check: &str) -> FromAgent {
 async fn letting_machines_in_and_giving_their_units_are_two_switches() {
     let (_world, rig) = rig("auto", "slots = \"approve\"");
     let _node = host(&rig, 1).await;
-    let slot = rig.central.slots().pop().expect("a candidate");
+    let slot = rig.central.workloads.slots().pop().expect("a candidate");
     assert_eq!(slot.state.as_str(), "candidate");
     let refused = why(&rig, ask(1, "units = 1")).await;
     assert!(refused.contains("slot_closed") && refused.contains("candidate"), "{refused}");
     let by = ordered(Verb::SlotApprove);
-    rig.central.approve_slot(slot.id, Default::default(), &by).await.unwrap();
+    rig.central.workloads.approve_slot(slot.id, Default::default(), &by).await.unwrap();
     create(&rig, ask(1, "units = 1"), None).await.unwrap();
 }
 
@@ -43,7 +43,7 @@ async fn units_that_need_no_approval_are_given_only_where_the_node_proves_what_i
     let (_world, rig) = rig("auto", "slots = \"auto\"");
     let node = host(&rig, 1).await;
     assert!(node.say(unproven("network")).await);
-    assert_eq!(rig.central.slots().pop().expect("one").state.as_str(), "candidate");
+    assert_eq!(rig.central.workloads.slots().pop().expect("one").state.as_str(), "candidate");
     let refused = why(&rig, ask(1, "units = 1")).await;
     assert!(
         refused.contains("slot_closed") && refused.contains("check network says WARN: nobody answered"),
@@ -51,7 +51,7 @@ async fn units_that_need_no_approval_are_given_only_where_the_node_proves_what_i
     );
     // Files that are still fetched say nothing of its units.
     assert!(node.say(unproven("images")).await);
-    assert_eq!(rig.central.slots().pop().expect("one").state.as_str(), "available");
+    assert_eq!(rig.central.workloads.slots().pop().expect("one").state.as_str(), "available");
     create(&rig, ask(1, "units = 1"), None).await.unwrap();
 }
 

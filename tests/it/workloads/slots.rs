@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::SlotParts;
+use meshd::serve::central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
@@ -37,16 +37,16 @@ async fn rack<'r>(rig: &'r Rig, facts: Facts) -> Machine<'r> {
 }
 
 fn slot(rig: &Rig, unit: &str) -> SlotId {
-    rig.central.slots().into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot")
+    rig.central.workloads.slots().into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot")
 }
 
-async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Result<(), OperateError> {
+async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Result<(), SlotError> {
     let parts = SlotParts {
         disk: disk.map(|disk| disk.parse().unwrap()),
         fabric: fabric.map(|fabric| fabric.parse().unwrap()),
         card: None,
     };
-    rig.central.approve_slot(slot(rig, unit), parts, &ordered(Verb::SlotApprove)).await.map(drop)
+    rig.central.workloads.approve_slot(slot(rig, unit), parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
 
 fn raw(disk: &str) -> String {
@@ -76,12 +76,12 @@ async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
     assert!(code(&refused.expect_err("another unit")).contains("disk_taken"));
     let named = create(&rig, ask(1, &format!("units = 1\n{}", raw("SN-sda"))), None).await.expect("with the unit");
     assert_eq!((units(&named), disk(&named)), (vec![UNIT], "SN-sda".to_owned()));
-    rig.central.delete_vm(named.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(named.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &named).await;
 
     let vm = create(&rig, ask(2, &format!("units = 1\n{}", raw("slot"))), None).await.expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
-    let orders = rig.central.vm_orders(node.id(), None);
+    let orders = rig.central.workloads.vm_orders(node.id(), None);
     let [VmWant::Run { spec, slots, .. }] = orders.iter().map(|order| &order.want).collect::<Vec<_>>()[..] else {
         panic!("{orders:?}")
     };
@@ -97,12 +97,12 @@ async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
     assert!(code(&second).contains("slot_without_disk"), "{second}");
 
     // Its node is fenced: it is nobody's, and is found anew at its next start.
-    drop(rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
-    let orders = rig.central.vm_orders(node.id(), None);
+    drop(rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
+    let orders = rig.central.workloads.vm_orders(node.id(), None);
     let left = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     assert_eq!(orders[0].want, VmWant::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
-    assert_eq!(rig.central.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
+    assert_eq!(rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
     let again = create(&rig, ask(4, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     assert_eq!(disk(&again), "slot:eui.sda");
 }
@@ -116,14 +116,14 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     node.power_off().await;
     rig.clock.turn(SILENT);
-    rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
+    rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let unplaced = record(&rig, &vm).expect("on record");
     assert_eq!((disk(&unplaced), unplaced.ask.spec.units.len()), ("slot".to_owned(), 0));
     node.boot(Stage::Online).await;
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();
     use meshd::serve::central::VmVerb;
-    let placed = rig.central.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    let placed = rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(disk(&placed), "slot:eui.sdb", "what its slot has now");
 }
 
@@ -135,7 +135,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<LeftDisk> {
-    match rig.central.vm_orders(node, None).pop().map(|order| order.want) {
+    match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want) {
         Some(VmWant::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
@@ -151,12 +151,12 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     let vm = create(&rig, wants(1), None).await.unwrap();
     let fresh = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
-    let told = rig.central.vm_orders(node.id(), None);
+    let told = rig.central.workloads.vm_orders(node.id(), None);
     assert!(matches!(&told[0].want, VmWant::Run { disks, .. } if disks.len() == 1), "a boot makes it forget: {told:?}");
     node.power_off().await;
     rig.clock.turn(SILENT);
-    rig.central.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert!(record(&rig, &vm).is_some(), "its disk is not clean");
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -169,10 +169,10 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
     let next = create(&rig, wants(2), None).await.unwrap();
-    rig.central.delete_vm(next.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(next.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert_eq!(left(&rig, node.id()), [fresh], "it never had it: nothing is wiped");
     let forced = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
-    rig.central.delete_vm(next.uuid(), None, &forced).await.unwrap();
+    rig.central.workloads.delete_vm(next.uuid(), None, &forced).await.unwrap();
     assert!(!left(&rig, node.id())[0].wipe, "an operator gave that up");
 }
 
@@ -181,11 +181,11 @@ async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_w
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let node = rack(&rig, wide()).await;
-    let shown = rig.central.slot(&slot(&rig, UNIT)).unwrap();
+    let shown = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!((shown.near.disk.as_deref(), shown.near.fabric.as_deref()), (Some("eui.sdb"), Some("0000:43:00.0")));
     assert_eq!(shown.mismatch, "disk eui.sdb is on NUMA node 1, the unit on 0");
     approve(&rig, UNIT, None, None).await.unwrap();
-    let plain = rig.central.slot(&slot(&rig, UNIT)).unwrap();
+    let plain = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(
         (plain.approved.and_then(|slot| slot.disk), plain.mismatch.as_str()),
         (None, ""),
@@ -194,14 +194,14 @@ async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_w
     let none = approve(&rig, "0000:42:00.0", Some("nearest"), None).await.expect_err("its node tells of none");
     assert!(code(&none).contains("no disk is near slot"), "{none}");
     approve(&rig, UNIT, Some("nearest"), Some("nearest")).await.unwrap();
-    let picked = rig.central.slot(&slot(&rig, UNIT)).unwrap();
+    let picked = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(picked.mismatch, "disk eui.sdb is on NUMA node 1, the unit on 0");
     approve(&rig, "0000:43:00.0", None, None).await.unwrap();
     let alone = create(&rig, ask(1, "units = [\"0000:43:00.0\"]"), None).await.expect_err("it goes with the slot");
     assert!(code(&alone).contains("is the fabric device of slot"), "{alone}");
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT, "0000:43:00.0"], "slot:eui.sdb".to_owned()));
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert!(rig.central.store().read(|model| model.held(node.id()).is_none()));
 }
@@ -212,7 +212,8 @@ async fn a_slot_whose_disk_is_gone_or_in_use_is_not_given() {
     let rig = Rig::new(&world);
     let mut node = rack(&rig, wide()).await;
     approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
-    let state = || rig.central.slot(&slot(&rig, UNIT)).map(|slot| (slot.state.as_str(), slot.reason)).unwrap();
+    let state =
+        || rig.central.workloads.slot(&slot(&rig, UNIT)).map(|slot| (slot.state.as_str(), slot.reason)).unwrap();
     for (change, word, why) in [("mounted", "cleanup", "is mounted on /mnt"), ("gone", "failed", "no disk eui.sda")] {
         node.power_off().await;
         match change {
@@ -247,12 +248,12 @@ async fn a_machine_that_is_placed_while_an_order_for_another_profile_is_on_its_w
     rig.clock.at_next_look(move || {
         let placing = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(central.create_vm(ask(1, ""), None, true, &ordered(Verb::VmCreate))).map(drop)
+            runtime.block_on(central.workloads.create_vm(ask(1, ""), None, true, &ordered(Verb::VmCreate))).map(drop)
         });
         placing.join().unwrap().expect("the node has room");
     });
     let refused =
-        rig.central.assign_profile(node.id(), "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await;
+        rig.central.nodes.assign_profile(node.id(), "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await;
     let refused = refused.expect_err("it holds one now");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     assert_eq!(rig.node(node.id()).profile, None);
@@ -269,12 +270,12 @@ async fn a_site_by_which_a_node_that_holds_machines_would_boot_another_profile_i
     assert_ne!(other, text);
     fs::write(world.path("site.toml"), other).unwrap();
     let by = ordered(Verb::Reload);
-    let refused = rig.central.reload(&by).await;
+    let refused = rig.central.generations.reload(&by).await;
     assert!(!refused.changed && refused.faults[0].to_string().contains("vm-1"), "{refused:?}");
     assert_eq!(rig.central.site().default_profile.to_string(), "discovery");
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
-    assert!(rig.central.reload(&by).await.changed);
+    assert!(rig.central.generations.reload(&by).await.changed);
 }
 
 #[tokio::test]
@@ -293,7 +294,7 @@ async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
     let written = rig.events("disk_written");
     assert_eq!(written.len(), 1, "told twice, it is one");
     assert!(written[0].detail.contains("disk eui.sda as it is, which held xfs file system on sda"), "{written:?}");
-    rig.central.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     let wiped = rig.events("disk_wiped");
     assert!(wiped.len() == 1 && wiped[0].detail.contains("disk eui.sda is wiped"), "{wiped:?}");

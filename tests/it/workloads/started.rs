@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{VmVerb, Workloads};
+use meshd::serve::central::{DrainPolicy, VmError, VmVerb};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmWish,
@@ -19,12 +19,12 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
     assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
 }
 
-async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, OperateError> {
-    rig.central.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
+async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
+    rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 
 fn want(rig: &Rig, node: NodeId) -> Option<VmWant> {
-    rig.central.vm_orders(node, None).pop().map(|order| order.want)
+    rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want)
 }
 
 /// Its checks, of which one says this.
@@ -49,16 +49,16 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
     assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
     refuse(first, &vm, 1, "bridge_missing: br0").await;
-    assert!(rig.central.strangers().is_empty(), "it is known there");
+    assert!(rig.central.workloads.strangers().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();
-    assert_eq!((life(&rig, &vm), off.wish), (VmLife::Unplaced, VmWish::Stop));
+    assert_eq!((life(&rig, &vm), off.wish), (VmStatus::Unplaced, VmWish::Stop));
     let why = off.trouble.expect("a reason");
     assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
     assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
     rig.pass(std::time::Duration::from_secs(6)).await;
-    assert_eq!(life(&rig, &vm), VmLife::Unplaced, "no endless tour");
+    assert_eq!(life(&rig, &vm), VmStatus::Unplaced, "no endless tour");
     // An operator starts it again, on whatever node; what is old of it there goes first.
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     let again = record(&rig, &vm).unwrap();
@@ -68,7 +68,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     released(machine, &vm).await;
     assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
     tell(machine, &[(&vm, VmState::Running)]).await;
-    assert_eq!(life(&rig, &vm), VmLife::Running);
+    assert_eq!(life(&rig, &vm), VmStatus::Running);
 }
 
 #[tokio::test]
@@ -84,14 +84,14 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
     refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().node()),
-        (VmLife::Failed, Some(one.id())),
+        (VmStatus::Failed, Some(one.id())),
         "its disk is there"
     );
     // Every node would refuse this one: only one is asked.
     let bad = create(&rig, ask(2, ""), None).await.unwrap();
     let asked = if bad.node() == Some(one.id()) { &one } else { &two };
     refuse(asked, &bad, 1, "volume_differs: root").await;
-    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmLife::Unplaced, VmWish::Stop));
+    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmStatus::Unplaced, VmWish::Stop));
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
@@ -112,25 +112,25 @@ async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_t
     tell(&node, &[(&vm, VmState::Stopped)]).await;
     let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
     // Its slot.
-    let slot = rig.central.slots().pop().expect("a slot").id;
-    rig.central.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
+    let slot = rig.central.workloads.slots().pop().expect("a slot").id;
+    rig.central.workloads.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("disabled"));
     }
-    rig.central.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
+    rig.central.workloads.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
     // A check.
     check(&node, "FAIL").await;
     assert!(refused(VmVerb::Start).await.contains("check clock says it is an hour late"));
     check(&node, "PASS").await;
     // An operator.
-    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("meshd node resume"));
     }
     assert!(matches!(want(&rig, id), Some(VmWant::Stop { .. })), "nothing has changed");
-    rig.central.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
 }
@@ -145,21 +145,21 @@ async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_pas
     let off = create(&rig, ask(2, ""), None).await.unwrap();
     tell(&node, &[(&always, VmState::Running), (&off, VmState::Running)]).await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
-    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
     node.power_off().await;
     node.link_up().await;
-    assert_eq!(rig.central.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let told = rig.central.vm_orders(id, None);
+    let told = rig.central.workloads.vm_orders(id, None);
     assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmWant::Stop { .. })), "{told:?}");
-    assert!(rig.central.vm_orders(id, Some(always.uuid())).is_empty());
+    assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
-    assert_eq!(rig.central.vm_orders(id, None).len(), 1);
+    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
-    let told = rig.central.vm_orders(id, None);
+    let told = rig.central.workloads.vm_orders(id, None);
     assert!(told.iter().any(|order| matches!(order.want, VmWant::Run { start: 2, .. })), "{told:?}");
 }
 
@@ -171,11 +171,11 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
     let id = node.id();
     let vm = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
-    rig.central.drain_with(id, Workloads::Wait, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmLife::Failed, VmWish::Stop));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmStatus::Failed, VmWish::Stop));
     let lost = rig.events("vm_lost").pop().expect("it is written down");
     assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
     assert!(node.heartbeat(0).await);
@@ -232,10 +232,10 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
         rig.central.store().commit(all).await.unwrap();
     };
     restored().await;
-    assert_eq!(life(&rig, &vm), VmLife::Unconfirmed);
-    assert!(rig.central.vm_orders(first.id(), None).is_empty());
+    assert_eq!(life(&rig, &vm), VmStatus::Unconfirmed);
+    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     tell(&first, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmLife::Running, None), "its node has it");
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmStatus::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;
@@ -245,10 +245,10 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     ready(&first).await;
     tell(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
-    assert!(rig.central.vm_orders(first.id(), None).is_empty(), "never two copies");
+    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty(), "never two copies");
     assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
     let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
-    rig.central.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
     tell(&second, &[]).await;
     released(&second, &vm).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();

@@ -17,7 +17,7 @@ use meshd_types::JobId;
 async fn say(world: &World, rig: &Rig, text: &str) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     std::fs::write(world.path("site.toml"), site + text).unwrap();
-    assert!(rig.central.reload(&ordered(Verb::Reload)).await.changed);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
@@ -25,19 +25,19 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     say(world, rig, &format!("[groups.pair]\nnodes = [{}]\n", nodes.join(", "))).await;
 }
 
-async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, OperateError> {
+async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, JobError> {
     let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
     let launcher = Some(Launcher::None);
     let ask = RunJob { group, nodes, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
-    rig.central.run_job(ask, &ordered(Verb::TaskRun)).await
+    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
 }
 
 fn job(rig: &Rig, id: JobId) -> Job {
-    rig.central.job_record(id).unwrap()
+    rig.central.tasks.job_record(id).unwrap()
 }
 
 async fn news(machine: &Machine<'_>, news: JobNews) -> Option<FromCentral> {
-    machine.rig.central.link_message(machine.link.expect("a link"), FromAgent::Job(news)).await.unwrap()
+    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Job(news)).await.unwrap()
 }
 
 async fn runs(machine: &Machine<'_>, job: JobId) {
@@ -58,9 +58,9 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     let rig = Rig::new(&world);
     let [mut first, second] = pair(&world, &rig).await;
     first.power_off().await;
-    rig.central.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
+    rig.central.nodes.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
     match run(&rig, Some(2)).await {
-        Err(OperateError::Job(JobError::NotEnough { free: 1, why, .. })) => {
+        Err(JobError::NotEnough { free: 1, why, .. }) => {
             assert!(why.contains("which the group has already"), "{why}");
         }
         other => panic!("{other:?}"),
@@ -68,7 +68,7 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     // All of its nodes are one node.
     let task = run(&rig, None).await.unwrap();
     assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
-    rig.central.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    rig.central.tasks.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     news(&second, JobNews::Released { job: task.id }).await;
     assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Cancelled, false));
     run(&rig, None).await.expect("it is free again");
@@ -85,7 +85,7 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
     assert_eq!(job(&rig, task.id).state, JobState::Running);
     first.power_off().await;
     rig.clock.turn(SILENT);
-    rig.central.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
+    rig.central.nodes.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
     let failed = job(&rig, task.id);
     let end = failed.end.clone().expect("decided in the same transaction");
     assert_eq!((end.state, end.cause, end.node), (JobState::Failed, JobCause::NodeLost, Some(first.id())));
@@ -95,7 +95,7 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
     // The other one is lost before it can say so.
     second.power_off().await;
     let by = AuditContext { forced: true, ..ordered(Verb::Remove) };
-    rig.central.remove(second.id(), &by).await.unwrap();
+    rig.central.nodes.remove(second.id(), &by).await.unwrap();
     assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Failed, false));
     // What the fenced one has of it when it is back is ended.
     first.boot(Stage::Online).await;
@@ -117,14 +117,14 @@ async fn a_node_writes_into_the_output_of_a_task_only_while_the_task_has_it() {
     };
     let kept = |upto| Some(FromCentral::JobKept(OutputKept { job: task.id, stream: Stream::Out, upto }));
     assert_eq!(news(&first, piece(0, "good\n")).await, kept(5));
-    rig.central.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    rig.central.tasks.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     assert_eq!(news(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
     for node in [&first, &second] {
         news(node, JobNews::Released { job: task.id }).await;
     }
     assert_eq!(job(&rig, task.id).state, JobState::Cancelled);
     assert_eq!(news(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
-    let kept = rig.central.job_output(task.id, 0).await.unwrap();
+    let kept = rig.central.tasks.job_output(task.id, 0).await.unwrap();
     let kept = String::from_utf8(kept.lines).unwrap();
     assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
 }
@@ -148,7 +148,7 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
     for round in 0..100 {
         invent(round).await;
     }
-    assert_eq!(rig.central.strangers().len(), 50, "what it says last is shown");
+    assert_eq!(rig.central.workloads.strangers().len(), 50, "what it says last is shown");
     let (vms, jobs) = (rig.events("vm_unknown").len(), rig.events("job").len());
     assert!((1..=20).contains(&vms) && (1..=20).contains(&jobs), "{vms} {jobs}");
     rig.clock.turn(std::time::Duration::from_secs(60));

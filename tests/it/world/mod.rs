@@ -31,6 +31,21 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Where the central node is.
 pub const CENTRAL: &str = "10.77.0.1";
 
+/// Writes a program that can be executed at once. A child writes it: while this process has the file open, another test may fork, and
+/// the kernel refuses to execute the file (ETXTBSY) until that child has closed its copy of the descriptor.
+pub fn write_program(path: &Path, text: &str) {
+    let mut install =
+        Command::new("install").args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut install.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success(), "cannot write {}", path.display());
+}
+
+/// Copies a program, in the same way as [`write_program`].
+pub fn copy_program(from: &str, to: &Path) {
+    let copied = Command::new("install").args(["-m", "755", from]).arg(to).status().unwrap();
+    assert!(copied.success(), "cannot copy {from} to {}", to.display());
+}
+
 /// Waits until something holds, by looking at it; panics with what was last seen.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + DEADLINE;
@@ -41,6 +56,13 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
             Err(_) => thread::park_timeout(Duration::from_millis(20)),
         }
     }
+}
+
+/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`: another version, see [`crate::compat`].
+pub fn program(built: &str) -> PathBuf {
+    let other = std::env::var_os("MESHD_TEST_PROGRAMS");
+    let other = other.and_then(|folder| Some(Path::new(&folder).join(Path::new(built).file_name()?)));
+    other.filter(|other| other.exists()).unwrap_or_else(|| built.into())
 }
 
 /// One site and one wire.
@@ -204,7 +226,7 @@ overlays = ["motd"]
 
     fn serve(&self) -> Command {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
         command.arg("--site").arg(&self.site).arg("serve");
         if self.log_json {
             command.args(["--log-format", "json"]);
@@ -278,7 +300,7 @@ overlays = ["motd"]
 
     /// Runs a verb of the command line.
     pub fn meshd(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
         command.arg("--site").arg(&self.site).args(args).stdin(Stdio::null()).output().unwrap()
     }
 

@@ -3,7 +3,7 @@
 use super::{
     CENTRAL, World,
     dhcp::{self, As, Granted},
-    eventually, http, tftp, unpack,
+    eventually, http, program, tftp, unpack,
 };
 use meshd_lab::Namespace;
 use meshd_types::{MacAddr, SystemUuid};
@@ -194,7 +194,7 @@ impl<'a> PxeNode<'a> {
             symlink("/dev/null", started.join(service)).unwrap();
         }
         let log = fs::File::create(place("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command.arg("run").arg("--config").arg(place("agent.json")).arg("--boot-file").arg(place("boot.json"));
         command.arg("--state-dir").arg(place("state")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     fake::{Fake, Row},
-    units,
+    vfio,
 };
 use meshd_proto::{UnitFacts, UnitState};
 
@@ -17,7 +17,7 @@ fn vfio() -> AgentConfig {
 }
 
 fn checked(name: &str, fake: &Fake, config: &AgentConfig) -> (CheckStatus, String) {
-    let units = units::survey(&fake.tree, &config.vfio, fake);
+    let units = vfio::survey(&fake.tree, &config.vfio, fake);
     judged(name, &fake.tree, config, &units)
 }
 
@@ -66,7 +66,7 @@ fn a_unit_is_fit_only_when_bound_whole_and_the_modules_are_there() {
     let (status, detail) = checked("units", &fake, &vfio());
     assert_eq!(status, CheckStatus::Fail);
     assert_eq!(detail, "0/1 GPU unit(s) ready; unit 1 (0000:01:00.0) is unbound: 0000:01:00.0 has no driver");
-    units::bind(&fake.tree, &vfio().vfio, &fake).expect("recorded");
+    vfio::bind(&fake.tree, &vfio().vfio, &fake).expect("recorded");
     assert_eq!(checked("units", &fake, &vfio()), (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned()));
 
     let bare = Fake::new("", &[]);

@@ -1,10 +1,8 @@
-//! The control group of one machine (version 2): memory, processors, processes and I/O of QEMU and its helpers have a limit, and all of
-//! them end together. A controller that the kernel does not have sets no limit; without the hierarchy nothing is run.
+//! The control group (version 2) of a VM: limits of memory, CPU, processes and I/O, and the common end of its processes. A controller that
+//! the kernel lacks sets no limit; without the hierarchy nothing runs.
 
-use super::{
-    super::folder::Files,
-    cpuset::{self, Dedicated},
-};
+use super::cpuset::{self, DedicatedCpus};
+use crate::vm::vm_paths::VmPaths;
 use meshd_proto::vm::VmSpec;
 use meshd_types::Digest;
 use std::{
@@ -12,40 +10,40 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the hierarchy is mounted if the system has not.
+/// Mount point of the hierarchy if the system has not mounted it.
 const PLACE: &str = "/run/meshd/cgroup";
 /// Controllers that set limits.
 const CONTROLLERS: [&str; 5] = ["memory", "cpu", "cpuset", "pids", "io"];
-/// Microseconds in which a quota of processors counts.
+/// Period of the CPU quota in microseconds.
 const PERIOD_US: u64 = 100_000;
-/// Processes and threads beside those of virtual processors: I/O threads, helpers.
+/// Processes and threads beside vCPU threads: I/O threads, helpers.
 const THREADS: u64 = 256;
-/// Share of I/O, as of every other group: no machine takes more than another where disks are busy.
+/// I/O weight, equal for all VMs.
 const IO_WEIGHT: &str = "default 100";
 
-/// What one machine may use.
+/// Limits of one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of memory, of the guest and of all that serves it.
+pub struct CgroupLimits {
+    /// Bytes of memory for the guest, QEMU and its helpers.
     pub memory: u64,
-    /// Virtual processors; one more serves them.
+    /// Number of vCPUs; one more CPU serves QEMU and its helpers.
     pub vcpus: u32,
-    /// Processors that it has for itself; it shares the node's if absent.
-    pub dedicated: Option<Dedicated>,
+    /// Dedicated CPUs; absent if the VM shares CPUs.
+    pub dedicated: Option<DedicatedCpus>,
 }
 
-/// The group of one machine.
+/// The control group of one VM.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct VmCgroup {
     path: PathBuf,
 }
 
-impl Group {
-    /// Of a machine by its folder: two agents of one computer do not meet.
+impl VmCgroup {
+    /// Names the group of a VM by its folder, so that two agents of one computer use different groups.
     ///
     /// # Errors
-    /// In words: there is no hierarchy.
-    pub fn of(files: &Files, spec: &VmSpec) -> Result<Self, String> {
+    /// The hierarchy is not mounted.
+    pub fn of(files: &VmPaths, spec: &VmSpec) -> Result<Self, String> {
         let root = root().map_err(|error| format!("cannot mount the control groups: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
         let (base, uuid) = (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
@@ -53,21 +51,21 @@ impl Group {
             true => root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()),
             false => root.join(format!("{}{}-{uuid}", cpuset::PREFIX, &base[..12])),
         };
-        Ok(Group { path })
+        Ok(VmCgroup { path })
     }
 
-    /// Makes it with its limits; gives the file by which a process enters it.
+    /// Makes the group with its limits. Returns the file by which a process enters it.
     ///
     /// # Errors
-    /// In words: it cannot be made, or a limit that the kernel has is not set.
-    pub fn make(&self, limits: &Limits) -> Result<PathBuf, String> {
+    /// The group is not made, or a limit that the kernel has is not set.
+    pub fn make(&self, limits: &CgroupLimits) -> Result<PathBuf, String> {
         let failed = |error: io::Error| format!("cannot make {}: {error}", self.path.display());
         fs::create_dir_all(&self.path).map_err(failed)?;
         let is_group = |folder: &&Path| folder.join("cgroup.subtree_control").exists();
         let above: Vec<&Path> = self.path.ancestors().skip(1).take(2).filter(is_group).collect();
         for folder in above.into_iter().rev() {
             for controller in CONTROLLERS {
-                // One that is not there, or belongs to version 1, is told below.
+                // A controller that is missing or belongs to version 1 is reported below.
                 let _ = fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
             }
         }
@@ -89,28 +87,28 @@ impl Group {
         Ok(self.path.join("cgroup.procs"))
     }
 
-    /// Binds it, once made, to the processors that it has for itself. Returns whether it is bound.
+    /// Binds the group to its dedicated CPUs. Returns whether it is bound.
     ///
     /// # Errors
-    /// In words: the kernel does not accept them.
-    pub fn dedicate(&self, limits: &Limits) -> Result<bool, String> {
+    /// The kernel rejects the CPUs.
+    pub fn dedicate(&self, limits: &CgroupLimits) -> Result<bool, String> {
         let Some(dedicated) = &limits.dedicated else { return Ok(false) };
         let failed = |error| format!("cannot set the processors of {}: {error}", self.path.display());
         cpuset::dedicate(&self.path, dedicated).map_err(failed)
     }
 
-    /// Kills what is left in it, and removes it. It may be called for one that is not there.
+    /// Kills all processes of the group and removes it. Does nothing if there is no group.
     pub fn end(&self) {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
         cpuset::give_back(&self.path);
-        // One that a dying process is still in goes with the machine's next end; it holds nothing.
+        // A group with a dying process is removed at the next end of the VM; it holds no resources.
         let _ = fs::remove_dir(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
 fn root() -> io::Result<PathBuf> {
-    // One that another file system lies over is named there, too.
+    // A mount that another file system covers is listed too.
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     if let Some(root) = mounted(&mounts).find(|root| root.join("cgroup.procs").exists()) {
         return Ok(root);
@@ -122,7 +120,7 @@ fn root() -> io::Result<PathBuf> {
     Ok(PLACE.into())
 }
 
-/// Where the hierarchy is mounted and can be written. Pure.
+/// Writable mount points of the hierarchy. Pure.
 fn mounted(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let place = |line: &str| match line.split(' ').collect::<Vec<_>>().as_slice() {
         [_, place, "cgroup2", options, ..] if options.starts_with("rw") => Some(PathBuf::from(place)),

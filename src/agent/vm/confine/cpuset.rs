@@ -1,10 +1,10 @@
-//! Processors that one machine has for itself: the cpuset of its control group, and a partition, by which the kernel keeps every other
-//! process of the node off them (Linux, Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
+//! Dedicated CPUs of a VM: a cpuset partition, from which the kernel keeps all other processes (Linux,
+//! Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
 //!
 //! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent. Those groups are
 //! children of the root group: Linux before 6.7 accepts partitions nowhere else.
 
-use super::super::host::cpu_list;
+use crate::vm::host::resources::cpu_list;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -15,24 +15,24 @@ use std::{
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const CPUS: &str = "cpuset.cpus";
 const PARTITION: &str = "cpuset.cpus.partition";
-/// Begins the name of each group that has processors of its own.
+/// Prefix of the groups with dedicated CPUs.
 pub(super) const PREFIX: &str = "meshd-vm-";
 
-/// Processors that a machine was promised.
+/// CPUs that are dedicated to a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dedicated {
-    /// Number of processors.
+pub struct DedicatedCpus {
+    /// Number of CPUs.
     pub count: usize,
-    /// Processors to choose from; all that are online if absent.
+    /// Candidate CPUs; all online CPUs if absent.
     pub among: Option<Vec<u32>>,
 }
 
-/// Binds a group to processors that no other machine has for itself. Returns false where the kernel has no cpuset for it, or too few
-/// processors are free: then the machine shares some.
+/// Binds a group to CPUs that no other VM has. Returns false if the kernel has no cpuset controller or too few CPUs are free: then the VM
+/// shares CPUs.
 ///
 /// # Errors
-/// The kernel does not accept the processors.
-pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
+/// The kernel rejects the CPUs.
+pub fn dedicate(group: &Path, dedicated: &DedicatedCpus) -> io::Result<bool> {
     if !group.join(CPUS).exists() {
         tracing::warn!(group = %group.display(), "the kernel has no cpuset for a machine that has processors for itself");
         return Ok(false);
@@ -41,7 +41,7 @@ pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
         Some(among) => among.iter().copied().collect(),
         None => cpu_list(&fs::read_to_string(ONLINE)?).into_iter().collect(),
     };
-    // Machines start side by side: nobody else chooses between the look and the choice.
+    // Serialises choices: VMs start concurrently.
     static CHOOSING: Mutex<()> = Mutex::new(());
     let _one = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = taken(group)?;
@@ -54,26 +54,26 @@ pub fn dedicate(group: &Path, dedicated: &Dedicated) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Gives the processors back at once: a group that a dying process is still in cannot be removed yet.
+/// Frees the CPUs at once: a group with a dying process cannot be removed yet.
 pub fn give_back(group: &Path) {
     for (file, value) in [(PARTITION, "member"), (CPUS, "\n")] {
-        // One without cpuset has no such file, and none is made.
+        // A group without cpuset has no such file, and none is made.
         let opened = fs::OpenOptions::new().write(true).open(group.join(file));
         let _ = opened.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
     }
 }
 
-/// The highest free processors: the node's own work prefers the first ones. `None` where too few are free. Pure.
+/// Chooses the highest free CPUs, because the node's own work prefers the first ones. `None` if too few are free. Pure.
 fn choose(among: &BTreeSet<u32>, taken: &BTreeSet<u32>, count: usize) -> Option<BTreeSet<u32>> {
     let chosen: BTreeSet<u32> = among.iter().rev().filter(|cpu| !taken.contains(cpu)).take(count).copied().collect();
     (chosen.len() == count).then_some(chosen)
 }
 
-/// Processors of the other machines' partitions.
+/// CPUs of the other VMs' groups.
 fn taken(group: &Path) -> io::Result<BTreeSet<u32>> {
     let mut taken = BTreeSet::new();
     for sibling in fs::read_dir(group.parent().unwrap_or(group))?.flatten() {
-        // One that is just removed has no file any more.
+        // A group that was just removed has no file.
         if sibling.path() != group && sibling.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             taken.extend(cpu_list(&fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default()));
         }
@@ -81,7 +81,8 @@ fn taken(group: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(taken)
 }
 
-/// Keeps all other processes off. The kernel gives no partition that leaves nothing to the others: then only other machines stay off.
+/// Makes the group a partition, which excludes all other processes. If the kernel refuses (a partition must leave CPUs to the others), only
+/// other VMs are excluded.
 fn isolate(group: &Path) {
     let file = group.join(PARTITION);
     match fs::write(&file, "root").and_then(|()| fs::read_to_string(&file)) {
@@ -95,7 +96,7 @@ fn isolate(group: &Path) {
     }
 }
 
-/// As the kernel reads it. Pure.
+/// Formats a CPU list for the kernel. Pure.
 fn list(cpus: &BTreeSet<u32>) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A group as the kernel would show it, in plain files.
+    /// A fake group of plain files.
     fn group(above: &Path, name: &str) -> PathBuf {
         let group = above.join(name);
         fs::create_dir_all(&group).expect("made");
@@ -115,8 +116,8 @@ mod tests {
         group
     }
 
-    fn dedicated(count: usize, among: &[u32]) -> Dedicated {
-        Dedicated { count, among: Some(among.to_vec()) }
+    fn dedicated(count: usize, among: &[u32]) -> DedicatedCpus {
+        DedicatedCpus { count, among: Some(among.to_vec()) }
     }
 
     fn read(group: &Path, file: &str) -> String {

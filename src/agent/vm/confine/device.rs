@@ -1,4 +1,4 @@
-//! Rights on devices of the node: a machine's user opens what it has been given, and nothing else.
+//! Device permissions: the user of a VM can open its own devices and no others.
 
 use super::users::GROUP;
 use crate::system::Tree;
@@ -8,17 +8,17 @@ use std::{
     path::Path,
 };
 
-/// Gives a machine its IOMMU groups; they are its user's alone.
+/// Gives IOMMU groups to the user of a VM.
 ///
 /// # Errors
-/// In words: a group cannot be given.
+/// The permissions of a group cannot be changed.
 pub fn give_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), String> {
     for group in groups {
         let device = tree.path(&format!("/dev/vfio/{group}"));
         own(&device, user, 0, 0o600).map_err(|error| format!("{} cannot be given: {error}", device.display()))?;
     }
     if !groups.is_empty() {
-        // Opening it gives no device: what counts are the groups that somebody brings to it.
+        // The container gives no device by itself; the groups do.
         let container = tree.path("/dev/vfio/vfio");
         let opened = fs::set_permissions(&container, fs::Permissions::from_mode(0o666));
         opened.map_err(|error| format!("{} cannot be opened to machines: {error}", container.display()))?;
@@ -26,7 +26,7 @@ pub fn give_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), String>
     Ok(())
 }
 
-/// Takes them back. What is not there any more needs nothing.
+/// Takes the IOMMU groups back. A missing device is ignored.
 pub fn take_groups(tree: &Tree, user: u32) {
     use std::os::unix::fs::MetadataExt as _;
     for entry in fs::read_dir(tree.path("/dev/vfio")).into_iter().flatten().flatten() {
@@ -38,13 +38,13 @@ pub fn take_groups(tree: &Tree, user: u32) {
     }
 }
 
-/// Lets machines open a device that they share: `/dev/kvm`, or `/dev/net/tun`, by which a user reaches its own ports only.
+/// Lets all VMs open a shared device: `/dev/kvm`, or `/dev/net/tun`, by which a user reaches only its own TAP devices.
 ///
 /// # Errors
-/// In words.
+/// The permissions of the device cannot be changed.
 pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
     let path = tree.path(device);
-    // Where everybody may open it, as Debian has it, nothing has to change.
+    // On Debian everybody may open it.
     let is_open = fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006);
     if is_open {
         return Ok(());
@@ -52,10 +52,10 @@ pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
     own(&path, 0, GROUP, 0o660).map_err(|error| format!("{} cannot be opened to machines: {error}", path.display()))
 }
 
-/// Makes a file the user's alone.
+/// Makes a file private to a user.
 ///
 /// # Errors
-/// When the kernel does not do it.
+/// The kernel rejects it.
 pub fn own(path: &Path, user: u32, group: u32, mode: u32) -> io::Result<()> {
     chown(path, Some(user), Some(group))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

@@ -1,5 +1,5 @@
-//! What stands between the agent and a program of a virtual machine: a process that enters the machine's control group, opens the files
-//! that the program gets as descriptors, gives up root, and becomes the program. It runs as `mesh-agent vm-enter`.
+//! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
+//! and executes the program.
 
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
@@ -18,65 +18,65 @@ use std::{
     process::Command,
 };
 
-/// The hidden verb.
+/// The hidden verb of mesh-agent.
 pub const VERB: &str = "vm-enter";
-/// Exit code when the program cannot be run, as shells have it.
+/// Exit code if the program cannot be executed, as in shells.
 pub const CANNOT_RUN: u8 = 127;
-/// Number of the first descriptor that is passed; those that follow have the next numbers.
+/// Number of the first passed descriptor; the others follow.
 pub const FIRST: i32 = 64;
-/// Open files of a machine: volumes, sockets, events of each queue.
+/// Limit of open files: volumes, sockets, eventfds of each queue.
 const OPEN_FILES: u64 = 16_384;
-/// The kernel ends a machine and its helpers before the agent when memory runs out.
+/// OOM score: the kernel kills VMs and their helpers before the agent.
 const OOM_SCORE: &str = "500";
 
-/// A file that is opened with the rights of root and passed as a descriptor.
+/// A file that root opens and passes as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// To be read.
+pub enum PassedFile {
+    /// Open for reading.
     Read(PathBuf),
-    /// To be read and written.
+    /// Open for reading and writing.
     Write(PathBuf),
-    /// A Unix socket that listens at this path.
+    /// Listen on a Unix socket at this path.
     Listen(PathBuf),
 }
 
-impl Pass {
+impl PassedFile {
     fn to_arg(&self) -> OsString {
         let (kind, path) = match self {
-            Pass::Read(path) => ("r:", path),
-            Pass::Write(path) => ("w:", path),
-            Pass::Listen(path) => ("l:", path),
+            PassedFile::Read(path) => ("r:", path),
+            PassedFile::Write(path) => ("w:", path),
+            PassedFile::Listen(path) => ("l:", path),
         };
         let mut arg = OsString::from(kind);
         arg.push(path);
         arg
     }
 
-    /// Reads `r:/path`; an error names what it is not.
+    /// Parses `r:/path`.
     ///
     /// # Errors
-    /// When it begins with no known letter.
+    /// The argument has no known prefix.
     pub fn parse(arg: &std::ffi::OsStr) -> Result<Self, String> {
         let bytes = arg.as_encoded_bytes();
         let path = || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
         match bytes.get(..2) {
-            Some(b"r:") => Ok(Pass::Read(path())),
-            Some(b"w:") => Ok(Pass::Write(path())),
-            Some(b"l:") => Ok(Pass::Listen(path())),
+            Some(b"r:") => Ok(PassedFile::Read(path())),
+            Some(b"w:") => Ok(PassedFile::Write(path())),
+            Some(b"l:") => Ok(PassedFile::Listen(path())),
             _ => Err(format!("`{}` is no file to be passed", arg.display())),
         }
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
         Ok(match self {
-            Pass::Read(path) => OpenOptions::new().read(true).open(path)?.into(),
-            Pass::Write(path) => OpenOptions::new().read(true).write(true).open(path)?.into(),
-            Pass::Listen(path) => listen(path)?.into(),
+            PassedFile::Read(path) => OpenOptions::new().read(true).open(path)?.into(),
+            PassedFile::Write(path) => OpenOptions::new().read(true).write(true).open(path)?.into(),
+            PassedFile::Listen(path) => listen(path)?.into(),
         })
     }
 }
 
-/// The socket is bound under another name: QEMU removes the name that it was bound by when it ends, and must not be able to remove any.
+/// Binds under another name and renames: QEMU removes the name that it was bound to, and must not remove any file.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let fresh = path.with_extension("new");
     for stale in [path, &fresh] {
@@ -90,25 +90,25 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// As whom and where a program is run, and what it gets.
+/// User, group and files of a program.
 #[derive(Clone, Debug, Default)]
-pub struct ExecContext {
+pub struct VmExec {
     /// User ID.
     pub uid: u32,
     /// Group ID.
     pub gid: u32,
-    /// `cgroup.procs` of the machine's group.
+    /// `cgroup.procs` of the VM's group.
     pub procs: Option<PathBuf>,
-    /// It may keep all its memory from being moved: devices write to it.
+    /// May lock all its memory: passthrough devices use DMA.
     pub pins: bool,
-    /// What it gets as descriptors, from [`FIRST`] on.
-    pub pass: Vec<Pass>,
-    /// A file that it sees as /etc/passwd: busybox takes users by name alone.
+    /// Passed files; descriptors start at [`FIRST`].
+    pub pass: Vec<PassedFile>,
+    /// A file that replaces /etc/passwd: busybox accepts users only by name.
     pub users: Option<PathBuf>,
 }
 
-impl ExecContext {
-    /// The arguments of `mesh-agent`, up to the program's.
+impl VmExec {
+    /// Returns the arguments of `mesh-agent` before those of the program.
     pub fn args(&self) -> Vec<String> {
         let mut args = vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];
         args.extend(self.procs.as_ref().map(|procs| format!("--procs={}", procs.display())));
@@ -121,14 +121,14 @@ impl ExecContext {
         args
     }
 
-    /// Becomes the program.
+    /// Replaces this process by the program.
     ///
     /// # Errors
-    /// The step that failed; on success this process is another program.
+    /// The step that failed. On success this function does not return.
     pub fn enter(&self, program: &str, args: &[String]) -> Result<Infallible, String> {
         let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         if let Some(procs) = &self.procs {
-            // "0" stands for the process that writes it.
+            // "0" stands for the writing process.
             fs::write(procs, "0").map_err(failed("cannot enter the control group of the machine"))?;
         }
         fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
@@ -142,13 +142,13 @@ impl ExecContext {
         if let Some(users) = &self.users {
             show_users(users)?;
         }
-        // They stay open until this process is the program.
+        // The descriptors stay open until the program runs.
         let passed = self.open()?;
         let mut command = Command::new(program);
         command.args(args);
         if self.uid != 0 {
             set_no_new_privs(true).map_err(|error| format!("cannot give up new rights: {error}"))?;
-            // Supplementary groups and all capabilities go with the user ID.
+            // Changing the user ID drops supplementary groups and all capabilities.
             command.uid(self.uid).gid(self.gid);
         }
         let error = command.exec();
@@ -172,7 +172,7 @@ impl ExecContext {
     }
 }
 
-/// Lays a file over /etc/passwd, for this process alone, which has one thread.
+/// Mounts a file over /etc/passwd for this single-threaded process.
 #[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
 fn show_users(users: &Path) -> Result<(), String> {
     let failed = |error: rustix::io::Errno| format!("cannot show {} as /etc/passwd: {error}", users.display());
@@ -181,7 +181,7 @@ fn show_users(users: &Path) -> Result<(), String> {
     mount_bind(users, "/etc/passwd").map_err(failed)
 }
 
-/// Sets a limit; where only a lower one may be set, as in a container without that right, the highest that may.
+/// Sets a limit. In a container that may not raise limits, sets the highest permitted value.
 fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
     match set(limit) {
@@ -196,9 +196,11 @@ mod tests {
 
     #[test]
     fn what_is_passed_is_read_as_it_was_written() {
-        for pass in [Pass::Read("/a b".into()), Pass::Write("/dev/sda".into()), Pass::Listen("/x:y".into())] {
-            assert_eq!(Pass::parse(&pass.to_arg()), Ok(pass));
+        for pass in
+            [PassedFile::Read("/a b".into()), PassedFile::Write("/dev/sda".into()), PassedFile::Listen("/x:y".into())]
+        {
+            assert_eq!(PassedFile::parse(&pass.to_arg()), Ok(pass));
         }
-        assert!(Pass::parse("x".as_ref()).is_err() && Pass::parse("z:/a".as_ref()).is_err());
+        assert!(PassedFile::parse("x".as_ref()).is_err() && PassedFile::parse("z:/a".as_ref()).is_err());
     }
 }

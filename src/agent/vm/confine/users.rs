@@ -1,7 +1,6 @@
-//! Users of virtual machines: numbers of a range of the agent, without entries in /etc/passwd. A machine keeps its number until it is
-//! released, so that no file of one is ever another's.
+//! User IDs of VMs: a range without entries in /etc/passwd. A VM keeps its ID until it is released, so that no other VM can read its files.
 
-use super::super::folder::{self, Files};
+use crate::vm::vm_paths::{self, VmPaths};
 use std::{
     collections::BTreeSet,
     fs,
@@ -10,28 +9,28 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// User IDs of machines: above those that distributions and container managers give, and equal under [`MASK`].
+/// User IDs of VMs: above those of distributions and container managers, and equal under [`MASK`].
 pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
-/// The bits that all of them have in common.
+/// Common bits of all user IDs.
 pub const MASK: u32 = 0xffff_0000;
-/// The group of all of them, which has the devices that they share, and no file.
+/// Group of all VMs. It owns shared devices and no files.
 pub const GROUP: u32 = USERS.end;
 
-/// One at a time looks for a free number.
+/// Serialises the search for a free ID.
 static ASSIGNING: Mutex<()> = Mutex::new(());
 
-/// The user of a machine, given now if it has none.
+/// Returns the user ID of a VM; assigns one if it has none.
 ///
 /// # Errors
-/// In words: the number cannot be kept, or none is free.
-pub fn assign(files: &Files) -> Result<u32, String> {
+/// The ID cannot be stored, or no ID is free.
+pub fn assign(files: &VmPaths) -> Result<u32, String> {
     let _alone = ASSIGNING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(user) = files.user() {
         return Ok(user);
     }
     let machines = files.folder().parent().unwrap_or(Path::new("/"));
     let taken: BTreeSet<u32> =
-        folder::all(machines).into_iter().filter_map(|uuid| Files::new(machines, uuid).user()).collect();
+        vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
     let user = USERS.into_iter().find(|user| !taken.contains(user));
     let user = user.ok_or("every user ID of virtual machines is taken")?;
     let place = files.user_file();
@@ -48,7 +47,7 @@ mod tests {
     fn each_machine_has_its_own_user_until_it_is_released() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = |last: u8| {
-            let files = Files::new(dir.path(), SystemUuid([last; 16]));
+            let files = VmPaths::new(dir.path(), SystemUuid([last; 16]));
             files.make().expect("made");
             files
         };

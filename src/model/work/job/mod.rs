@@ -1,15 +1,20 @@
-//! A job: one run of a program on the metal of some nodes, which are its alone until nothing of it is left on them.
+//! A task (internally: job): one run of a program on bare metal. It has its nodes for itself until nothing of it is left on them.
 //!
 //! ```text
 //!            all run            an end: exit, fault, a node lost, cancelled, time over
 //! starting ──────────▶ running ─────────────────▶ ending ──────────▶ succeeded, failed, cancelled, timed_out
 //!     └───────────────────────────────────────────▶┘   every node has said that it is free, or is lost
 //! ```
-//! What the end will be is decided once, by what comes first. A node stays claimed until it has said that nothing is left, or came up by
-//! another boot, or an operator removed it: a lost one also when the job is long over.
+//! The first cause of an end decides the result. A node stays claimed until it reports that nothing is left, boots again, or is removed by
+//! an operator.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `transitions` | events of a task |
+//! | `node_order` | desired state of a task on one node |
 
-mod transitions;
 mod node_order;
+mod transitions;
 
 #[cfg(test)]
 mod tests;
@@ -32,12 +37,12 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// Who starts them where nobody says so: Hydra as soon as there is more than one rank.
+    /// Returns the default launcher: Hydra for more than one rank.
     pub fn of(nodes: usize, ranks_per_node: u16) -> Self {
         if nodes > 1 || ranks_per_node > 1 { Launcher::Mpich } else { Launcher::None }
     }
 
-    /// The word that is written.
+    /// Returns the word in task files.
     pub fn as_str(self) -> &'static str {
         match self {
             Launcher::Mpich => "mpich",
@@ -46,28 +51,28 @@ impl Launcher {
     }
 }
 
-/// Where a job stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Its nodes are claimed and told.
+    /// Its nodes are claimed and start the program.
     Starting,
-    /// It runs on all of them.
+    /// The program runs on all nodes.
     Running,
-    /// Its end is decided; what is left of it is being killed.
+    /// The result is decided; remaining processes are being killed.
     Ending,
-    /// It has ended with exit code 0.
+    /// Exit code 0.
     Succeeded,
-    /// It has ended otherwise.
+    /// Any other end.
     Failed,
-    /// An operator ended it.
+    /// Cancelled by an operator.
     Cancelled,
-    /// Its time was over.
+    /// Its time limit was over.
     TimedOut,
 }
 
 impl JobState {
-    /// The word of the store, which is also shown.
+    /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             JobState::Starting => "starting",
@@ -80,55 +85,55 @@ impl JobState {
         }
     }
 
-    /// True when nothing of it changes any more but for nodes that were lost.
+    /// Returns true if the task ended; only lost nodes may still change.
     pub fn is_final(self) -> bool {
         matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::TimedOut)
     }
 }
 
-/// How a job ends.
+/// The end of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
-    /// What it is when all of it is gone.
+    /// State once all nodes are free.
     pub state: JobState,
-    /// Why.
+    /// Cause.
     pub cause: JobCause,
-    /// In words.
+    /// Description with names and numbers.
     pub detail: String,
-    /// On which node, where one is to blame.
+    /// Node that caused it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// Exit code of the program, where it ended by itself.
+    /// Exit code of the program, if it ended by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
-    /// When that was decided.
+    /// Time of the decision.
     pub at: Timestamp,
 }
 
-/// What ends a job.
+/// The cause of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobCause {
     /// The program ended.
     Exited,
-    /// A node could not run its part.
+    /// A node could not run the program.
     Fault(JobFault),
-    /// A node was not heard of for too long, or is not in service any more.
+    /// A node was silent for too long, or left service.
     NodeLost,
-    /// A node was started anew.
+    /// A node booted again.
     NodeRebooted,
-    /// Not all nodes ran it in time.
+    /// Start timeout.
     StartTimeout,
-    /// A proxy of Hydra failed, and the head did not notice.
+    /// A Hydra proxy failed, and the head did not notice.
     ProxyFailed,
-    /// An operator.
+    /// Cancelled by an operator.
     Cancelled,
-    /// Its own limit.
+    /// Its time limit was over.
     TimeLimit,
 }
 
 impl JobCause {
-    /// The word that is shown.
+    /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             JobCause::Exited => "exited",
@@ -143,44 +148,44 @@ impl JobCause {
     }
 }
 
-/// One node of a job.
+/// One node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Which.
+    /// Node.
     pub node: NodeId,
-    /// The boot in which it was claimed.
+    /// Boot session in which it was claimed.
     pub session: BootSessionId,
-    /// Where the other nodes reach it.
+    /// Address for the other nodes.
     pub address: Ipv4Addr,
-    /// What it told.
+    /// Last reported state.
     pub state: MemberState,
-    /// Nothing is known of it now; what it runs may still be there.
+    /// True if the node is lost: its processes may still run.
     #[serde(default)]
     pub lost: bool,
-    /// Exit code of its part, where that has ended.
+    /// Exit code on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
-    /// When it told that its part had ended.
+    /// Time of the reported end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
 }
 
-/// What a node told of its part of a job.
+/// The state of a task on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
-    /// Nothing yet.
+    /// No report yet.
     Claimed,
-    /// It runs.
+    /// The program runs.
     Running,
-    /// It has ended, and is not cleaned up yet.
+    /// The program ended; cleanup is pending.
     Ended,
-    /// Nothing is left of it: the node is free.
+    /// Nothing is left: the node is free.
     Released,
 }
 
 impl MemberState {
-    /// The word that is shown.
+    /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {
             MemberState::Claimed => "claimed",
@@ -191,58 +196,58 @@ impl MemberState {
     }
 }
 
-/// What an operator asks for.
+/// The specification of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Whose nodes it runs on.
+    /// Group of nodes.
     pub group: GroupName,
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// On so many nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// So many ranks on each.
+    /// Ranks per node.
     pub ranks_per_node: u16,
-    /// Who starts the ranks.
+    /// Launcher.
     pub launcher: Launcher,
-    /// Whose rights it has.
+    /// User that runs it.
     #[serde(default)]
     pub user: JobUser,
-    /// How long it may take from now on, its start included, in seconds; no limit unless it is given.
+    /// Time limit in seconds, including the start; none if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
 }
 
-/// A job on record.
+/// The record of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its name.
+    /// ID.
     pub id: JobId,
-    /// What was asked for.
+    /// Specification.
     pub spec: JobSpec,
-    /// Who asked.
+    /// User who submitted the task.
     pub owner: String,
-    /// When.
+    /// Submission time.
     pub created_at: Timestamp,
-    /// When it ran on all nodes.
+    /// When the program ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When all of it was gone.
+    /// When all nodes were free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// Where it stands.
+    /// State.
     pub state: JobState,
-    /// How it ends, once that is decided.
+    /// End, once decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<JobEnd>,
-    /// Its nodes, the head first.
+    /// Nodes, the head first.
     pub members: Vec<Member>,
-    /// How the other nodes start their proxies, as the head told.
+    /// Commands of the Hydra proxies, as reported by the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<HydraLaunch>,
 }
 
 impl JobSpec {
-    /// What is wrong with it, in a sentence.
+    /// Returns the fault of a specification.
     pub fn check(&self) -> Result<(), String> {
         let argv = match self.launcher {
             Launcher::Mpich => meshd_proto::job::check_mpi_argv(&self.argv),
@@ -271,7 +276,7 @@ impl JobSpec {
 }
 
 impl Job {
-    /// A job whose nodes are claimed by storing it. There is at least one member, and no node twice.
+    /// Makes a task; storing it claims its nodes. There is at least one member, and each node once.
     pub fn claim(id: JobId, spec: JobSpec, owner: String, members: Vec<Member>, now: Timestamp) -> Self {
         let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
         debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
@@ -280,29 +285,29 @@ impl Job {
         Job { id, spec, owner, created_at, started_at, ended_at, state, end, members, launch }
     }
 
-    /// The node is this job's alone.
+    /// Returns whether the task holds a node.
     pub fn holds(&self, node: NodeId) -> bool {
         self.holding().any(|holding| holding == node)
     }
 
-    /// The nodes that are this job's alone.
+    /// Returns the nodes that the task holds.
     pub fn holding(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.members.iter().filter(|member| member.is_held()).map(|member| member.node)
     }
 
-    /// True while the job, or a node of it, waits for something.
+    /// Returns true while the task has not ended or still holds a node.
     pub fn is_open(&self) -> bool {
         !self.state.is_final() || self.holding().next().is_some()
     }
 }
 
 impl Member {
-    /// A node that is claimed.
+    /// Returns a claimed node.
     pub fn claimed(node: NodeId, session: BootSessionId, address: Ipv4Addr) -> Self {
         Member { node, session, address, state: MemberState::Claimed, lost: false, code: None, ended_at: None }
     }
 
-    /// The node is the job's alone.
+    /// Returns whether the task still holds the node.
     pub fn is_held(&self) -> bool {
         self.state != MemberState::Released
     }

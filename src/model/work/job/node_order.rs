@@ -1,4 +1,4 @@
-//! What the central node wants of a job on one node, now. Made of the record alone, so that saying it again is the same word.
+//! The desired state of a task on one node, derived from its record alone.
 
 use super::{Job, Launcher};
 use meshd_proto::job::{JobOrder, JobRole, JobRun, JobWant};

@@ -1,4 +1,4 @@
-//! What happens to a job. Each event may come at any time, in any order, and again.
+//! Events of a task. Each may come at any time, in any order and repeatedly.
 
 use super::{Job, JobCause, JobEnd, JobState, Launcher, Member, MemberState};
 use meshd_proto::job::{JobNodeState, MAX_DETAIL};

@@ -1,7 +1,7 @@
 //! Tests of orders: audit lines and idempotency keys.
 
 use super::*;
-use crate::serve::admin::{KEY_HEADER, REASON_HEADER, auth::Caller};
+use crate::serve::admin::{KEY_HEADER, REASON_HEADER, transport::auth::Caller};
 use meshd_model::fleet::{Audit, AuditOutcome, Principal, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::Digest;
@@ -110,11 +110,11 @@ async fn token_is_shown_once_even_if_it_is_asked_for_twice() {
     assert_eq!((status, &again["code"]), (409, &"answer_not_kept".into()));
     let (status, _, taken) = fixture.order("/v1/api-tokens/create", order, &[]).await;
     assert_eq!((status, &taken["code"]), (409, &"bad_token".into()));
-    assert!(fixture.central.api_token(&secret).is_some());
+    assert!(fixture.central.admin.api_token(&secret).is_some());
     let (_, listed) = fixture.get::<serde_json::Value>("GET", "/v1/api-tokens", "").await;
     assert!(!listed.to_string().contains(&secret) && listed[0]["role"] == "viewer", "{listed}");
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
-    assert!(fixture.central.api_token(&secret).is_none());
+    assert!(fixture.central.admin.api_token(&secret).is_none());
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 404);
 }
 
@@ -124,7 +124,7 @@ async fn token_that_has_the_name_of_a_revoked_one_is_another_caller() {
     let made = async || {
         let order = r#"{"name":"ci","role":"viewer"}"#;
         let (_, _, made) = fixture.order("/v1/api-tokens/create", order, &[]).await;
-        Caller::with(fixture.central.api_token(made["secret"].as_str().expect("its text")).expect("honoured"))
+        Caller::with(fixture.central.admin.api_token(made["secret"].as_str().expect("its text")).expect("honoured"))
     };
     let first = made().await;
     assert!(first.still_may(&fixture.central));

@@ -3,11 +3,12 @@
 use super::*;
 use crate::serve::{
     admin::{
-        Plane,
-        auth::{self, Caller, From},
-        connection::{Conversation, converse},
-        consoles::carry,
-        routes,
+        Plane, router,
+        routes::consoles::carry,
+        transport::{
+            auth::{self, Caller, From},
+            connection::{Conversation, converse},
+        },
     },
     central::{ConsoleFrame, ConsoleSession},
     limiter::{ConnectionLimiter, Source},
@@ -39,8 +40,8 @@ impl Client {
     /// Sends a request with a new token of this role.
     async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
         let name: ApiTokenName = format!("{role}").parse().expect("a name");
-        let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
-        let (text, _) = fixture.central.create_api_token(name.clone(), role, None, &by).await.expect("made");
+        let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+        let (text, _) = fixture.central.admin.create_api_token(name.clone(), role, None, &by).await.expect("made");
         let (mut wire, end) = duplex(WIRE);
         let from = std::net::IpAddr::from([10, 78, 0, 2]);
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
@@ -55,7 +56,7 @@ impl Client {
         };
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, conversation) = (routes::router(plane), Conversation::new(permit));
+        let (router, conversation) = (router::router(plane), Conversation::new(permit));
         let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
         let served = tokio::spawn(converse(end, router, origin, conversation.clone(), central, stop));
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());
@@ -66,8 +67,8 @@ impl Client {
     }
 
     async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
-        let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenRevoke);
-        fixture.central.revoke_api_token(self.name, &by).await.expect("revoked");
+        let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenRevoke);
+        fixture.central.admin.revoke_api_token(self.name, &by).await.expect("revoked");
         tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
         self.wire
     }
@@ -101,9 +102,9 @@ async fn stream_ends_with_its_token_though_nobody_reads_it() {
 #[tokio::test]
 async fn console_ends_with_its_token_though_nobody_reads_it() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+    let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
     let name: ApiTokenName = "desk".parse().expect("a name");
-    let made = fixture.central.create_api_token(name.clone(), Role::Operator, None, &by).await;
+    let made = fixture.central.admin.create_api_token(name.clone(), Role::Operator, None, &by).await;
     let caller = Caller::with(made.expect("made").1);
     let ((show, shown), (typed, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
     let sitting = Arc::new(Mutex::new(Some(ConsoleSession { shown, typed })));
@@ -121,7 +122,7 @@ async fn console_ends_with_its_token_though_nobody_reads_it() {
     for _ in 0..5 {
         show.send(ConsoleFrame::Bytes(vec![b'x'; 64 * 1024].into())).await.expect("it is shown");
     }
-    fixture.central.revoke_api_token(name, &by).await.expect("revoked");
+    fixture.central.admin.revoke_api_token(name, &by).await.expect("revoked");
     let ended = tokio::time::timeout(SOON, typing.recv()).await.expect("the console ends");
     assert!(ended.is_none() && show.is_closed());
     drop(socket);

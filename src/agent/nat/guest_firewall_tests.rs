@@ -1,0 +1,265 @@
+//! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach on a real kernel.
+
+use super::*;
+use crate::fake::Fake;
+use std::{
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+#[test]
+fn networks_of_the_node_the_central_node_and_itself_are_closed() {
+    let fake = Fake::new("", &[]);
+    let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
+    let row = |name: &str, net: [u8; 4], via: [u8; 4], mask: [u8; 4]| {
+        format!("{name} {} {} 1 0 0 0 {} 0 0 0\n", le(net), le(via), le(mask))
+    };
+    let (none, c) = ([0; 4], [255, 255, 255, 0]);
+    let table = [
+        "Iface Destination Gateway Flags RefCnt Use Metric Mask\n".to_owned(),
+        row("eth0", none, [10, 77, 0, 1], none),
+    ]
+    .into_iter()
+    .chain([row("eth0", [10, 77, 0, 0], none, c), row("ib0", [10, 8, 0, 0], none, c)])
+    .chain([row(BRIDGE, [172, 30, 0, 0], none, c), row("eth0", [10, 9, 0, 0], [10, 77, 0, 3], c)]);
+    fake.file("proc/net/route", &table.collect::<String>());
+    fake.file("etc/meshd/agent.json", r#"{"central": "10.66.0.1"}"#);
+    fake.file("etc/resolv.conf", "nameserver 10.77.0.2\n");
+    let around = firewall_context(&fake.tree, (1, 2));
+    assert_eq!((around.dns, around.hosts), (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)]));
+    let closed: Vec<String> = around.closed.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
+    assert_eq!(closed, ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]);
+}
+
+/// Set for the copy of this program that runs inside of the node's namespace.
+const INSIDE: &str = "MESHD_GUESTS_INSIDE";
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
+const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Another machine of the boot LAN.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+/// Somebody beyond the boot LAN.
+const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
+const USER: u32 = 0x7140_0005;
+
+/// Runs the test in a namespace that goes with it; true for the copy that runs there.
+fn inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let own = std::env::current_exe().expect("this program");
+    let name = format!("nat::guest_firewall::tests::{test}");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--"]).arg(own).args([&name, "--exact", "--nocapture", "--test-threads=1"]);
+    let ran = command.env(INSIDE, "1").output().expect("unshare runs");
+    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+fn run(program: &str, args: &[&str]) {
+    let ran = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Somebody with a network of their own, who has one card; gone with this value.
+struct Host(Child);
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Host {
+    /// `port` is the node's end of the card.
+    fn new(port: &str, bridge: &str, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) -> Self {
+        let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
+        let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
+        let (pid, here) = (child.id(), own(std::process::id()).expect("known"));
+        let patience = Instant::now() + Duration::from_secs(60);
+        while own(pid).is_ok_and(|there| there == here) {
+            assert!(child.try_wait().expect("known").is_none() && Instant::now() < patience, "no other network");
+            std::thread::yield_now();
+        }
+        let host = Host(child);
+        let peer = format!("{port}x");
+        run("ip", &["link", "add", port, "type", "veth", "peer", "name", &peer, "netns", &pid.to_string()]);
+        run("ip", &["link", "set", port, "master", bridge, "up"]);
+        host.ip(&["link", "set", &peer, "name", "eth"]);
+        host.ip(&["link", "set", "lo", "up"]);
+        host.becomes(mac, address, gateway);
+        host
+    }
+
+    fn ip(&self, args: &[&str]) {
+        let pid = self.0.id().to_string();
+        run("nsenter", &[&["-t", &pid, "-n", "ip"], args].concat());
+    }
+
+    fn becomes(&self, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) {
+        self.ip(&["addr", "flush", "dev", "eth"]);
+        self.ip(&["link", "set", "eth", "address", &mac.to_string()]);
+        self.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
+        self.ip(&["link", "set", "eth", "up"]);
+        self.ip(&["route", "replace", "default", "via", &gateway.to_string()]);
+    }
+
+    fn reaches(&self, address: Ipv4Addr) -> bool {
+        answers(&["nsenter", "-t", &self.0.id().to_string(), "-n"], address)
+    }
+}
+
+/// True if a connection from there is answered: by a refusal, for nobody listens.
+fn answers(how: &[&str], address: Ipv4Addr) -> bool {
+    let call = format!("exec 3<>/dev/tcp/{address}/9");
+    let all = [how, &["timeout", "2", "bash", "-c", &call]].concat();
+    let ran = Command::new(all[0]).args(&all[1..]).env("LC_ALL", "C").output().expect("it runs");
+    ran.status.success() || String::from_utf8_lossy(&ran.stderr).contains("refused")
+}
+
+fn mac(last: u8) -> MacAddr {
+    MacAddr([0x52, 0x54, 0, 0, 0, last])
+}
+
+fn private(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 30, 0, last)
+}
+
+fn site(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, last)
+}
+
+/// A node with two bridges, the central node, and two guests on each bridge.
+struct Rack {
+    _central: Host,
+    private: [Host; 2],
+    site: [Host; 2],
+    ports: Vec<GuestPort>,
+}
+
+impl Rack {
+    fn new() -> Self {
+        run("mount", &["-t", "sysfs", "none", "/sys"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        for (bridge, mac, address) in [(BRIDGE, BRIDGE_MAC, GATEWAY), ("br0", SITE_MAC, NODE)] {
+            run("ip", &["link", "add", bridge, "type", "bridge"]);
+            run("ip", &["link", "set", bridge, "address", &mac.to_string(), "up"]);
+            run("ip", &["addr", "add", &format!("{address}/24"), "dev", bridge]);
+        }
+        let central = Host::new("lan0", "br0", MacAddr([2, 0, 0, 0, 0, 1]), CENTRAL, NODE);
+        central.ip(&["addr", "add", &format!("{STRANGER}/24"), "dev", "eth"]);
+        central.ip(&["addr", "add", &format!("{INTERNET}/32"), "dev", "lo"]);
+        run("ip", &["route", "add", "default", "via", &CENTRAL.to_string()]);
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("written");
+        let guest = |bridge: &str, last: u8, address, gateway| {
+            Host::new(&format!("p{last}"), bridge, mac(last), address, gateway)
+        };
+        let port = |bridge: &str, last: u8, address| GuestPort {
+            name: format!("p{last}"),
+            mac: mac(last),
+            address: Some(address),
+            bridge: bridge.to_owned(),
+            peers: false,
+        };
+        Rack {
+            _central: central,
+            private: [9, 10].map(|last| guest(BRIDGE, last, private(last), GATEWAY)),
+            site: [51, 52].map(|last| guest("br0", last, site(last), CENTRAL)),
+            ports: [9, 10]
+                .map(|last| port(BRIDGE, last, private(last)))
+                .into_iter()
+                .chain([51, 52].map(|last| port("br0", last, site(last))))
+                .collect(),
+        }
+    }
+
+    fn isolate(&self) {
+        let around = FirewallContext {
+            gateway: Some(GATEWAY),
+            dns: Vec::new(),
+            closed: vec![(site(0), 24)],
+            hosts: vec![CENTRAL, NODE, GATEWAY],
+            bridges: vec![SITE_MAC],
+            users: (0x7140_0000, 0xffff_0000),
+        };
+        isolate(&self.ports, &around).expect("the kernel does it");
+        assert!(is_there(&self.ports, &around).expect("told"));
+        assert!(!is_there(&self.ports[1..], &around).expect("told"), "another node's");
+    }
+}
+
+#[test]
+fn guests_reach_no_service_of_their_node() {
+    if !inside("guests_reach_no_service_of_their_node") {
+        return;
+    }
+    let rack = Rack::new();
+    let guest = &rack.private[0];
+    assert!(guest.reaches(GATEWAY) && guest.reaches(NODE) && guest.reaches(INTERNET), "nothing is filtered yet");
+    rack.isolate();
+    assert!(!guest.reaches(GATEWAY) && !guest.reaches(NODE));
+    assert!(guest.reaches(INTERNET), "beyond the networks of the node");
+}
+
+#[test]
+fn guests_of_the_private_network_reach_neither_boot_lan_nor_central_node() {
+    if !inside("guests_of_the_private_network_reach_neither_boot_lan_nor_central_node") {
+        return;
+    }
+    let rack = Rack::new();
+    let guest = &rack.private[0];
+    assert!(guest.reaches(CENTRAL) && guest.reaches(STRANGER), "nothing is filtered yet");
+    rack.isolate();
+    assert!(!guest.reaches(CENTRAL) && !guest.reaches(STRANGER) && !guest.reaches(site(51)));
+    assert!(guest.reaches(INTERNET));
+}
+
+#[test]
+fn guests_show_their_own_addresses_only_and_reach_peers_only() {
+    if !inside("guests_show_their_own_addresses_only_and_reach_peers_only") {
+        return;
+    }
+    let mut rack = Rack::new();
+    assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)), "nothing is filtered yet");
+    assert!(rack.site[0].reaches(CENTRAL) && rack.site[0].reaches(NODE));
+    rack.isolate();
+    assert!(rack.site[0].reaches(STRANGER), "it is on the site's network");
+    assert!(!rack.site[0].reaches(CENTRAL) && !rack.site[0].reaches(NODE));
+    assert!(!rack.private[0].reaches(private(10)) && !rack.site[0].reaches(site(52)));
+    // One that says so alone has no peer.
+    rack.ports[0].peers = true;
+    rack.isolate();
+    assert!(!rack.private[0].reaches(private(10)));
+    rack.ports.iter_mut().for_each(|port| port.peers = true);
+    rack.isolate();
+    assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)));
+    // Another address, another MAC address, somebody else's of both.
+    for (mac, address) in [(mac(9), private(77)), (mac(77), private(9)), (mac(10), private(10))] {
+        rack.private[0].becomes(mac, address, GATEWAY);
+        assert!(!rack.private[0].reaches(INTERNET), "{mac} {address}");
+    }
+    for (mac, address) in [(mac(51), site(77)), (mac(77), site(51)), (mac(51), CENTRAL)] {
+        rack.site[0].becomes(mac, address, CENTRAL);
+        assert!(!rack.site[0].reaches(STRANGER), "{mac} {address}");
+    }
+    rack.private[0].becomes(mac(9), private(9), GATEWAY);
+    assert!(rack.private[0].reaches(INTERNET));
+}
+
+#[test]
+fn programs_of_machines_have_no_network() {
+    if !inside("programs_of_machines_have_no_network") {
+        return;
+    }
+    let rack = Rack::new();
+    let user = USER.to_string();
+    let as_machine = ["setpriv", "--reuid", &user, "--clear-groups"];
+    let all = [Ipv4Addr::LOCALHOST, CENTRAL, NODE];
+    assert!(all.iter().all(|address| answers(&as_machine, *address)), "nothing is filtered yet");
+    rack.isolate();
+    assert!(!all.iter().any(|address| answers(&as_machine, *address)));
+    assert!(all.iter().all(|address| answers(&["env"], *address)), "the node itself has");
+}

@@ -1,0 +1,104 @@
+//! PCI functions that the node itself needs and must not lose.
+
+use crate::system::{Tree, by_interface, disk_use, function_of, functions_of_disk, nics};
+use meshd_types::MacAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+/// Maximum depth of stacked interfaces (VLAN on bridge on bond).
+const MAX_STACK: u32 = 8;
+
+/// Returns the functions that the node needs, with the reason.
+pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut add = |function: Option<String>, why: String| {
+        if let Some(function) = function {
+            found.entry(function).or_insert(why);
+        }
+    };
+    for (interface, why) in interfaces(tree) {
+        add(function_of(tree, &format!("/sys/class/net/{interface}/device")), why);
+    }
+    for (disk, why) in disk_use::in_use(tree) {
+        for function in functions_of_disk(tree, &disk) {
+            add(Some(function), why.clone());
+        }
+    }
+    let consoles = tree.read("/proc/consoles").unwrap_or_default();
+    for tty in consoles.lines().filter_map(|line| line.split_ascii_whitespace().next()).filter(|name| plain(name)) {
+        add(function_of(tree, &format!("/sys/class/tty/{tty}/device")), format!("is the console {tty}"));
+    }
+    found
+}
+
+fn plain(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
+}
+
+/// Returns the interfaces that are needed, down to physical ones, with the reason. The boot NIC comes first.
+fn interfaces(tree: &Tree) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if let Some(mac) = boot_mac(tree) {
+        let boot = nics(tree).into_iter().filter(|nic| nic.mac == Some(mac));
+        found.extend(boot.map(|nic| (nic.name, "is the NIC that the node booted from".to_owned())));
+    }
+    let mut top: Vec<(String, String)> = Vec::new();
+    for interface in default_routes(tree) {
+        top.push((interface.clone(), format!("carries the default route ({interface})")));
+    }
+    for (interface, addresses) in by_interface(tree) {
+        if let Some(address) = addresses.iter().find(|address| is_given(address)) {
+            top.push((interface.clone(), format!("has the address {address} ({interface})")));
+        }
+    }
+    for (interface, why) in top {
+        let mut names = BTreeSet::new();
+        below(tree, &interface, MAX_STACK, &mut names);
+        found.extend(names.into_iter().map(|name| (name, why.clone())));
+    }
+    found
+}
+
+/// Returns true for an assigned address: every interface has a link-local one.
+fn is_given(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+    }
+}
+
+fn below(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<String>) {
+    if depth == 0 || !found.insert(interface.to_owned()) {
+        return;
+    }
+    for entry in tree.list(&format!("/sys/class/net/{interface}")) {
+        if let Some(lower) = entry.strip_prefix("lower_") {
+            below(tree, lower, depth - 1, found);
+        }
+    }
+}
+
+/// Parses `BOOTIF=01-aa-bb-cc-dd-ee-ff` of the kernel command line.
+fn boot_mac(tree: &Tree) -> Option<MacAddr> {
+    let line = tree.read("/proc/cmdline")?;
+    let value = line.split_ascii_whitespace().rev().find_map(|word| word.strip_prefix("BOOTIF="))?;
+    value.strip_prefix("01-").unwrap_or(value).replace('-', ":").parse().ok()
+}
+
+fn default_routes(tree: &Tree) -> BTreeSet<String> {
+    let v4 = tree.read("/proc/net/route").unwrap_or_default();
+    let v4 = v4.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")).then(|| fields[0].to_owned())
+    });
+    let v6 = tree.read("/proc/net/ipv6_route").unwrap_or_default();
+    let v6 = v6.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (net, prefix) = (fields.next()?, fields.next()?);
+        let default = prefix == "00" && net.bytes().all(|c| c == b'0');
+        fields.next_back().filter(|interface| default && *interface != "lo").map(str::to_owned)
+    });
+    v4.chain(v6).filter(|name| plain(name)).collect()
+}

@@ -1,0 +1,17 @@
+//! Images and disks of VMs.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `volumes` | image files named by digest, fetched from the central node |
+//! | `disk_write` | writes an image onto a disk of the node before the first start, and compares |
+//! | `exclusive_disk` | a block device opened with O_EXCL: size, wipe |
+//! | `ownership_marker` | which disks a VM owns and whether their image is written |
+//! | `disk_release` | checks that the disks of a released VM are idle, and wipes them |
+//! | `cloud_init_seed` | the NoCloud image of cloud-init; pure |
+
+pub mod cloud_init_seed;
+pub mod disk_release;
+pub mod disk_write;
+pub mod exclusive_disk;
+pub mod ownership_marker;
+pub mod volumes;

@@ -1,0 +1,47 @@
+//! Where the agent keeps VMs and images, and what the profile assigns to VMs.
+
+use super::cpu_models::CpuModels;
+use meshd_proto::Check;
+use meshd_types::VfioSelector;
+use std::{fmt, path::PathBuf, sync::Arc};
+
+/// Folders of the agent and selections of the profile.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Root of the file system.
+    pub root: PathBuf,
+    /// Folder of VMs; each VM has a folder in it.
+    pub machines: PathBuf,
+    /// Folder of volumes; each file has its digest as its name.
+    pub images: PathBuf,
+    /// PCI devices that the profile assigns to VMs.
+    pub vfio: Vec<VfioSelector>,
+    /// WWIDs and serial numbers of disks that the profile marks as data.
+    pub data_disks: Vec<String>,
+    /// CPU models of QEMU, cached.
+    pub models: CpuModels,
+    /// Runs before a disk is written.
+    pub checks: CheckRunner,
+}
+
+/// Runs the checks of the node (`mesh-agent doctor`). Blocks.
+#[derive(Clone)]
+pub struct CheckRunner(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
+
+impl CheckRunner {
+    /// Wraps a function that runs the checks.
+    pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
+        CheckRunner(Arc::new(checks))
+    }
+
+    /// Runs the checks.
+    pub fn run(&self) -> Vec<Check> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for CheckRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CheckRunner")
+    }
+}

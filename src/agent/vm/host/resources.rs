@@ -1,0 +1,257 @@
+//! The resources of this node that a VM may need, read from sysfs, procfs and the disks. What cannot be read is absent.
+
+use super::{
+    capacity,
+    config::HostConfig,
+    installed::{self, Programs, Uefi},
+    memory::{self, Memory},
+    sandbox,
+};
+use crate::{
+    disks,
+    nat::{self, Subnet},
+    system::{self, Tree},
+    vfio,
+};
+use meshd_proto::{
+    StoreKind, UnitFacts,
+    vm::{SlotDisk, VmSpec, qcow2},
+};
+use meshd_types::Digest;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::Read as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Timeout of a survey: a device that hangs must not block other VMs.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The kernel's vhost-net device.
+pub const VHOST: &str = "/dev/vhost-net";
+/// Maximum number of CPUs in a NUMA node.
+const MAX_CPUS: usize = 4096;
+
+/// The resources of a node for VMs.
+#[derive(Clone, Debug, Default)]
+pub struct HostResources {
+    /// Installed programs.
+    pub programs: Programs,
+    /// CPU models of QEMU; `None` if QEMU does not list them.
+    pub models: Option<Arc<BTreeSet<String>>>,
+    /// True if `/dev/kvm` opens.
+    pub kvm: bool,
+    /// Why QEMU cannot be confined.
+    pub unconfined: Option<String>,
+    /// True if the kernel has vhost-net.
+    pub vhost: bool,
+    /// Hardware threads.
+    pub threads: u32,
+    /// Memory.
+    pub memory: Memory,
+    /// True if the store of layers is in memory.
+    pub layers_in_memory: bool,
+    /// Huge pages, by NUMA node and size.
+    pub hugepages: Vec<HugePool>,
+    /// NUMA nodes.
+    pub numa: Vec<NumaNode>,
+    /// Units that the profile selects.
+    pub units: Vec<UnitFacts>,
+    /// Whole disks.
+    pub disks: Vec<HostDisk>,
+    /// Disks that belong to slots, from the last order.
+    pub slots: Vec<SlotDisk>,
+    /// Bridges.
+    pub bridges: BTreeSet<String>,
+    /// Subnet of the private network, if it is enabled.
+    pub private: Option<Subnet>,
+    /// Installed UEFI firmware.
+    pub uefi: Vec<Uefi>,
+    /// Fetched volumes of the specification.
+    pub images: BTreeMap<Digest, ImageFile>,
+}
+
+/// Huge pages of one size in one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePool {
+    /// NUMA node; `None` if the kernel shows none.
+    pub node: Option<u32>,
+    /// Page size in bytes.
+    pub page: u64,
+    /// Number of free pages.
+    pub free: u64,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaNode {
+    /// NUMA node number.
+    pub id: u32,
+    /// CPU numbers.
+    pub cpus: Vec<u32>,
+}
+
+/// A disk of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostDisk {
+    /// Kernel name in this boot.
+    pub name: String,
+    /// Device path in this boot.
+    pub device: PathBuf,
+    /// World-wide ID.
+    pub wwid: Option<String>,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// Why it cannot be assigned.
+    pub in_use: Option<String>,
+    /// Signatures found on it.
+    pub holds: Vec<String>,
+}
+
+/// A fetched volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Path.
+    pub path: PathBuf,
+    /// First bytes, at most [`qcow2::HEADER`].
+    pub header: Vec<u8>,
+}
+
+/// Reads the resources of the node in a blocking thread. A node that cannot be read within [`SURVEY_TIMEOUT`] has no resources.
+pub async fn survey(config: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
+    let (config, spec) = (config.clone(), spec.clone());
+    let looking = tokio::task::spawn_blocking(move || read(&config, &spec));
+    let looked = tokio::time::timeout(SURVEY_TIMEOUT, looking).await.map_err(|late| late.to_string());
+    looked.and_then(|looked| looked.map_err(|error| error.to_string())).unwrap_or_else(|error| {
+        tracing::error!(error, "cannot read the resources of the node");
+        HostResources::default()
+    })
+}
+
+/// Reads the resources that one specification needs.
+fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
+    let tree = Tree::new(&config.root);
+    let programs = Programs::find(&tree);
+    HostResources {
+        models: programs.qemu.as_ref().and_then(|qemu| config.models.of(qemu)),
+        kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
+        unconfined: programs.qemu.as_ref().and_then(|qemu| sandbox::check(qemu).err()),
+        vhost: tree.has(VHOST),
+        threads: system::cpu(&tree).threads,
+        programs,
+        memory: memory::read(&tree, &config.machines),
+        layers_in_memory: capacity::space(&config.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
+        hugepages: hugepages(&tree),
+        numa: numa(&tree),
+        units: if spec.units.is_empty() {
+            Vec::new()
+        } else {
+            vfio::survey(&tree, &config.vfio, &vfio::LinuxKernel(&tree))
+        },
+        disks: host_disks(&tree, &config.data_disks),
+        slots: Vec::new(),
+        bridges: bridges(&tree),
+        private: nat::settings(&tree).and_then(|settings| nat::choose(&tree, &settings)),
+        uefi: installed::uefi(&tree),
+        images: images(&config.images, spec),
+    }
+}
+
+fn hugepages(tree: &Tree) -> Vec<HugePool> {
+    let pools = |folder: String, node: Option<u32>| {
+        let pool = |name: String| {
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free = tree.number(&format!("{folder}/{name}/free_hugepages"))?;
+            Some(HugePool { node, page: kib.checked_mul(1024)?, free })
+        };
+        tree.list(&folder).into_iter().filter_map(pool).collect::<Vec<_>>()
+    };
+    let nodes = node_numbers(tree).into_iter();
+    let by_node: Vec<HugePool> =
+        nodes.flat_map(|id| pools(format!("/sys/devices/system/node/node{id}/hugepages"), Some(id))).collect();
+    if by_node.is_empty() { pools("/sys/kernel/mm/hugepages".to_owned(), None) } else { by_node }
+}
+
+pub fn node_numbers(tree: &Tree) -> Vec<u32> {
+    let names = tree.list("/sys/devices/system/node");
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+pub fn numa(tree: &Tree) -> Vec<NumaNode> {
+    let cpus = |id: u32| tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default();
+    node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: cpu_list(&cpus(id)) }).collect()
+}
+
+/// `0-3,8,10-11`, as sysfs writes lists of processors.
+pub fn cpu_list(text: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else { continue };
+        cpus.extend((first..=last).take(MAX_CPUS));
+    }
+    cpus.truncate(MAX_CPUS);
+    cpus
+}
+
+fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
+    let disk = |disk: meshd_proto::DiskFacts| HostDisk {
+        device: tree.path(&format!("/dev/{}", disk.name)),
+        name: disk.name,
+        wwid: disk.wwid,
+        serial: disk.serial,
+        in_use: disk.blocked,
+        holds: disk.signatures,
+    };
+    disks::survey(tree, data).into_iter().map(disk).collect()
+}
+
+pub fn bridges(tree: &Tree) -> BTreeSet<String> {
+    let names = tree.list("/sys/class/net").into_iter();
+    names.filter(|name| tree.has(&format!("/sys/class/net/{name}/bridge"))).collect()
+}
+
+fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, ImageFile> {
+    let read = |digest: Digest| {
+        let path = folder.join(digest.to_string());
+        let mut header = Vec::new();
+        File::open(&path).ok()?.take(qcow2::HEADER).read_to_end(&mut header).ok()?;
+        Some((digest, ImageFile { path, header }))
+    };
+    spec.files().filter_map(|(_, digest)| read(digest)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_processors_is_read_and_junk_gives_none() {
+        assert_eq!(cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert!(cpu_list("").is_empty());
+        assert_eq!(cpu_list("a-b,3-1,4294967295"), [u32::MAX]);
+        assert_eq!(cpu_list("0-4294967295").len(), MAX_CPUS);
+    }
+
+    #[test]
+    fn a_tree_that_shows_bridges_huge_pages_and_nodes_is_seen() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        write("sys/class/net/br0/bridge/x", "");
+        write("sys/class/net/eth0/mtu", "1500");
+        write("sys/devices/system/node/node1/cpulist", "4-7\n");
+        write("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
+        let tree = Tree::new(dir.path());
+        assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
+        assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
+        assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
+    }
+}

@@ -1,0 +1,9 @@
+//! Network interfaces of VMs. `crate::nat` has the private network and the packet filter.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `tap_ports` | TAP devices: made before QEMU starts, filtered, plugged into bridges, removed |
+//! | `nic_addresses` | addresses that the private network assigned to NICs; pure |
+
+pub mod nic_addresses;
+pub mod tap_ports;

@@ -1,0 +1,25 @@
+//! One VM and its QEMU process.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `vm_state_machine` | stopped, starting, running, paused, stopping, waiting, failed: transitions and timeouts; pure |
+//! | `vm_event` | its events, actions and stored state |
+//! | `exit_status` | why QEMU ended or paused the guest; pure |
+//! | `supervisor` | passes events to the state machine and executes its actions |
+//! | `vm_record` | commands to a supervisor, and the stored record of a VM |
+//! | `launch` | checks resources, makes files, starts QEMU; cleans up after its end |
+//! | `qemu_process` | starts, finds, watches and signals a process |
+//! | `qmp_session` | the connection to QEMU's control socket |
+//! | `qmp` | messages of the QEMU Machine Protocol; pure |
+//! | `release_check` | waits until units and disks of a stopped VM are free |
+
+pub mod exit_status;
+pub mod launch;
+pub mod qemu_process;
+pub mod qmp;
+pub mod qmp_session;
+pub mod release_check;
+pub mod supervisor;
+pub mod vm_event;
+pub mod vm_record;
+pub mod vm_state_machine;

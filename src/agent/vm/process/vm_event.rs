@@ -1,0 +1,95 @@
+//! Events, actions and stored state of [`super::vm_state_machine`].
+
+use meshd_proto::vm::VmFailure;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// An event of the state machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VmEvent {
+    /// Start it.
+    Start,
+    /// Shut the guest down; kill it after `grace`.
+    Stop {
+        /// Grace period of the guest.
+        grace: Duration,
+    },
+    /// Shut the guest down, then start it again.
+    Restart {
+        /// Grace period of the guest.
+        grace: Duration,
+    },
+    /// Kill the guest.
+    Discard,
+    /// The node refused the start.
+    Refused(VmFailure),
+    /// QEMU was not started.
+    LaunchFailed(VmFailure),
+    /// QEMU answers, but its guest cannot start.
+    CannotGo(VmFailure),
+    /// QEMU answers, and the guest runs.
+    Answered,
+    /// QEMU paused the guest.
+    Paused {
+        /// Cause.
+        why: String,
+        /// The guest can resume.
+        resumable: bool,
+    },
+    /// QEMU resumed the guest.
+    Resumed,
+    /// QEMU reported why it is about to end.
+    ShuttingDown(ShutdownCause),
+    /// The process ended.
+    Ended {
+        /// Exit code or signal.
+        how: String,
+        /// Last lines of its log.
+        log: Vec<String>,
+    },
+    /// The deadline of the state may have passed.
+    Tick,
+}
+
+/// Why QEMU ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShutdownCause {
+    /// The guest powered off.
+    Guest,
+    /// The kernel of the guest panicked.
+    Panic,
+    /// Something other than the guest ended it.
+    Outside {
+        /// QEMU's `ShutdownCause`.
+        reason: String,
+    },
+}
+
+/// An action of the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmAction {
+    /// Check resources, make files, start QEMU.
+    Launch,
+    /// Resume the guest.
+    Resume,
+    /// Press the power button.
+    PowerDown,
+    /// Send SIGTERM.
+    Terminate,
+    /// Send SIGKILL.
+    Kill,
+}
+
+/// The state that outlives the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VmRecord {
+    /// The desired state is running.
+    pub wanted: bool,
+    /// The guest ran since the last start.
+    pub answered: bool,
+    /// Automatic restarts in a row.
+    pub restarts: u32,
+    /// Cause of the last failure or restart.
+    pub failure: Option<VmFailure>,
+}

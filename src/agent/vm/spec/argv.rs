@@ -1,0 +1,266 @@
+//! The command line of QEMU, without default devices and distribution configuration. Pure.
+//!
+//! Only what is asked for: no default devices, no configuration of the distribution. The guest does not run yet (`-S`): whoever
+//! started it goes on when control socket, console and cards are in place, so nothing runs half.
+
+use super::plan::{Accel, Plan, PlannedVolume};
+use crate::vm::{
+    confine::enter::{FIRST, PassedFile},
+    host::{installed::Uefi, resources::VHOST, sandbox::SANDBOX},
+    net::tap_ports,
+    vm_paths::VmPaths,
+};
+use meshd_proto::vm::{CpuModel, MachineType, Nic, VmSpec};
+use meshd_types::fail;
+use std::path::Path;
+
+/// First PCI slot of root ports; lower slots are for devices that QEMU places.
+const FIRST_PORT_SLOT: usize = 0x10;
+/// Functions of a PCI slot.
+const SLOT: usize = 8;
+
+/// Prefix of the block graph node names of volumes; their index follows.
+pub const VOLUME_NODE: &str = "volume";
+
+/// Escapes a path for QEMU's comma-separated options.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// Arguments of `swtpm`. It goes into the background when its socket is ready, and ends with QEMU.
+pub fn swtpm(files: &VmPaths) -> Vec<String> {
+    let args = [
+        "socket".to_owned(),
+        "--tpm2".to_owned(),
+        "--daemon".to_owned(),
+        "--terminate".to_owned(),
+        "--tpmstate".to_owned(),
+        format!("dir={}", files.tpm_state().display()),
+        "--ctrl".to_owned(),
+        files.tpm_control(),
+    ];
+    args.into()
+}
+
+/// Arguments of `qemu-img` that make a layer. The image is not opened, because the VM's user may not read it.
+pub fn layer(place: &Path, base: &Path, size: u64) -> Vec<String> {
+    let mut args: Vec<String> = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
+    args.extend([base.display().to_string(), place.display().to_string(), size.to_string()]);
+    args
+}
+
+/// Format of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// Raw.
+    Raw,
+    /// qcow2.
+    Qcow2,
+}
+
+impl ImageFormat {
+    fn word(self) -> &'static str {
+        match self {
+            ImageFormat::Raw => "raw",
+            ImageFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// Arguments of `qemu-img` that write an image onto an exclusively opened disk, bypassing the page cache. If the disk does not read as
+/// zero, zeros are written: `qemu-img` does not have the exclusive descriptor, so it may not discard.
+pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
+    let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
+    let mut args: Vec<String> = ["convert", "-p", "-n", "-f", format.word()].map(str::to_owned).into();
+    args.extend(zeros.iter().map(|word| (*word).to_owned()));
+    args.extend(["--target-image-opts".to_owned(), image.display().to_string(), held(target, None)]);
+    args
+}
+
+/// Arguments of `qemu-img` that compare an image with the start of a disk.
+pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
+    let image = format!("driver={},file.driver=file,file.filename={}", format.word(), escaped(image));
+    let mut args: Vec<String> = ["compare", "-p", "--image-opts"].map(str::to_owned).into();
+    args.extend([image, held(target, Some(bytes))]);
+    args
+}
+
+fn held(target: &str, bytes: Option<u64>) -> String {
+    let size = bytes.map_or_else(String::new, |bytes| format!("size={bytes},"));
+    format!("driver=raw,{size}cache.direct=on,file.driver=host_device,file.filename={target}")
+}
+
+/// QEMU's arguments and passed files.
+#[derive(Debug)]
+pub struct Invocation {
+    /// Arguments.
+    pub args: Vec<String>,
+    /// Files, in the order of their descriptors.
+    pub pass: Vec<PassedFile>,
+}
+
+/// Returns the command line of QEMU.
+pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
+    let mut line = CommandLine { args: Vec::new(), pass: Vec::new() };
+    if fail::defends("vm-sandbox") {
+        line.add("-sandbox", SANDBOX);
+    }
+    line.add("-name", format!("guest={},debug-threads=on", spec.name));
+    line.add("-uuid", spec.uuid.to_string());
+    line.args.extend(["-nodefaults", "-no-user-config", "-S"].map(str::to_owned));
+    line.add("-display", "none");
+    line.add("-boot", "strict=on");
+    line.add("-msg", "timestamp=on");
+    line.add("-pidfile", files.pid().display().to_string());
+    let qmp = line.pass(PassedFile::Listen(files.qmp()));
+    line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
+    line.add("-mon", "chardev=qmp,mode=control");
+    let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
+    // QEMU writes console output to a file, because agents restart. Input is a FIFO: while the guest's UART is full, QEMU does not read it.
+    // With a socket, QEMU would hang up and lose input when the UART is full.
+    line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
+    line.add("-serial", "chardev:serial0");
+    processors(spec, plan, &mut line);
+    memory(spec, plan, &mut line);
+    if let Some(uefi) = &plan.uefi {
+        flash(uefi, files, &mut line);
+    }
+    for (index, function) in plan.functions.iter().enumerate() {
+        let (slot, port) = (FIRST_PORT_SLOT + index / SLOT, index % SLOT);
+        let first = if port == 0 { ",multifunction=on" } else { "" };
+        line.add(
+            "-device",
+            format!("pcie-root-port,id=port{index},chassis={},addr={slot:#x}.{port}{first}", index + 1),
+        );
+        line.add("-device", format!("vfio-pci,host={function},bus=port{index}"));
+    }
+    for (index, volume) in plan.volumes.iter().enumerate() {
+        disk(spec, index, volume, files, &mut line);
+    }
+    if spec.cloud_init.is_some() {
+        let file = escaped(&files.seed());
+        line.add("-blockdev", format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"));
+        line.add("-device", "ide-cd,drive=seed");
+    }
+    for (index, nic) in spec.nics.iter().enumerate() {
+        card(spec, index, nic, plan.vhost, &mut line);
+    }
+    if plan.swtpm.is_some() {
+        line.add("-chardev", format!("socket,id=tpm,path={}", escaped(&files.tpm_socket())));
+        line.add("-tpmdev", "emulator,id=tpm0,chardev=tpm");
+        line.add("-device", "tpm-crb,tpmdev=tpm0");
+    }
+    line.add("-device", "virtio-rng-pci");
+    // Reports a panic of the guest's kernel.
+    line.add("-device", "pvpanic");
+    Invocation { args: line.args, pass: line.pass }
+}
+
+struct CommandLine {
+    args: Vec<String>,
+    pass: Vec<PassedFile>,
+}
+
+impl CommandLine {
+    fn add(&mut self, option: &str, value: impl Into<String>) {
+        self.args.extend([option.to_owned(), value.into()]);
+    }
+
+    /// Passes a file and returns the number of its descriptor.
+    fn pass(&mut self, pass: PassedFile) -> i32 {
+        let number = FIRST + i32::try_from(self.pass.len()).expect("a machine has few files");
+        self.pass.push(pass);
+        number
+    }
+
+    /// Passes a file and returns a path by which QEMU opens it.
+    fn open(&mut self, pass: PassedFile) -> String {
+        let number = self.pass(pass);
+        self.add("-add-fd", format!("fd={number},set={number}"));
+        format!("/dev/fdset/{number}")
+    }
+}
+
+fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
+    let machine = match spec.machine {
+        MachineType::Q35 => "q35",
+        MachineType::Pc => "pc",
+    };
+    let secure = if spec.secure_boot { ",smm=on" } else { "" };
+    // Without a screen SeaBIOS uses the serial port.
+    line.add("-machine", format!("{machine},graphics=off,memory-backend=ram{secure}"));
+    line.add(
+        "-accel",
+        match plan.accel {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg,thread=multi",
+        },
+    );
+    // Only KVM has the model `host`.
+    let cpu = if plan.accel == Accel::Tcg && spec.cpu == CpuModel::default() { "max" } else { spec.cpu.as_str() };
+    line.add("-cpu", cpu);
+    line.add("-smp", spec.vcpus.to_string());
+}
+
+fn memory(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
+    let size = format!("{}M", spec.memory.mib());
+    let bound = spec.numa_node.map_or_else(String::new, |node| format!(",host-nodes={node},policy=bind"));
+    let backend = match plan.hugepage {
+        Some(page) => {
+            format!("memory-backend-memfd,id=ram,size={size},hugetlb=on,hugetlbsize={page},prealloc=on{bound}")
+        }
+        None => format!("memory-backend-ram,id=ram,size={size}{bound}"),
+    };
+    line.add("-m", size);
+    line.add("-object", backend);
+}
+
+fn flash(uefi: &Uefi, files: &VmPaths, line: &mut CommandLine) {
+    if uefi.secure {
+        line.add("-global", "driver=cfi.pflash01,property=secure,value=on");
+    }
+    line.add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escaped(&uefi.code)));
+    line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars())));
+}
+
+fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, line: &mut CommandLine) {
+    let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
+    let (node, boot) = (format!("{VOLUME_NODE}{index}"), index + 1);
+    let cd = || format!("ide-cd,drive={node},bootindex={boot}");
+    let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
+    let (source, device) = match volume {
+        PlannedVolume::Layer { base, .. } => {
+            let (file, base) = (escaped(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
+            // The layer belongs to the VM; other VMs share the image.
+            let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
+            let below = format!("backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}");
+            (format!("{layer},{below}"), block())
+        }
+        PlannedVolume::Disk { device } => {
+            let device = line.open(PassedFile::Write(device.clone()));
+            (format!("driver=raw,cache.direct=on,file.driver=host_device,file.filename={device}"), block())
+        }
+        PlannedVolume::Cd { file } => {
+            let file = line.open(PassedFile::Read(file.clone()));
+            (format!("driver=raw,read-only=on,file.driver=file,file.filename={file}"), cd())
+        }
+    };
+    line.add("-blockdev", format!("{source},node-name={node}"));
+    line.add("-device", device);
+}
+
+fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
+    // The agent made and filtered the TAP device. It is plugged into the bridge before the guest runs.
+    let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap_ports::tap_name(spec, index));
+    if vhost {
+        let number = line.pass(PassedFile::Write(VHOST.into()));
+        network.push_str(&format!(",vhost=on,vhostfd={number}"));
+    }
+    line.add("-netdev", network);
+    // No option ROM: VMs boot from volumes.
+    line.add("-device", format!("virtio-net-pci,netdev=net{index},mac={},romfile=", nic.mac));
+}
+
+#[cfg(test)]
+#[path = "tests/argv.rs"]
+mod tests;

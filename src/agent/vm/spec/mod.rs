@@ -1,0 +1,9 @@
+//! From a specification to QEMU's arguments. Pure.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `plan` | specification and resources of the node ─▶ plan, or every reason against it |
+//! | `argv` | plan ─▶ arguments of QEMU, qemu-img and swtpm |
+
+pub mod argv;
+pub mod plan;

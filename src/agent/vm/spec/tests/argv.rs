@@ -1,0 +1,151 @@
+//! The whole command line of a machine with everything, and of the least.
+
+use super::*;
+use meshd_proto::vm::ByteSize;
+use meshd_types::Digest;
+use std::path::PathBuf;
+
+fn spec(text: &str) -> VmSpec {
+    serde_json::from_str(text).expect("a specification")
+}
+
+fn plan() -> Plan {
+    Plan {
+        qemu: "/usr/bin/qemu-system-x86_64".into(),
+        accel: Accel::Kvm,
+        volumes: Vec::new(),
+        functions: Vec::new(),
+        groups: Vec::new(),
+        uefi: None,
+        hugepage: None,
+        cpus: None,
+        qemu_img: None,
+        swtpm: None,
+        ip: None,
+        vhost: false,
+        growth: 0,
+    }
+}
+
+/// One option and its value a line.
+fn lines(args: &[String]) -> String {
+    let mut out = String::new();
+    for arg in args {
+        let glue = if arg.starts_with('-') { "\n" } else { " " };
+        out.push_str(if out.is_empty() { "" } else { glue });
+        out.push_str(arg);
+    }
+    out
+}
+
+const LEAST: &str = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "512M"}"#;
+
+#[test]
+fn the_least_has_a_console_a_control_socket_and_waits() {
+    let spec = spec(LEAST);
+    let files = VmPaths::new(Path::new("/run/vms"), spec.uuid);
+    let expected = "\
+-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
+-name guest=a,debug-threads=on
+-uuid 11223344-5566-7788-99aa-bbccddeeff00
+-nodefaults
+-no-user-config
+-S
+-display none
+-boot strict=on
+-msg timestamp=on
+-pidfile /run/vms/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid
+-chardev socket,id=qmp,fd=64,server=on,wait=off
+-mon chardev=qmp,mode=control
+-chardev pipe,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
+-serial chardev:serial0
+-machine q35,graphics=off,memory-backend=ram
+-accel tcg,thread=multi
+-cpu max
+-smp 2
+-m 512M
+-object memory-backend-ram,id=ram,size=512M
+-device virtio-rng-pci
+-device pvpanic";
+    assert_eq!(lines(&qemu(&spec, &Plan { accel: Accel::Tcg, ..plan() }, &files).args), expected);
+}
+
+#[test]
+fn a_machine_with_everything_has_everything() {
+    let digest = Digest::of(b"image");
+    let text = format!(
+        r##"{{"name": "train-7", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 8, "memory": "64G",
+        "firmware": "uefi", "secure_boot": true, "vtpm": true, "hugepages": true, "numa_node": 1, "cpu": "EPYC-Milan",
+        "units": ["0000:01:00.0"], "cloud_init": {{"user_data": "#cloud-config"}},
+        "volumes": [{{"name": "root", "format": "qcow2", "digest": "{digest}"}},
+            {{"name": "data", "format": "raw", "disk": "eui.2"}}, {{"name": "cd", "format": "iso", "digest": "{digest}"}}],
+        "nics": [{{"mac": "52:54:00:00:00:01", "bridge": "br0"}}, {{"mac": "52:54:00:00:00:02", "bridge": "mesh-nat0"}}]}}"##
+    );
+    let spec = spec(&text);
+    let functions = (0..9).map(|n| format!("0000:01:00.{}", n % 8).parse().expect("an address"));
+    let plan = Plan {
+        volumes: vec![
+            PlannedVolume::Layer { base: "/images/x".into(), size: Some(ByteSize::from_mib(1)) },
+            PlannedVolume::Disk { device: "/dev/nvme0n1".into() },
+            PlannedVolume::Cd { file: "/images/a,b".into() },
+        ],
+        functions: functions.collect(),
+        uefi: Some(Uefi { code: "/code.fd".into(), vars: "/vars.fd".into(), secure: true }),
+        hugepage: Some(1 << 30),
+        swtpm: Some("/usr/bin/swtpm".into()),
+        vhost: true,
+        ..plan()
+    };
+    let Invocation { args, pass } = qemu(&spec, &plan, &VmPaths::new(Path::new("/v"), spec.uuid));
+    let line = lines(&args);
+    let (vm, tap) = ("/v/11223344-5566-7788-99aa-bbccddeeff00", tap_ports::tap_name(&spec, 0));
+    let expected = [
+        "-machine q35,graphics=off,memory-backend=ram,smm=on",
+        "-accel kvm",
+        "-cpu EPYC-Milan",
+        "-object memory-backend-memfd,id=ram,size=65536M,hugetlb=on,hugetlbsize=1073741824,prealloc=on,host-nodes=1,policy=bind",
+        "-global driver=cfi.pflash01,property=secure,value=on",
+        "-drive if=pflash,format=raw,unit=0,readonly=on,file=/code.fd",
+        &format!("-drive if=pflash,format=raw,unit=1,file={vm}/vars.fd"),
+        "-device pcie-root-port,id=port0,chassis=1,addr=0x10.0,multifunction=on\n-device vfio-pci,host=0000:01:00.0,bus=port0",
+        "-device pcie-root-port,id=port1,chassis=2,addr=0x10.1\n-device vfio-pci,host=0000:01:00.1,bus=port1",
+        "-device pcie-root-port,id=port8,chassis=9,addr=0x11.0,multifunction=on",
+        &format!(
+            "-add-fd fd=65,set=65\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/65,node-name=volume0"
+        ),
+        "-device virtio-blk-pci,drive=volume0,bootindex=1,serial=root",
+        "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/fdset/66,node-name=volume1",
+        "-device virtio-blk-pci,drive=volume1,bootindex=2,serial=data",
+        "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/67,node-name=volume2",
+        "-device ide-cd,drive=volume2,bootindex=3",
+        &format!("-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"),
+        &format!("-netdev tap,id=net0,ifname={tap},script=no,downscript=no,vhost=on,vhostfd=68"),
+        "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
+        &format!(
+            "-chardev socket,id=tpm,path={vm}/tpm/sock\n-tpmdev emulator,id=tpm0,chardev=tpm\n-device tpm-crb,tpmdev=tpm0"
+        ),
+    ];
+    for part in expected {
+        assert!(line.contains(part), "{part}\nis not in\n{line}");
+    }
+    assert!(!line.contains("cloud-config"), "the seed is in no process list");
+    let [layer, cd] = ["/images/x", "/images/a,b"].map(|path| PassedFile::Read(path.into()));
+    let [disk, vhost] = ["/dev/nvme0n1", VHOST].map(|path| PassedFile::Write(path.into()));
+    assert_eq!(pass[1..], [layer, disk, cd, vhost.clone(), vhost]);
+}
+
+#[test]
+fn a_port_has_room_in_the_kernel_and_is_of_one_machine() {
+    let (one, mut two) = (spec(LEAST), spec(LEAST));
+    two.uuid = "11223344-5566-7788-99aa-bbccddeeff01".parse().expect("a UUID");
+    assert!(tap_ports::tap_name(&one, 3).len() <= 15);
+    assert_ne!(tap_ports::tap_name(&one, 0), tap_ports::tap_name(&two, 0));
+    assert_ne!(tap_ports::tap_name(&one, 0), tap_ports::tap_name(&one, 1));
+}
+
+#[test]
+fn a_layer_stands_on_its_image_and_is_not_smaller() {
+    let place = PathBuf::from("/v/volume0.new");
+    let args = layer(&place, Path::new("/images/x"), 4096);
+    assert_eq!(args.join(" "), "create -q -u -f qcow2 -F qcow2 -b /images/x /v/volume0.new 4096");
+}

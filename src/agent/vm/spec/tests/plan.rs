@@ -1,0 +1,295 @@
+//! Everything that can stand against a machine on a node, each alone, and all together.
+
+use super::*;
+use crate::vm::host::{
+    installed::Programs,
+    memory::Memory,
+    resources::{HostDisk, HugePool, ImageFile, NumaNode},
+};
+use VmRefusalReason as Reason;
+use meshd_proto::{PciFacts, vm::SlotDisk};
+use meshd_types::Digest;
+
+const GIB: u64 = 1 << 30;
+
+fn spec(more: serde_json::Value) -> VmSpec {
+    let mut spec = serde_json::json!({
+        "name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 4, "memory": "8G",
+    });
+    spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    serde_json::from_value(spec).expect("a specification")
+}
+
+fn digest() -> Digest {
+    Digest::of(b"image")
+}
+
+fn unit(group: u32, state: UnitState, members: &[&str]) -> UnitFacts {
+    let member = |address: &&str| PciFacts { address: (*address).to_owned(), ..PciFacts::default() };
+    let reason = if state == UnitState::Ready { "" } else { "it fell off the bus" };
+    UnitFacts {
+        group: Some(group),
+        state,
+        reason: reason.into(),
+        members: members.iter().map(member).collect(),
+        ..UnitFacts::default()
+    }
+}
+
+fn host() -> HostResources {
+    let mut header = vec![0; 104];
+    header[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+    header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
+    let disk = |name: &str, wwid: &str, in_use: Option<&str>| HostDisk {
+        name: name.into(),
+        device: format!("/dev/{name}").into(),
+        wwid: Some(wwid.into()),
+        serial: Some(format!("S{wwid}")),
+        in_use: in_use.map(str::to_owned),
+        holds: Vec::new(),
+    };
+    HostResources {
+        programs: Programs {
+            qemu: Some("/usr/bin/qemu-system-x86_64".into()),
+            qemu_img: Some("/usr/bin/qemu-img".into()),
+            swtpm: None,
+            ip: Some("/sbin/ip".into()),
+            agent: None,
+        },
+        unconfined: None,
+        vhost: false,
+        models: Some(["host", "max", "EPYC"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>().into()),
+        kvm: true,
+        threads: 16,
+        memory: Memory { total: 64 * GIB, available: 60 * GIB, ..Memory::default() },
+        layers_in_memory: true,
+        hugepages: vec![
+            HugePool { node: Some(0), page: 2 << 20, free: 4096 },
+            HugePool { node: Some(1), page: 2 << 20, free: 512 },
+            HugePool { node: Some(0), page: GIB, free: 2 },
+        ],
+        numa: vec![NumaNode { id: 0, cpus: (0..8).collect() }, NumaNode { id: 1, cpus: (8..16).collect() }],
+        units: vec![
+            unit(14, UnitState::Ready, &["0000:01:00.0", "0000:01:00.1"]),
+            unit(15, UnitState::Wedged, &["0000:02:00.0"]),
+        ],
+        disks: vec![
+            disk("sda", "eui.1", Some("disk sda is mounted on /")),
+            disk("sdb", "eui.2", None),
+            disk("sdc", "eui.3", None),
+        ],
+        slots: Vec::new(),
+        bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
+        private: Some(crate::nat::Subnet::of([172, 30, 2, 0].into(), 24)),
+        uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
+        images: [(digest(), ImageFile { path: "/images/x".into(), header })].into(),
+    }
+}
+
+fn reasons(more: serde_json::Value) -> Vec<Reason> {
+    let refused = plan(&spec(more), &host(), &[]).expect_err("it is refused");
+    assert!(refused.iter().all(|refusal| !refusal.detail.is_empty()));
+    refused.into_iter().map(|refusal| refusal.reason).collect()
+}
+
+#[test]
+fn a_node_that_has_everything_runs_it_and_units_go_whole() {
+    let plan = plan(
+        &spec(serde_json::json!({
+            "units": ["0000:01:00.1"], "numa_node": 0, "hugepages": true, "memory": "2G", "firmware": "uefi",
+            "volumes": [
+                { "name": "root", "format": "qcow2", "digest": digest(), "size": "20G" },
+                { "name": "small", "format": "qcow2", "digest": digest(), "size": "1G" },
+                { "name": "data", "format": "raw", "disk": "Seui.2" },
+                { "name": "cd", "format": "iso", "digest": digest() },
+            ],
+            "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }],
+        })),
+        &host(),
+        &[],
+    )
+    .expect("it can");
+    let functions: Vec<&str> = plan.functions.iter().map(PciAddress::as_str).collect();
+    assert_eq!(functions, ["0000:01:00.0", "0000:01:00.1"]);
+    assert_eq!((plan.accel, plan.hugepage), (Accel::Kvm, Some(GIB)), "the largest pages that fit");
+    assert_eq!(plan.cpus, Some((0..8).collect()));
+    let base = PathBuf::from("/images/x");
+    let expected = [
+        PlannedVolume::Layer { base: base.clone(), size: Some(ByteSize::from_bytes(20 * GIB)) },
+        PlannedVolume::Layer { base: base.clone(), size: None },
+        PlannedVolume::Disk { device: "/dev/sdb".into() },
+        PlannedVolume::Cd { file: base },
+    ];
+    assert_eq!(plan.volumes, expected, "a size below the image's own would cut it");
+}
+
+#[test]
+fn a_node_without_kvm_refuses_but_where_emulation_is_allowed() {
+    let host = HostResources { kvm: false, ..host() };
+    let refused = plan(&spec(serde_json::json!({})), &host, &[]).expect_err("refused");
+    assert_eq!(refused[0].reason.as_str(), "kvm_missing");
+    let plan = plan(&spec(serde_json::json!({ "allow_tcg": true })), &host, &[]).expect("allowed");
+    assert_eq!(plan.accel, Accel::Tcg);
+}
+
+#[test]
+fn a_processor_is_one_that_qemu_knows() {
+    assert!(plan(&spec(serde_json::json!({ "cpu": "EPYC" })), &host(), &[]).is_ok());
+    assert_eq!(reasons(serde_json::json!({ "cpu": "EPIC" })), [Reason::CpuUnknown]);
+    let silent = HostResources { models: None, ..host() };
+    assert!(plan(&spec(serde_json::json!({ "cpu": "EPIC" })), &silent, &[]).is_ok(), "then QEMU itself says so");
+}
+
+#[test]
+fn layers_in_memory_are_counted_and_on_a_disk_they_are_not() {
+    let volumes = serde_json::json!([{ "name": "d", "format": "qcow2", "digest": digest() }]);
+    let wants = |memory: &str, in_memory: bool| {
+        let host = HostResources { layers_in_memory: in_memory, ..host() };
+        plan(&spec(serde_json::json!({ "memory": memory, "volumes": volumes })), &host, &[])
+            .map(|plan| plan.growth)
+            .map_err(|refusals| refusals[0].reason)
+    };
+    assert_eq!(wants("59G", false), Ok(0));
+    assert_eq!(wants("59G", true), Err(Reason::MemoryExceeded));
+    assert_eq!(wants("58G", true), Ok(GIB), "ten GiB that it may write are counted by a margin");
+}
+
+#[test]
+fn memory_that_others_may_still_touch_is_not_free() {
+    let other = VmSpec { name: "b".parse().expect("a name"), ..spec(serde_json::json!({ "memory": "50G" })) };
+    let wants = |memory: &str| plan(&spec(serde_json::json!({ "memory": memory })), &host(), &[&other]);
+    assert!(wants("9G").is_ok());
+    assert_eq!(wants("10G").expect_err("refused")[0].reason, Reason::MemoryExceeded);
+    assert_eq!(reasons(serde_json::json!({ "memory": "61G" })), [Reason::MemoryExceeded]);
+    let huge = VmSpec { hugepages: true, ..other.clone() };
+    assert!(plan(&spec(serde_json::json!({ "memory": "14G" })), &host(), &[&huge]).is_ok(), "those are set aside");
+}
+
+#[test]
+fn huge_pages_are_counted_where_they_are() {
+    let wants = |memory: &str, node: Option<u32>| {
+        plan(&spec(serde_json::json!({ "memory": memory, "hugepages": true, "numa_node": node })), &host(), &[])
+            .map(|plan| plan.hugepage)
+            .map_err(|refusals| refusals[0].reason)
+    };
+    assert_eq!(wants("2G", Some(0)), Ok(Some(GIB)));
+    assert_eq!(wants("3G", Some(0)), Ok(Some(2 << 20)));
+    assert_eq!(wants("9G", None), Ok(Some(2 << 20)));
+    assert_eq!(wants("2G", Some(1)), Err(Reason::HugepagesExceeded));
+    assert_eq!(wants("10G", None), Err(Reason::HugepagesExceeded));
+}
+
+#[test]
+fn a_unit_must_be_there_ready_and_free() {
+    assert_eq!(reasons(serde_json::json!({ "units": ["0000:09:00.0"] })), [Reason::UnitMissing]);
+    assert_eq!(reasons(serde_json::json!({ "units": ["0000:02:00.0"] })), [Reason::UnitNotReady]);
+    assert_eq!(reasons(serde_json::json!({ "units": ["0000:01:00.0", "0000:01:00.1"] })), [Reason::SpecInvalid]);
+    let other = spec(serde_json::json!({ "name": "b", "units": ["0000:01:00.1"] }));
+    let refused = plan(&spec(serde_json::json!({ "units": ["0000:01:00.0"] })), &host(), &[&other]);
+    assert_eq!(refused.expect_err("taken")[0].reason, Reason::UnitTaken);
+}
+
+#[test]
+fn the_disk_of_a_slot_is_for_who_has_its_unit() {
+    let slots = vec![SlotDisk { unit: "0000:01:00.0".parse().expect("one"), disk: "Seui.2".parse().expect("one") }];
+    let host = HostResources { slots, ..host() };
+    let wants = |disk: &str, units: &[&str]| {
+        let volumes = serde_json::json!([{ "name": "d", "format": "raw", "disk": disk }]);
+        let spec = spec(serde_json::json!({ "volumes": volumes, "units": units }));
+        plan(&spec, &host, &[]).map(drop).map_err(|refusals| refusals[0].clone())
+    };
+    let refused = wants("eui.2", &[]).expect_err("it has no unit");
+    assert_eq!(
+        (refused.reason, refused.detail.as_str()),
+        (Reason::DiskTaken, "volume d: `eui.2` belongs to slot 0000:01:00.0")
+    );
+    assert_eq!(wants("eui.3", &[]), Ok(()), "no slot has it");
+    assert_eq!(wants("slot:eui.2", &["0000:01:00.1"]), Ok(()), "any function of the unit");
+    assert_eq!(wants("slot", &["0000:01:00.0"]).map_err(|refused| refused.reason), Err(Reason::DiskMissing));
+}
+
+#[test]
+fn a_disk_is_found_by_what_it_calls_itself_and_never_taken_from_the_node_or_another() {
+    let wants = |disk: &str, others: &[&VmSpec]| {
+        let spec = spec(serde_json::json!({ "volumes": [{ "name": "d", "format": "raw", "disk": disk }] }));
+        plan(&spec, &host(), others).map_err(|refusals| refusals[0].reason)
+    };
+    assert!(wants("eui.2", &[]).is_ok());
+    assert_eq!(wants("eui.1", &[]), Err(Reason::DiskInUse));
+    assert_eq!(wants("eui.9", &[]), Err(Reason::DiskMissing));
+    let other =
+        spec(serde_json::json!({ "name": "b", "volumes": [{ "name": "d", "format": "raw", "disk": "Seui.2" }] }));
+    assert_eq!(wants("eui.2", &[&other]), Err(Reason::DiskInUse), "by its other name");
+    let mut twins = host();
+    twins.disks[2].wwid = Some("eui.2".into());
+    let spec = spec(serde_json::json!({ "volumes": [{ "name": "d", "format": "raw", "disk": "eui.2" }] }));
+    assert_eq!(plan(&spec, &twins, &[]).expect_err("two")[0].reason, Reason::DiskMissing);
+}
+
+#[test]
+fn an_image_that_is_not_there_or_is_none_is_refused() {
+    let volume = |format: &str, digest: Digest| serde_json::json!({ "volumes": [{ "name": "d", "format": format, "digest": digest }] });
+    assert_eq!(reasons(volume("qcow2", Digest::of(b"other"))), [Reason::VolumeMissing]);
+    assert_eq!(reasons(volume("iso", Digest::of(b"other"))), [Reason::VolumeMissing]);
+    let mut host = host();
+    host.images.get_mut(&digest()).expect("it is there").header[15] = 1;
+    let refused = plan(&spec(volume("qcow2", digest())), &host, &[]).expect_err("it stands on another file");
+    assert_eq!(refused[0].reason, Reason::VolumeUnfit);
+}
+
+#[test]
+fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
+    let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
+    let wants = |nics: &[serde_json::Value]| spec(serde_json::json!({ "nics": nics, "memory": "1G" }));
+    let mut other = wants(&[nic(7, "mesh-nat0", "172.30.2.9"), nic(8, "br0", "172.30.2.10")]);
+    (other.name, other.uuid) = ("b".parse().expect("a name"), meshd_types::SystemUuid([7; 16]));
+    let sound = wants(&[nic(1, "mesh-nat0", "172.30.2.10"), nic(2, "br0", "10.77.0.210")]);
+    assert!(plan(&sound, &host(), &[&other]).is_ok(), "on another bridge it is another address");
+    let wanted =
+        wants(&[nic(1, "mesh-nat0", "172.30.2.9"), nic(2, "mesh-nat0", "10.0.0.1"), nic(3, "mesh-nat0", "172.30.2.1")]);
+    let refused: Vec<String> = plan(&wanted, &host(), &[&other])
+        .expect_err("refused")
+        .into_iter()
+        .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
+        .collect();
+    let among = "is not among 172.30.2.2 to 172.30.2.254, which mesh-nat0 on this node has; leave it out";
+    let expected = [
+        "address_taken: nic[0].address: 172.30.2.9 is that of b".to_owned(),
+        format!("address_unfit: nic[1].address: 10.0.0.1 {among}"),
+        format!("address_unfit: nic[2].address: 172.30.2.1 {among}"),
+    ];
+    assert_eq!(refused, expected);
+}
+
+#[test]
+fn a_qemu_without_sandbox_runs_nothing() {
+    let host = HostResources { unconfined: Some("it has no seccomp sandbox".to_owned()), ..host() };
+    let refused = plan(&spec(serde_json::json!({ "memory": "1G" })), &host, &[]).expect_err("refused");
+    assert_eq!(refused[0].reason, Reason::QemuMissing);
+    assert!(refused[0].detail.contains("no seccomp sandbox"), "{refused:?}");
+}
+
+#[test]
+fn everything_that_stands_against_it_is_told_at_once() {
+    let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }] }));
+    let wanted = spec(serde_json::json!({
+        "vcpus": 64, "memory": "1T", "numa_node": 7, "vtpm": true, "firmware": "uefi", "secure_boot": true,
+        "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br7" }],
+    }));
+    let refused = plan(&wanted, &HostResources { kvm: false, programs: Programs::default(), ..host() }, &[&other]);
+    let reasons: Vec<Reason> = refused.expect_err("refused").into_iter().map(|refusal| refusal.reason).collect();
+    let expected = [
+        Reason::NameTaken,
+        Reason::MacTaken,
+        Reason::QemuMissing,
+        Reason::TpmMissing,
+        Reason::BridgeMissing,
+        Reason::KvmMissing,
+        Reason::CpusExceeded,
+        Reason::NumaMissing,
+        Reason::BridgeMissing,
+        Reason::FirmwareMissing,
+        Reason::MemoryExceeded,
+    ];
+    assert_eq!(reasons, expected);
+}

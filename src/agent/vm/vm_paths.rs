@@ -1,0 +1,276 @@
+//! Paths of the files of one VM. All are in one folder; removing it removes the VM.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+use tokio::task::spawn_blocking;
+
+use super::confine::users::USERS;
+use meshd_proto::vm::MAX_FAILURE_LINES;
+use meshd_types::SystemUuid;
+
+/// Maximum length of the path of a Unix socket (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+/// Bytes at the end of a log that are kept or read.
+const LOG_TAIL: u64 = 8 * 1024;
+/// A longer log is trimmed, in bytes.
+const MAX_LOG: u64 = 1 << 20;
+/// Maximum bytes of a reported log line.
+const MAX_LOG_LINE: usize = 400;
+
+/// The paths of one VM.
+#[derive(Clone, Debug)]
+pub struct VmPaths {
+    folder: PathBuf,
+}
+
+impl VmPaths {
+    /// Returns the paths of a VM below the folder of all VMs.
+    pub fn new(all: &Path, uuid: SystemUuid) -> Self {
+        VmPaths { folder: all.join(uuid.to_string()) }
+    }
+
+    /// Returns the folder of the VM.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Specification and stored state.
+    pub fn kept(&self) -> PathBuf {
+        self.folder.join("vm.json")
+    }
+
+    /// Ownership markers of disks.
+    pub fn ownership_markers(&self) -> PathBuf {
+        self.folder.join("disks.json")
+    }
+
+    /// QEMU's control socket.
+    pub fn qmp(&self) -> PathBuf {
+        self.folder.join("qmp.sock")
+    }
+
+    /// The serial port as QEMU's chardev `pipe` names it: [`VmPaths::serial_in`] and [`VmPaths::serial_out`] without their endings.
+    pub fn serial(&self) -> PathBuf {
+        self.folder.join("serial")
+    }
+
+    /// FIFO for console input.
+    pub fn serial_in(&self) -> PathBuf {
+        self.folder.join("serial.in")
+    }
+
+    /// A link to /dev/null: console output is in [`VmPaths::console`].
+    pub fn serial_out(&self) -> PathBuf {
+        self.folder.join("serial.out")
+    }
+
+    /// Process ID, written by QEMU.
+    pub fn pid(&self) -> PathBuf {
+        self.folder.join("qemu.pid")
+    }
+
+    /// QEMU's log.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("qemu.log")
+    }
+
+    /// Console output, written by QEMU.
+    pub fn console(&self) -> PathBuf {
+        self.folder.join("console.log")
+    }
+
+    /// UEFI variables.
+    pub fn vars(&self) -> PathBuf {
+        self.folder.join("vars.fd")
+    }
+
+    /// NoCloud image.
+    pub fn seed(&self) -> PathBuf {
+        self.folder.join("seed.iso")
+    }
+
+    /// Layer with the guest's changes to a volume.
+    pub fn layer(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("volume{index}.qcow2"))
+    }
+
+    /// Returns the existing layers.
+    pub fn layers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_layer = |path: &PathBuf| path.extension().is_some_and(|end| end == "qcow2");
+        entries.map(|entry| entry.path()).filter(is_layer).collect()
+    }
+
+    /// Folder with the state of the TPM.
+    pub fn tpm_state(&self) -> PathBuf {
+        self.folder.join("tpm")
+    }
+
+    /// Option with the control socket, by which the TPM process is found.
+    pub fn tpm_control(&self) -> String {
+        format!("type=unixio,path={}", self.tpm_socket().display())
+    }
+
+    /// Control socket of the TPM, made by the VM's user.
+    pub fn tpm_socket(&self) -> PathBuf {
+        self.tpm_state().join("sock")
+    }
+
+    /// User ID of the VM, as text.
+    pub fn user_file(&self) -> PathBuf {
+        self.folder.join("user")
+    }
+
+    /// Returns the user ID of the VM, if it has one.
+    pub fn user(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.user_file()).ok()?;
+        text.trim().parse().ok().filter(|user| USERS.contains(user))
+    }
+
+    /// Makes the folder. Others may pass through it, but only root may list or change it: the VM's user has single files in it.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or the paths of its sockets are too long.
+    pub fn make(&self) -> io::Result<()> {
+        let longest = self.qmp().as_os_str().len();
+        if longest > MAX_SOCKET_PATH {
+            let message = format!("a socket below {} would have {longest} bytes of path", self.folder.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        DirBuilder::new().recursive(true).mode(0o711).create(&self.folder)?;
+        for folder in [Some(self.folder.as_path()), self.folder.parent()].into_iter().flatten() {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the folder. Succeeds if it does not exist.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub async fn remove(&self) -> io::Result<()> {
+        let folder = self.folder.clone();
+        // Removing large files takes long, and the agent has one thread.
+        let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other)?;
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Like [`VmPaths::remove`], with the path in the error.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub async fn release(&self) -> Result<(), String> {
+        self.remove().await.map_err(|error| format!("{} cannot be removed: {error}", self.folder.display()))
+    }
+
+    /// Trims the log to its end: a guest can make QEMU repeat a message forever. QEMU appends, so it continues behind the rest.
+    pub fn trim_log(&self) {
+        let trim = || -> io::Result<()> {
+            if fs::metadata(self.log())?.len() <= MAX_LOG {
+                return Ok(());
+            }
+            let tail = self.log_tail()?;
+            let mut file = OpenOptions::new().append(true).open(self.log())?;
+            file.set_len(0)?;
+            file.write_all(&tail)
+        };
+        if let Err(error) = trim()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(%error, "QEMU's words are not trimmed");
+        }
+    }
+
+    fn log_tail(&self) -> io::Result<Vec<u8>> {
+        let mut file = File::open(self.log())?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Returns the last lines of the log without control characters.
+    pub fn last_words(&self) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.log_tail().unwrap_or_default()).into_owned();
+        let clean = |line: &str| {
+            let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let mut end = line.len().min(MAX_LOG_LINE);
+            while !line.is_char_boundary(end) {
+                end -= 1;
+            }
+            line[..end].trim_end().to_owned()
+        };
+        let lines: Vec<String> = text.lines().map(clean).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(MAX_FAILURE_LINES)..].to_vec()
+    }
+}
+
+/// Returns the VMs that have a folder.
+pub fn all(folder: &Path) -> Vec<SystemUuid> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<SystemUuid> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    found.sort_unstable();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid() -> SystemUuid {
+        "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_made_found_and_removed_twice() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = VmPaths::new(dir.path(), uuid());
+        files.make().expect("made");
+        files.make().expect("it may be there");
+        fs::write(dir.path().join("other"), "").expect("written");
+        assert_eq!(all(dir.path()), [uuid()]);
+        files.remove().await.expect("removed");
+        files.remove().await.expect("nothing to remove");
+        assert_eq!(all(dir.path()), []);
+        assert!(VmPaths::new(&dir.path().join("x".repeat(100)), uuid()).make().is_err(), "too long for a socket");
+    }
+
+    #[test]
+    fn a_log_that_grows_without_end_keeps_its_newest_words() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = VmPaths::new(dir.path(), uuid());
+        files.trim_log();
+        files.make().expect("made");
+        let mut qemu = OpenOptions::new().create(true).append(true).open(files.log()).expect("opened");
+        let line = format!("{}\n", "x".repeat(99));
+        qemu.write_all(line.repeat(20_000).as_bytes()).expect("written");
+        files.trim_log();
+        let length = || fs::metadata(files.log()).expect("there").len();
+        assert_eq!(length(), LOG_TAIL);
+        qemu.write_all(b"the last\n").expect("written");
+        files.trim_log();
+        assert_eq!((length(), files.last_words().pop().as_deref()), (LOG_TAIL + 9, Some("the last")));
+    }
+
+    #[test]
+    fn the_last_words_are_few_short_and_clean() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = VmPaths::new(dir.path(), uuid());
+        assert_eq!(files.last_words(), Vec::<String>::new());
+        files.make().expect("made");
+        let lines: Vec<String> = (0..2000).map(|n| format!("line {n}\x1b[31m  ")).collect();
+        fs::write(files.log(), format!("{}\n\n{}\n", lines.join("\n"), "é".repeat(1000))).expect("written");
+        let words = files.last_words();
+        assert_eq!(words.len(), MAX_FAILURE_LINES);
+        assert_eq!(words[MAX_FAILURE_LINES - 2], "line 1999 [31m");
+        assert!(words[MAX_FAILURE_LINES - 1].len() <= MAX_LOG_LINE);
+    }
+}

@@ -1,0 +1,98 @@
+//! Writes the annotated sample with the values of this machine.
+
+use crate::cli::{Failure, shown};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
+use toml_edit::{DocumentMut, value};
+
+const SAMPLE: &str = include_str!("../../../site.toml");
+
+/// What differs from the sample.
+pub(super) struct Values {
+    pub(super) name: String,
+    pub(super) interface: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) mode: &'static str,
+    pub(super) range: String,
+    /// The folder of the package's overlays and image recipes, if the package is installed.
+    pub(super) share: Option<PathBuf>,
+}
+
+/// The text of the site file. Comments of the sample stay.
+fn text(values: &Values) -> Result<String, Failure> {
+    let mut site: DocumentMut = SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::of(&error))?;
+    site["site"]["name"] = value(&values.name);
+    if let Some(share) = &values.share {
+        site["site"]["images_dir"] = value(share.join("images").display().to_string());
+        site["site"]["overlays_dir"] = value(share.join("overlays").display().to_string());
+    }
+    site["net"]["interface"] = value(&values.interface);
+    site["net"]["address"] = value(values.address.to_string());
+    site["dhcp"]["mode"] = value(values.mode);
+    site["dhcp"]["range"] = value(&values.range);
+    Ok(site.to_string())
+}
+
+/// Writes the file at once or not at all. A file that meshd would refuse is not written.
+pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
+    let text = text(values)?;
+    let cannot = |error: std::io::Error| {
+        Failure::new(format!("cannot write {}: {error}", shown(file)), "name another file with --site")
+    };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let new = folder.join(format!(".{name}.new"));
+    fs::write(&new, text).map_err(cannot)?;
+    if let Err(faults) = meshd_config::load(&new) {
+        let _ = fs::remove_file(&new);
+        return Err(faults.into());
+    }
+    fs::rename(&new, file).map_err(cannot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Values {
+        Values {
+            name: "rack-b".into(),
+            interface: "eth1".into(),
+            address: Ipv4Addr::new(10, 9, 0, 2),
+            mode: "proxy",
+            range: "10.9.0.100-10.9.0.120".into(),
+            share: Some("/usr/share/meshd".into()),
+        }
+    }
+
+    #[test]
+    fn written_file_has_the_values_and_keeps_the_comments() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("site.toml");
+        write(&file, &values()).expect("a valid site");
+        let text = fs::read_to_string(&file).expect("written");
+        for line in [
+            "name = \"rack-b\"",
+            "interface = \"eth1\"",
+            "address = \"10.9.0.2\"",
+            "mode = \"proxy\"",
+            "overlays_dir = \"/usr/share/meshd/overlays\"",
+            "# Kernel consoles. Boot messages of the node go to the last one.",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line}\n{text}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1, "no other file");
+    }
+
+    #[test]
+    fn range_outside_the_network_is_refused_and_nothing_is_written() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("site.toml");
+        let refused = write(&file, &Values { range: "10.9.0.120-10.9.0.100".into(), ..values() });
+        assert!(refused.is_err());
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0, "nothing is left");
+    }
+}

@@ -1,0 +1,146 @@
+//! Output of the engine: replies, changes to store, and the status of segments. Pure.
+
+use crate::{config::DhcpMode, machines::RelayPort, packet::Destination, warning::Warning};
+use meshd_types::{ClientArch, MacAddr, SystemUuid, Timestamp};
+use std::net::Ipv4Addr;
+
+/// One output of the engine. The user executes outputs in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a packet.
+    Reply(Reply),
+    /// Store a change. The outputs after it wait until it is stored, and are discarded if that fails.
+    Store(Change),
+    /// Inform the operator.
+    Warn(Warning),
+}
+
+/// A packet to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The DHCP packet.
+    pub packet: Vec<u8>,
+    /// The receiver.
+    pub to: Destination,
+    /// The interface of the request, as an index into [`crate::Setup::interfaces`].
+    pub via: usize,
+    /// The server's port of the request.
+    pub local_port: u16,
+    /// The kind of the reply, for counters.
+    pub kind: ReplyKind,
+}
+
+/// The kind of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplyKind {
+    /// DHCPOFFER.
+    Offer,
+    /// DHCPACK.
+    Ack,
+    /// DHCPNAK.
+    Nak,
+}
+
+/// A change to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An exchange, with its lease.
+    Seen(SeenExchange),
+    /// A lease of a virtual machine's NIC, or of a client behind a router: it is no sign of a boot.
+    Leased(Lease),
+    /// A lease that ends or is removed.
+    Lease(LeaseChange),
+}
+
+/// A DHCP exchange of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenExchange {
+    /// The client.
+    pub mac: MacAddr,
+    /// Firmware, iPXE or operating system.
+    pub client: ClientKind,
+    /// Option 97, if valid.
+    pub uuid: Option<SystemUuid>,
+    /// Option 93.
+    pub arch: Option<ClientArch>,
+    /// The client's address; `None` in proxy mode.
+    pub address: Option<Ipv4Addr>,
+    /// The lease that this exchange created or renewed.
+    pub lease: Option<Lease>,
+    /// The exchange began with a DISCOVER, so the client was ready to take another address.
+    pub discovered: bool,
+    /// Where the relay says that the client is plugged in.
+    pub relay_port: Option<RelayPort>,
+    /// A relay forwarded the request.
+    pub is_relayed: bool,
+}
+
+/// The program that sent a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// Firmware that is not iPXE.
+    Firmware,
+    /// iPXE.
+    Ipxe,
+    /// An operating system.
+    Os,
+}
+
+/// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different client identifiers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The client.
+    pub mac: MacAddr,
+    /// The address; no two leases share one.
+    pub address: Ipv4Addr,
+    /// End of the lease. The client keeps the address afterwards until another client needs it.
+    pub expires_at: Timestamp,
+    /// The virtual machine of the NIC.
+    pub vm: Option<SystemUuid>,
+}
+
+/// A change of a stored lease. It applies only if `before` is still stored, so that it cannot undo a newer change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseChange {
+    /// The old lease.
+    pub before: Lease,
+    /// The new lease; `None` removes it.
+    pub after: Option<Lease>,
+}
+
+/// The status of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentStatus {
+    /// Its name: the interface, or `relay-<address>`.
+    pub name: String,
+    /// The role of this server.
+    pub mode: DhcpMode,
+    /// Usage of its pool; all zero without a pool.
+    pub pool: PoolUse,
+    /// Other DHCP and PXE servers on the segment, newest last.
+    pub other_servers: Vec<OtherServer>,
+}
+
+/// Numbers of addresses of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// All addresses.
+    pub size: u32,
+    /// Addresses with a lease that has not expired.
+    pub leased: u32,
+    /// Addresses that were offered within the last minute.
+    pub offered: u32,
+    /// Addresses in quarantine, because a client found them in use.
+    pub declined: u32,
+}
+
+/// A server that does not belong to the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherServer {
+    /// Its server identifier (option 54).
+    pub address: Ipv4Addr,
+    /// True for a proxy that serves PXE clients only.
+    pub proxy: bool,
+    /// When it was last heard.
+    pub last: Timestamp,
+}

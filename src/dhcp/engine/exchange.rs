@@ -1,0 +1,286 @@
+//! One request of a client in its segment: decides the reply, the lease and what to store.
+
+use super::segment_state::{Authority, SegmentState};
+use crate::{
+    boot_file::BootFile,
+    config::{DhcpMode, Pool, ReservedNic},
+    effect::{Change, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind, SeenExchange},
+    lease::{Client, LeaseRequestKind},
+    machines::{Machines, RelayPort},
+    packet::{Destination, Origin, PROXY_PORT, ReplyBuilder, ReplyContent, Request, RequestKind, SERVER_PORT, Vendor},
+    warning::Warning,
+};
+use meshd_types::{DenyList, Hardware, Timestamp, fail};
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+/// A request and the context of its reply.
+pub(crate) struct Exchange<'a> {
+    pub(crate) now: Timestamp,
+    pub(crate) request: &'a Request,
+    pub(crate) origin: Origin,
+    /// It came by unicast through a router.
+    pub(crate) routed: bool,
+    /// The address of the boot services.
+    pub(crate) address: Ipv4Addr,
+    /// The server identifier for the client.
+    pub(crate) identifier: Ipv4Addr,
+    /// All addresses of this server.
+    pub(crate) own: &'a BTreeSet<Ipv4Addr>,
+    pub(crate) boot: BootFile,
+    /// The NIC, if it belongs to a virtual machine: it gets an address, but no boot file.
+    pub(crate) vm_nic: Option<&'a ReservedNic>,
+    /// UUIDs that do not identify a machine.
+    pub(crate) deny: &'a DenyList,
+    pub(crate) machines: &'a dyn Machines,
+}
+
+impl Exchange<'_> {
+    /// Handles the request.
+    pub(crate) fn handle(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        if let Some(refused) = self.at_another_port() {
+            return vec![Effect::Warn(refused)];
+        }
+        match segment.mode {
+            DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
+            DhcpMode::Proxy if self.vm_nic.is_none() => self.proxy(segment),
+            DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Vec::new(),
+        }
+    }
+
+    fn authoritative(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let request = self.request;
+        if let Some(server) = request.server
+            && !self.is_ours(server)
+        {
+            return self.to_other_server(segment, server);
+        }
+        match request.kind {
+            RequestKind::Discover => self.discover(segment),
+            RequestKind::Request => self.request(segment),
+            RequestKind::Decline => self.decline(segment),
+            RequestKind::Release => self.release(segment),
+            RequestKind::Inform => self.inform(segment),
+        }
+    }
+
+    /// Returns a warning if the relay reports another port than the one that the node enrolled from: the node was moved, or another
+    /// machine uses its MAC address.
+    fn at_another_port(&self) -> Option<Warning> {
+        let seen = self.request.relay.port.clone();
+        // A switch may add the option too, but need not do so for a renewal by unicast.
+        let has_port = self.request.is_relayed() || seen.is_some();
+        if !has_port {
+            return None;
+        }
+        let mac = self.request.mac;
+        let known = self.machines.attachment(mac, self.request.client != ClientKind::Os)?;
+        if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
+            return Some(Warning::OtherPort { mac, known: RelayPort::default(), seen });
+        }
+        let known = known.relay_port.filter(|_| fail::defends("dhcp-relay-port"))?;
+        (seen.as_ref() != Some(&known)).then_some(Warning::OtherPort { mac, known, seen })
+    }
+
+    /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
+    fn release(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let Request { mac, ciaddr, .. } = *self.request;
+        if fail::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
+            return Vec::new();
+        }
+        let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
+        leases.and_then(|leases| leases.release(self.now, mac, ciaddr)).map(store).into_iter().collect()
+    }
+
+    /// Handles a packet of a client to another server.
+    fn to_other_server(&self, segment: &mut SegmentState, server: Ipv4Addr) -> Vec<Effect> {
+        if self.request.kind != RequestKind::Request {
+            return Vec::new();
+        }
+        if let Some(authority) = &mut segment.authority {
+            authority.leases.withdraw(self.request.mac);
+        }
+        segment.other_server(self.now, server, false).map(Effect::Warn).into_iter().collect()
+    }
+
+    fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Ok((address, reclaimed)) = leases.offer(self.now, self.client(leases.needs_nodes())) else {
+            return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
+        };
+        // An offer is not binding, so it does not wait until it is stored.
+        let mut effects = vec![self.reply(Some(pool), ReplyContent::Offer(address))];
+        effects.extend(reclaimed.map(store));
+        effects.extend(self.no_loader());
+        if self.request.client != ClientKind::Os && self.vm_nic.is_none() {
+            effects.push(self.seen(Some(address), None, true));
+        }
+        effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
+        effects
+    }
+
+    /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr distinguish them (RFC 2131, 4.3.2).
+    fn request(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let request = self.request;
+        let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
+        let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
+        let kind = if in_use == Some(wanted) { LeaseRequestKind::Renewal } else { LeaseRequestKind::New };
+        // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
+        let only_renews = kind == LeaseRequestKind::Renewal && request.client == ClientKind::Os;
+        if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
+            return Vec::new();
+        }
+        let discovered = leases.is_offered(request.mac, wanted);
+        match leases.lease(self.now, self.client(leases.needs_nodes()), wanted, kind) {
+            Ok((lease, changes)) => {
+                let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
+                effects.push(match self.vm_nic {
+                    Some(_) => Effect::Store(Change::Leased(lease)),
+                    // The sender is not proven, so the lease is no sign of a boot.
+                    None if self.routed => Effect::Store(Change::Leased(lease)),
+                    None => self.seen(Some(wanted), Some(lease), discovered),
+                });
+                effects.push(self.reply(Some(pool), ReplyContent::Ack(wanted)));
+                effects.extend(self.no_loader());
+                effects
+            }
+            Err(_) if !pool.is_on_network(wanted) => {
+                vec![self.reply(None, ReplyContent::Nak("this address is of another network"))]
+            }
+            Err(_) => vec![self.reply(None, ReplyContent::Nak("this address is not yours"))],
+        }
+    }
+
+    fn decline(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let (mac, Some(address)) = (self.request.mac, self.request.requested) else { return Vec::new() };
+        if self.routed || self.machines.uses_address(mac, address) {
+            return Vec::new();
+        }
+        let Some(change) = leases.decline(self.now, mac, address) else { return Vec::new() };
+        let mut effects = vec![store(change)];
+        effects.push(Effect::Warn(Warning::Declined { segment: segment.name.clone(), address }));
+        effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
+        effects
+    }
+
+    /// Replies to the address in the packet, if the packet came from there or through a relay.
+    fn inform(&self, segment: &SegmentState) -> Vec<Effect> {
+        let request = self.request;
+        let is_plausible = request.ciaddr == *self.origin.source.ip() || request.is_relayed();
+        let Some(authority) = segment.authority.as_deref() else { return Vec::new() };
+        if !is_plausible || request.ciaddr.is_unspecified() {
+            return Vec::new();
+        }
+        vec![self.reply(Some(&authority.pool), ReplyContent::InformAck)]
+    }
+
+    /// Proxy mode: another server leases addresses; firmware and iPXE get a boot file beside its offer.
+    fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let request = self.request;
+        let boots = request.client == ClientKind::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
+        let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
+        if request.kind == RequestKind::Discover {
+            segment.started_exchanges.record(self.now, request.mac, request.xid);
+        }
+        match (request.kind, self.origin.local_port) {
+            (RequestKind::Request, SERVER_PORT) => self.overheard(segment),
+            (RequestKind::Discover | RequestKind::Request, _) if boots && nothing => {
+                self.no_loader().into_iter().collect()
+            }
+            (RequestKind::Discover, SERVER_PORT) if boots => {
+                vec![self.reply(None, ReplyContent::ProxyOffer), self.seen(None, None, true)]
+            }
+            // Behind a relay it comes by unicast, past the relay: the sender is not proven.
+            (RequestKind::Request, PROXY_PORT) if boots && self.is_unproven() => {
+                vec![self.reply(None, ReplyContent::ProxyAck)]
+            }
+            (RequestKind::Request, PROXY_PORT) if boots => {
+                vec![self.seen(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Handles a REQUEST to another server. It needs no reply, but contains the address of the client, which the user binds
+    /// capabilities to. The operating system may get another address than the firmware had.
+    fn overheard(&self, segment: &mut SegmentState) -> Vec<Effect> {
+        let request = self.request;
+        let other = request.server.filter(|server| !self.is_ours(*server));
+        let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
+        let warning = other.and_then(|server| segment.other_server(self.now, server, false));
+        let discovered = segment.started_exchanges.contains(self.now, request.mac, request.xid);
+        let address = request.requested.or(in_use).filter(|_| !self.routed);
+        let seen = address.map(|address| self.seen(Some(address), None, discovered));
+        warning.map(Effect::Warn).into_iter().chain(seen).collect()
+    }
+
+    /// Returns true if the Ethernet sender is not the client.
+    fn is_unproven(&self) -> bool {
+        self.origin.hardware.is_some_and(|sender| sender != self.request.mac)
+    }
+
+    fn is_ours(&self, server: Ipv4Addr) -> bool {
+        self.own.contains(&server) || server == self.identifier
+    }
+
+    /// Returns the client. Option 97 identifies the machine of a NIC that was not seen before.
+    fn client(&self, needs_nodes: bool) -> Client {
+        let mac = self.request.mac;
+        let by_uuid = || {
+            let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
+            // A UUID can be forged: the address of an approved node is only for its known NICs.
+            let node = hardware.basis(self.deny)?.node_id();
+            (!self.machines.is_approved(node) || !fail::defends("dhcp-claimed-uuid")).then_some(node)
+        };
+        let node = needs_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
+        let keeps_address = self.vm_nic.is_none() && self.machines.keeps_address(mac);
+        Client { mac, node, vm: self.vm_nic.map(|nic| nic.vm), keeps_address }
+    }
+
+    fn reply(&self, pool: Option<&Pool>, content: ReplyContent) -> Effect {
+        let host = self.vm_nic.map(|nic| nic.name.as_str());
+        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, pool, host };
+        Effect::Reply(Reply {
+            packet: builder.build(self.request, content, &self.boot),
+            to: Destination::of(self.request, content, self.origin, self.routed),
+            via: self.origin.via,
+            local_port: self.origin.local_port,
+            kind: match content {
+                ReplyContent::Offer(_) | ReplyContent::ProxyOffer => ReplyKind::Offer,
+                ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => ReplyKind::Ack,
+                ReplyContent::Nak(_) => ReplyKind::Nak,
+            },
+        })
+    }
+
+    /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
+    fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
+        let Request { mac, client, uuid, arch, .. } = *self.request;
+        let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
+        // Only firmware has a default architecture.
+        let arch = if client == ClientKind::Firmware { Some(self.request.boot_arch()) } else { arch };
+        Effect::Store(Change::Seen(SeenExchange {
+            mac,
+            client,
+            uuid,
+            arch,
+            address,
+            lease,
+            discovered,
+            relay_port,
+            is_relayed,
+        }))
+    }
+
+    fn no_loader(&self) -> Option<Effect> {
+        match self.boot {
+            BootFile::Missing(why) => Some(Effect::Warn(Warning::NoLoader(why))),
+            _ => None,
+        }
+    }
+}
+
+fn store(change: LeaseChange) -> Effect {
+    Effect::Store(Change::Lease(change))
+}

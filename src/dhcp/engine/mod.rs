@@ -1,0 +1,265 @@
+//! The engine of the DHCP server (RFC 2131): packets and time are inputs, effects are outputs.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | rate limit, forged senders, the segment of a packet |
+//! | `exchange` | one request: the reply, the lease, what to store |
+//! | `segment_state` | state of one segment: leases, fill level, other servers |
+//! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
+//! | `rate_limit` | packets per second of each sender |
+//!
+//! One engine owns the lease tables of all segments and decides in the order of arrival. A decision becomes binding when its reply is
+//! sent; an acknowledgement is sent only after the user stored its lease.
+
+mod exchange;
+mod rate_limit;
+mod segment_state;
+mod started_exchanges;
+
+use crate::{
+    boot_file::{BootFile, BootSources},
+    config::{DhcpMode, Link, NicChanges, ReservedNic, Segment, Setup},
+    effect::{Effect, Lease, SegmentStatus},
+    machines::Machines,
+    packet::{Origin, PROXY_PORT, Request, RequestKind, ServerMessage, probe_mac},
+    warning::Warning,
+};
+use exchange::Exchange;
+use meshd_types::{DenyList, MacAddr, Timestamp, fail};
+pub use rate_limit::MAX_PER_SECOND;
+use rate_limit::{RateLimiter, Sender};
+use segment_state::SegmentState;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+/// Received packets by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests by [`RequestKind`], in its order.
+    pub requests: [u64; 5],
+    /// Packets that are no request of a client.
+    pub malformed: u64,
+    /// Packets above the rate limit.
+    pub rate_limited: u64,
+    /// Packets whose sender is not the client.
+    pub forged: u64,
+    /// Requests through an unknown relay.
+    pub foreign_relay: u64,
+    /// DISCOVERs that got no address.
+    pub refused: u64,
+}
+
+/// A DHCP server without sockets.
+pub struct Engine {
+    interfaces: Vec<Ipv4Addr>,
+    /// The segment of each interface.
+    segment_of_interface: Vec<Option<usize>>,
+    relays: BTreeMap<Ipv4Addr, usize>,
+    /// A relayed segment is in proxy mode: its clients ask the proxy port by unicast, past their relay.
+    relays_proxy: bool,
+    segments: Vec<SegmentState>,
+    /// All addresses of this server.
+    own: BTreeSet<Ipv4Addr>,
+    /// NICs of virtual machines.
+    vm_nics: BTreeMap<MacAddr, ReservedNic>,
+    /// Warnings about reservations, until they are taken.
+    warnings: Vec<Warning>,
+    sources: BootSources,
+    deny: DenyList,
+    rate_limiter: RateLimiter,
+    counters: Counters,
+}
+
+impl Engine {
+    /// Creates an engine with stored leases.
+    pub fn new(setup: Setup, stored: impl IntoIterator<Item = Lease>) -> Self {
+        let Setup { interfaces, segments, reservations, nics, deny, sources } = setup;
+        let stored: Vec<Lease> = stored.into_iter().collect();
+        let index_of = |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
+        let segment_of_interface = interfaces.iter().map(|interface| index_of(&interface.name)).collect();
+        let interfaces: Vec<Ipv4Addr> = interfaces.into_iter().map(|interface| interface.address).collect();
+        let configured = segments.iter().filter_map(|segment| segment.address);
+        let own: BTreeSet<Ipv4Addr> = interfaces.iter().copied().chain(configured).collect();
+        let relays = segments.iter().enumerate().filter_map(|(index, segment)| match segment.link {
+            Link::Relay(relay) => Some((relay, index)),
+            Link::Interface(_) => None,
+        });
+        let relays = relays.collect();
+        let is_relayed_proxy = |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
+        let relays_proxy = segments.iter().any(is_relayed_proxy);
+        let serve = |segment: Segment| SegmentState::new(segment, &own, &reservations);
+        let segments = segments.into_iter().map(serve).collect();
+        let mut engine = Engine {
+            interfaces,
+            segment_of_interface,
+            relays,
+            relays_proxy,
+            segments,
+            own,
+            vm_nics: BTreeMap::new(),
+            warnings: Vec::new(),
+            sources,
+            deny,
+            rate_limiter: RateLimiter::default(),
+            counters: Counters::default(),
+        };
+        // Reservations first: a stored lease outside of the range is valid only for a reserved address.
+        nics.into_iter().for_each(|nic| engine.reserve(nic));
+        engine.segments.iter_mut().for_each(|segment| segment.load(&stored));
+        engine
+    }
+
+    /// Applies changes to the NICs of virtual machines.
+    pub fn change_nics(&mut self, changes: NicChanges) {
+        let changed = match changes {
+            NicChanges::Changed(changed) => changed,
+            NicChanges::All(all) => {
+                let mut changed: BTreeMap<MacAddr, Option<ReservedNic>> =
+                    self.vm_nics.keys().map(|mac| (*mac, None)).collect();
+                changed.extend(all.into_iter().map(|nic| (nic.mac, Some(nic))));
+                changed.into_iter().collect()
+            }
+        };
+        let changed: Vec<_> = changed.into_iter().filter(|(mac, nic)| self.vm_nics.get(mac) != nic.as_ref()).collect();
+        // An address may move from one NIC to another, so removals come first.
+        for (mac, _) in &changed {
+            self.vm_nics.remove(mac);
+            let authorities = self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut());
+            authorities.for_each(|authority| authority.leases.remove_nic(*mac));
+        }
+        changed.into_iter().filter_map(|(_, nic)| nic).for_each(|nic| self.reserve(nic));
+    }
+
+    fn reserve(&mut self, nic: ReservedNic) {
+        let refusing =
+            self.segments.iter_mut().map(|segment| segment.reserve(&nic)).filter(|reserved| !reserved).count();
+        if let (1.., Some(address)) = (refusing, nic.address) {
+            self.warnings.push(Warning::NotReserved { vm: nic.name.clone(), address });
+        }
+        self.vm_nics.insert(nic.mac, nic);
+    }
+
+    /// Returns new warnings about reservations.
+    pub fn take_warnings(&mut self) -> Vec<Warning> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Handles one packet from the network. Packets that need no reply have no effects.
+    pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin, machines: &dyn Machines) -> Vec<Effect> {
+        if !self.rate_limiter.allow(now, Sender::of(packet, origin)) {
+            self.counters.rate_limited += 1;
+            return Vec::new();
+        }
+        let Some(request) = Request::parse(packet) else {
+            self.counters.malformed += 1;
+            return self.handle_server_packet(now, packet, origin.via).into_iter().collect();
+        };
+        self.counters.requests[request.kind as usize] += 1;
+        let Some(interface) = self.interfaces.get(origin.via).copied() else { return Vec::new() };
+        if request.mac == probe_mac(interface) {
+            return Vec::new();
+        }
+        let Some(index) = self.segment_of(&request, origin) else {
+            self.counters.foreign_relay += u64::from(request.is_relayed());
+            let relay = request.is_relayed().then_some(Warning::ForeignRelay(request.giaddr));
+            return relay.map(Effect::Warn).into_iter().collect();
+        };
+        let routed =
+            !request.is_relayed() && self.segment_of_interface.get(origin.via).copied().flatten() != Some(index);
+        let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
+        let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
+        if let Some(forged) = forged(&request, origin, routed || past_relay, &segment.relay_macs) {
+            self.counters.forged += 1;
+            return vec![Effect::Warn(forged)];
+        }
+        let address = segment.address.unwrap_or(interface);
+        let vm_nic = self.vm_nics.get(&request.mac);
+        let exchange = Exchange {
+            now,
+            request: &request,
+            origin,
+            routed,
+            address,
+            identifier: request.relay.server.unwrap_or(address),
+            own: &self.own,
+            // A virtual machine boots from its volumes.
+            boot: if vm_nic.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
+            vm_nic,
+            machines,
+            deny: &self.deny,
+        };
+        let effects = exchange.handle(segment);
+        self.counters.refused += u64::from(request.kind == RequestKind::Discover && segment.has_just_refused());
+        effects
+    }
+
+    /// Handles a packet of a server on the segment of this interface. Returns a warning about another server.
+    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], via: usize) -> Option<Effect> {
+        let other = ServerMessage::parse(packet)?;
+        if self.own.contains(&other.server) {
+            return None;
+        }
+        let index = self.segment_of_interface.get(via).copied().flatten()?;
+        self.segments.get_mut(index)?.other_server(now, other.server, other.proxy).map(Effect::Warn)
+    }
+
+    /// Returns the status of all segments, and forgets silent servers. Call it about once a second.
+    pub fn status(&mut self, now: Timestamp) -> Vec<SegmentStatus> {
+        self.segments.iter_mut().map(|segment| segment.status(now)).collect()
+    }
+
+    /// Ends a lease that the user removed. A client that uses the address gets it again when it asks.
+    pub fn end_lease(&mut self, now: Timestamp, lease: &Lease) {
+        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
+            authority.leases.release(now, lease.mac, lease.address);
+        }
+    }
+
+    /// Sets the NICs of approved nodes, whose addresses are never given to others.
+    pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
+        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
+            authority.leases.keep_addresses(nics);
+        }
+    }
+
+    /// Returns the counters since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns the index of the client's segment.
+    fn segment_of(&self, request: &Request, origin: Origin) -> Option<usize> {
+        let direct = self.segment_of_interface.get(origin.via).copied().flatten();
+        match request.network() {
+            // A relay on a direct segment is unknown: any machine there could claim to be one.
+            Some(network) => self.relays.get(&network).copied().or_else(|| self.behind_relay(network)),
+            // A renewal is sent by unicast, past the relay; its address determines the segment.
+            None => {
+                let routed = request.ciaddr == *origin.source.ip() && !request.ciaddr.is_unspecified();
+                routed.then(|| self.behind_relay(request.ciaddr)).flatten().or(direct)
+            }
+        }
+    }
+
+    fn behind_relay(&self, address: Ipv4Addr) -> Option<usize> {
+        self.relays.values().copied().find(|index| self.is_on(*index, address))
+    }
+
+    fn is_on(&self, index: usize, address: Ipv4Addr) -> bool {
+        self.segments.get(index).is_some_and(|segment| segment.is_on_network(address))
+    }
+}
+
+/// Returns a warning if the Ethernet sender is not the client itself. Behind a relay or router, the sender must be one of the configured
+/// addresses, if there are any.
+fn forged(request: &Request, origin: Origin, routed: bool, relay_macs: &[MacAddr]) -> Option<Warning> {
+    let sender = origin.hardware?;
+    let is_forged = if request.is_relayed() || routed {
+        !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")
+    } else {
+        sender != request.mac && fail::defends("dhcp-ethernet-source")
+    };
+    is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
+}

@@ -1,0 +1,121 @@
+//! The state of one segment: mode, leases, fill level, other servers.
+
+use super::started_exchanges::StartedExchanges;
+use crate::{
+    config::{DhcpMode, Link, Pool, Reservation, ReservedNic, Segment},
+    effect::{Lease, OtherServer, PoolUse, SegmentStatus},
+    lease::{LeaseTable, PoolLevel},
+    warning::Warning,
+};
+use meshd_types::{MacAddr, Timestamp};
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
+
+/// Most other servers of a segment. The one that was silent longest is removed first.
+const MAX_OTHERS: usize = 16;
+/// When a silent server is forgotten: after three probes.
+const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+
+/// Pool and leases of a segment in authoritative mode.
+pub(crate) struct Authority {
+    pub(crate) pool: Pool,
+    pub(crate) leases: LeaseTable,
+}
+
+/// The state of a segment.
+pub(crate) struct SegmentState {
+    pub(crate) name: Arc<str>,
+    pub(crate) mode: DhcpMode,
+    /// The server address for its clients; `None` means that of the interface.
+    pub(crate) address: Option<Ipv4Addr>,
+    /// In authoritative mode.
+    pub(crate) authority: Option<Box<Authority>>,
+    /// Ethernet addresses of its relay; with an empty list, any address may relay.
+    pub(crate) relay_macs: Vec<MacAddr>,
+    /// In proxy mode.
+    pub(crate) started_exchanges: StartedExchanges,
+    others: Vec<OtherServer>,
+    level: PoolLevel,
+    refused: bool,
+}
+
+impl SegmentState {
+    pub(crate) fn new(segment: Segment, own: &BTreeSet<Ipv4Addr>, reservations: &[Reservation]) -> Self {
+        let name = segment.name().into();
+        let relay = match segment.link {
+            Link::Relay(relay) => Some(relay),
+            Link::Interface(_) => None,
+        };
+        let authority = segment.pool.filter(|_| segment.mode == DhcpMode::Authoritative).map(|pool| {
+            let taken = own.iter().copied().chain(relay);
+            Box::new(Authority { leases: LeaseTable::new(&pool, taken, reservations), pool })
+        });
+        SegmentState {
+            name,
+            mode: segment.mode,
+            address: segment.address,
+            authority,
+            relay_macs: segment.relay_macs,
+            started_exchanges: StartedExchanges::default(),
+            others: Vec::new(),
+            level: PoolLevel::default(),
+            refused: false,
+        }
+    }
+
+    /// Loads the stored leases of this network.
+    pub(crate) fn load(&mut self, stored: &[Lease]) {
+        let Some(Authority { pool, leases }) = self.authority.as_deref_mut() else { return };
+        leases.load(stored.iter().filter(|lease| pool.is_on_network(lease.address)).cloned());
+    }
+
+    /// Reserves the address of a virtual machine's NIC, if it is in this network. Returns false if it cannot be reserved.
+    pub(crate) fn reserve(&mut self, nic: &ReservedNic) -> bool {
+        let authority = self.authority.as_deref_mut();
+        let own = authority.zip(nic.address).filter(|(authority, address)| authority.pool.is_on_network(*address));
+        own.is_none_or(|(authority, address)| authority.leases.reserve(nic.mac, address))
+    }
+
+    pub(crate) fn is_on_network(&self, address: Ipv4Addr) -> bool {
+        self.authority.as_ref().is_some_and(|authority| authority.pool.is_on_network(address))
+    }
+
+    /// Returns true if the last DISCOVER got no address.
+    pub(crate) fn has_just_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Records another server. Returns a warning if it is new and conflicts with the mode.
+    pub(crate) fn other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+        let known = self.others.iter().position(|other| other.address == address);
+        if let Some(place) = known {
+            self.others.remove(place);
+        } else if self.others.len() >= MAX_OTHERS {
+            self.others.remove(0);
+        }
+        self.others.push(OtherServer { address, proxy, last: now });
+        let is_expected = self.mode == DhcpMode::Proxy && !proxy;
+        let is_conflict = known.is_none() && !is_expected;
+        is_conflict.then(|| Warning::OtherServer { segment: self.name.clone(), server: address, proxy })
+    }
+
+    /// Updates the fill level after a DISCOVER. Returns a warning if a level was reached.
+    pub(crate) fn update_level(&mut self, now: Timestamp, refused: bool) -> Option<Warning> {
+        self.refused = refused;
+        let usage = self.usage(now);
+        let next = self.level.next(usage, refused);
+        let before = std::mem::replace(&mut self.level, next);
+        let (segment, level) = (self.name.clone(), self.level);
+        (level > before).then_some(Warning::Pool { segment, level, usage })
+    }
+
+    fn usage(&mut self, now: Timestamp) -> PoolUse {
+        self.authority.as_mut().map_or_else(PoolUse::default, |authority| authority.leases.usage(now))
+    }
+
+    pub(crate) fn status(&mut self, now: Timestamp) -> SegmentStatus {
+        self.others.retain(|other| now.since(other.last) < REMEMBERED);
+        let pool = self.usage(now);
+        self.level = self.level.min(self.level.next(pool, false));
+        SegmentStatus { name: self.name.to_string(), mode: self.mode, pool, other_servers: self.others.clone() }
+    }
+}

@@ -1,0 +1,87 @@
+//! Client architectures (option 93) and their loaders.
+
+/// How firmware downloads its loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    /// By TFTP, from a file name.
+    Tftp,
+    /// By HTTP, from a URL.
+    Http,
+}
+
+/// One client architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Firmware {
+    /// The value of option 93 in the IANA registry "Processor Architecture Types" (RFC 5970).
+    pub(crate) arch: u16,
+    /// Name for messages.
+    pub(crate) name: &'static str,
+    pub(crate) fetch: Fetch,
+    /// File names of loaders; the first available one is used.
+    pub(crate) loaders: &'static [&'static str],
+}
+
+/// `snponly` and `undionly` use the network driver of the firmware, so they work with every NIC that the firmware boots from. The second
+/// loader contains drivers, for firmware whose own driver does not work.
+const BIOS: &[&str] = &["undionly.kpxe", "ipxe.pxe"];
+const IA32: &[&str] = &["snponly-i386.efi", "ipxe-i386.efi"];
+const X64: &[&str] = &["snponly.efi", "ipxe.efi"];
+const ARM32: &[&str] = &["snponly-arm32.efi", "ipxe-arm32.efi"];
+const ARM64: &[&str] = &["snponly-arm64.efi", "ipxe-arm64.efi"];
+const RISCV32: &[&str] = &["snponly-riscv32.efi", "ipxe-riscv32.efi"];
+const RISCV64: &[&str] = &["snponly-riscv64.efi", "ipxe-riscv64.efi"];
+
+const fn row(arch: u16, name: &'static str, fetch: Fetch, loaders: &'static [&'static str]) -> Firmware {
+    Firmware { arch, name, fetch, loaders }
+}
+
+/// All architectures with a loader. iPXE does not support the missing values.
+pub(crate) const FIRMWARE: [Firmware; 20] = [
+    row(0, "BIOS", Fetch::Tftp, BIOS),
+    row(6, "UEFI IA32", Fetch::Tftp, IA32),
+    row(7, "UEFI x64", Fetch::Tftp, X64),
+    row(9, "UEFI x64 (as RFC 4578 had it)", Fetch::Tftp, X64),
+    row(10, "UEFI arm32", Fetch::Tftp, ARM32),
+    row(11, "UEFI arm64", Fetch::Tftp, ARM64),
+    row(15, "UEFI IA32 HTTP boot", Fetch::Http, IA32),
+    row(16, "UEFI x64 HTTP boot", Fetch::Http, X64),
+    row(17, "UEFI x64 HTTP boot (as RFC 4578 had it)", Fetch::Http, X64),
+    row(18, "UEFI arm32 HTTP boot", Fetch::Http, ARM32),
+    row(19, "UEFI arm64 HTTP boot", Fetch::Http, ARM64),
+    row(20, "BIOS HTTP boot", Fetch::Http, BIOS),
+    row(21, "U-Boot arm32", Fetch::Tftp, ARM32),
+    row(22, "U-Boot arm64", Fetch::Tftp, ARM64),
+    row(23, "U-Boot arm32 HTTP boot", Fetch::Http, ARM32),
+    row(24, "U-Boot arm64 HTTP boot", Fetch::Http, ARM64),
+    row(25, "UEFI riscv32", Fetch::Tftp, RISCV32),
+    row(26, "UEFI riscv32 HTTP boot", Fetch::Http, RISCV32),
+    row(27, "UEFI riscv64", Fetch::Tftp, RISCV64),
+    row(28, "UEFI riscv64 HTTP boot", Fetch::Http, RISCV64),
+];
+
+/// Returns the entry of an architecture.
+pub(crate) fn firmware(arch: u16) -> Option<&'static Firmware> {
+    FIRMWARE.iter().find(|row| row.arch == arch)
+}
+
+/// Returns the file names of all loaders.
+pub fn loader_names() -> impl Iterator<Item = &'static str> {
+    FIRMWARE.iter().flat_map(|row| row.loaders).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_for_each_value_once_and_names_a_loader_of_the_right_kind() {
+        for (place, row) in FIRMWARE.iter().enumerate() {
+            assert!(FIRMWARE[..place].iter().all(|other| other.arch < row.arch), "{}", row.name);
+            let bios = row.name.starts_with("BIOS");
+            assert_eq!(row.fetch == Fetch::Http, row.name.contains("HTTP boot"), "{}", row.name);
+            assert!(row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios), "{}", row.name);
+            let short = |loader: &&str| loader.len() < 64;
+            assert!(row.loaders.iter().all(short), "it fits the header's file field, which is all that U-Boot reads");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A value for each address: an array for the range, and a map for the few addresses outside of it.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// Values of the addresses of a range, and of some other addresses.
+pub(crate) struct AddressMap<T> {
+    first: u32,
+    range: Vec<Option<T>>,
+    beside: BTreeMap<Ipv4Addr, T>,
+}
+
+impl<T: Copy> AddressMap<T> {
+    /// Creates an empty map for the range from `first` to `last`.
+    pub(crate) fn new(first: Ipv4Addr, last: Ipv4Addr) -> Self {
+        let size = u32::from(last).saturating_sub(u32::from(first)).saturating_add(1);
+        let range = vec![None; usize::try_from(size).unwrap_or_default()];
+        AddressMap { first: u32::from(first), range, beside: BTreeMap::new() }
+    }
+
+    /// Returns the index of an address in the range.
+    pub(crate) fn offset(&self, address: Ipv4Addr) -> Option<u32> {
+        let offset = u32::from(address).checked_sub(self.first)?;
+        (usize::try_from(offset).ok()? < self.range.len()).then_some(offset)
+    }
+
+    /// Returns the address at an index of the range.
+    pub(crate) fn address(&self, offset: u32) -> Ipv4Addr {
+        Ipv4Addr::from(self.first.saturating_add(offset))
+    }
+
+    /// Returns the value of an address.
+    pub(crate) fn get(&self, address: Ipv4Addr) -> Option<T> {
+        match self.index(address) {
+            Some(index) => *self.range.get(index)?,
+            None => self.beside.get(&address).copied(),
+        }
+    }
+
+    /// Sets or removes the value of an address. Returns the old value.
+    pub(crate) fn replace(&mut self, address: Ipv4Addr, value: Option<T>) -> Option<T> {
+        match (self.index(address), value) {
+            (Some(index), value) => std::mem::replace(self.range.get_mut(index)?, value),
+            (None, Some(value)) => self.beside.insert(address, value),
+            (None, None) => self.beside.remove(&address),
+        }
+    }
+
+    /// Returns the values of the range, in order.
+    pub(crate) fn of_range(&self) -> impl Iterator<Item = (Ipv4Addr, T)> {
+        let addresses = (self.first..=u32::MAX).map(Ipv4Addr::from);
+        addresses.zip(&self.range).filter_map(|(address, value)| Some((address, (*value)?)))
+    }
+
+    /// Changes all values.
+    pub(crate) fn change_all(&mut self, change: impl FnMut(&mut T)) {
+        self.range.iter_mut().flatten().chain(self.beside.values_mut()).for_each(change);
+    }
+
+    fn index(&self, address: Ipv4Addr) -> Option<usize> {
+        usize::try_from(self.offset(address)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_range_and_beside_it_are_kept_apart_up_to_the_last_one() {
+        let place = |last| Ipv4Addr::new(255, 255, 255, last);
+        let mut slots = AddressMap::new(place(250), place(255));
+        for (last, value) in [(255, 1), (250, 2), (9, 3)] {
+            assert_eq!(slots.replace(place(last), Some(value)), None);
+            assert_eq!(slots.get(place(last)), Some(value));
+        }
+        assert_eq!(slots.of_range().collect::<Vec<_>>(), [(place(250), 2), (place(255), 1)]);
+        assert_eq!((slots.offset(place(251)), slots.offset(place(9)), slots.address(1)), (Some(1), None, place(251)));
+        assert_eq!((slots.replace(place(9), None), slots.get(place(9))), (Some(3), None));
+    }
+}

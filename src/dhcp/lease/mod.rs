@@ -1,0 +1,24 @@
+//! Leases of one segment.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `table` | the lease table: offer, lease, release, decline, reclaim |
+//! | `held_address` | the holder of one address: offer or lease, and its end |
+//! | `reservations` | addresses that belong to one NIC or machine |
+//! | `declined` | addresses in quarantine after a DHCPDECLINE |
+//! | `pool_level` | the fill level of a pool, for warnings |
+//! | `address_map`, `address_bitmap` | values and free addresses of a range |
+
+mod address_bitmap;
+mod address_map;
+mod declined;
+mod held_address;
+mod pool_level;
+mod reservations;
+mod table;
+
+pub use held_address::OFFER_HOLD;
+pub use pool_level::PoolLevel;
+pub(crate) use reservations::Client;
+pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
+pub(crate) use table::{LeaseRequestKind, LeaseTable};

@@ -1,0 +1,394 @@
+//! The lease table of a segment. One NIC has one address; one address belongs to one NIC.
+//!
+//! The first address of a NIC is a hash of its MAC address, or the next free one, so that a new server gives a rack the same addresses.
+//! A NIC keeps its address after its lease expired, until the pool is full: then the address that was unused longest goes to another
+//! NIC. A reserved address goes only to its owner. A client with another address keeps that while it renews, and gets the reserved one
+//! when it asks for a new lease.
+
+use super::{
+    address_bitmap::AddressBitmap,
+    address_map::AddressMap,
+    declined::DeclinedAddresses,
+    held_address::{HeldAddress, Hold, NicAddresses, OFFER_HOLD},
+    reservations::{Client, Reservations},
+};
+use crate::{
+    config::{Pool, Reservation},
+    effect::{Lease, LeaseChange, PoolUse},
+};
+use meshd_types::{Digest, MacAddr, Timestamp, fail};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+/// Quarantine of an address after a client found it in use by another machine.
+pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
+/// How long after an acknowledgement a client may decline the address. Clients probe an address for 3 to 7 seconds before they use it
+/// (RFC 5227).
+pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
+/// At most the n-th part of a pool is in quarantine. Beyond it, the address that was declined first is used again.
+const DECLINED_PART: u32 = 8;
+
+/// Interval of counting expired leases.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a client gets no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// All addresses are held.
+    Exhausted,
+    /// The address is not in the range, or belongs to another client.
+    NotYours,
+}
+
+/// How a client asks for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseRequestKind {
+    /// It accepts an offer, or restarts with an address that it remembers.
+    New,
+    /// It uses the address.
+    Renewal,
+}
+
+/// All leases of one pool.
+pub struct LeaseTable {
+    lease: Duration,
+    reserved: Reservations,
+    /// Addresses of the server, routers and the like, which no client gets.
+    infrastructure: BTreeSet<Ipv4Addr>,
+    /// Addresses of the range that cannot be offered: held, in quarantine, reserved, or infrastructure.
+    busy: AddressBitmap,
+    /// Addresses of the range that are reserved or infrastructure.
+    fixed: BTreeSet<Ipv4Addr>,
+    /// The holder of each address of the range, and of reserved addresses outside of it.
+    entries: AddressMap<HeldAddress>,
+    by_mac: BTreeMap<MacAddr, NicAddresses>,
+    declined: DeclinedAddresses,
+    /// Offers and leases of the range that were not expired at `counted`.
+    live: [u32; 2],
+    counted: Timestamp,
+    /// The counted addresses changed since then.
+    recount: bool,
+    /// No held address expires before this time.
+    none_before: Timestamp,
+}
+
+impl LeaseTable {
+    /// A table without leases.
+    pub fn new(pool: &Pool, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
+        let reserved = Reservations::of(pool, reservations);
+        let servers = pool.router.iter().chain(&pool.dns).chain(&pool.ntp).copied();
+        let infrastructure: BTreeSet<_> = servers.chain([pool.network(), pool.broadcast()]).chain(taken).collect();
+        let fixed = infrastructure.iter().copied().chain(reserved.addresses());
+        let (first, last) = (u32::from(pool.first), u32::from(pool.last));
+        let size = last.saturating_sub(first).saturating_add(1);
+        let mut table = LeaseTable {
+            lease: pool.lease,
+            busy: AddressBitmap::new(size),
+            fixed: fixed.filter(|address| pool.contains(*address)).collect(),
+            infrastructure,
+            reserved,
+            entries: AddressMap::new(pool.first, pool.last),
+            by_mac: BTreeMap::new(),
+            declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_PART).unwrap_or(usize::MAX).max(1)),
+            live: [0; 2],
+            counted: Timestamp::from_millis(0),
+            recount: false,
+            none_before: Timestamp::from_millis(0),
+        };
+        table.fixed.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
+        table
+    }
+
+    /// Loads stored leases of this network. Of two leases for one address, the later one counts.
+    pub fn load(&mut self, stored: impl IntoIterator<Item = Lease>) {
+        let mut stored: Vec<Lease> = stored
+            .into_iter()
+            .filter(|lease| self.serves(lease.address) || self.reserved.contains(lease.address))
+            .collect();
+        stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
+        for Lease { mac, address, expires_at, vm } in stored {
+            if self.held(mac).leased.is_none() && self.entries.get(address).is_none() {
+                // Nodes are not known yet, so all leases are kept until [`LeaseTable::keep_addresses`].
+                let entry =
+                    HeldAddress { mac, hold: Hold::Leased, until: expires_at, vm, kept: true, acknowledged: None };
+                self.hold(address, entry);
+            }
+        }
+    }
+
+    /// Reserves an address for the NIC of a virtual machine. A current holder keeps it until its lease expires; the NIC gets another one
+    /// meanwhile. Returns false if the address cannot be reserved.
+    pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
+        if kept && self.entries.offset(address).is_some() {
+            self.fixed.insert(address);
+            self.refixed(address);
+        }
+        kept
+    }
+
+    /// Removes the reservation and lease of a removed virtual machine's NIC.
+    pub fn remove_nic(&mut self, mac: MacAddr) {
+        if let Some(address) = self.reserved.remove(mac)
+            && self.fixed.remove(&address)
+        {
+            self.refixed(address);
+        }
+        let NicAddresses { leased, offered } = self.held(mac);
+        for address in leased.into_iter().chain(offered) {
+            if self.held_by(mac, address).is_some_and(|entry| entry.vm.is_some()) {
+                self.drop_entry(address);
+            }
+        }
+    }
+
+    fn refixed(&mut self, address: Ipv4Addr) {
+        self.mark(address);
+        self.none_before = Timestamp::from_millis(0);
+        self.recount = true;
+    }
+
+    /// Returns true if the machine of a NIC matters.
+    pub fn needs_nodes(&self) -> bool {
+        self.reserved.needs_nodes()
+    }
+
+    /// Offers an address, held for [`OFFER_HOLD`]. The second value is a stored lease that was removed for it.
+    pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
+        self.advance(now);
+        let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
+        let held = self.held(client.mac);
+        let (leased, offered) = (held.leased.filter(permitted), held.offered.filter(permitted));
+        let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
+        let wanted = reserved.or(leased).or(offered);
+        if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
+            return Ok((own, None));
+        }
+        let (address, change) = match wanted.or_else(|| self.free(client.mac)) {
+            Some(address) => (address, self.vacate(address, client)),
+            None => self.reclaim(now)?,
+        };
+        self.drop_offer(client.mac);
+        let Client { mac, vm, .. } = client;
+        let until = now.after(OFFER_HOLD);
+        // An offer does not replace the lease of the same client.
+        self.hold(address, HeldAddress { mac, hold: Hold::Offered, until, vm, kept: false, acknowledged: None });
+        Ok((address, change))
+    }
+
+    /// Leases this address to the client: its own, or a free one (after a restart between offer and request). The second value are
+    /// the stored leases that were removed for it.
+    pub fn lease(
+        &mut self,
+        now: Timestamp,
+        client: Client,
+        address: Ipv4Addr,
+        kind: LeaseRequestKind,
+    ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
+        self.advance(now);
+        let Client { mac, vm, .. } = client;
+        let NicAddresses { leased, offered } = self.held(mac);
+        let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
+        let own =
+            leased == Some(address) && (kind == LeaseRequestKind::Renewal || reserved.is_none_or(|own| own == address));
+        let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
+        let free = unbound && self.serves(address) && self.is_free(address);
+        let allowed = own || offered == Some(address) || reserved == Some(address) || free;
+        if !allowed || self.reserved.denies(address, client) {
+            return Err(Refused::NotYours);
+        }
+        let mut changes: Vec<LeaseChange> = self.vacate(address, client).into_iter().collect();
+        if let Some(old) = leased.filter(|old| *old != address) {
+            changes.extend(self.drop_entry(old).map(|entry| entry.gone(old)));
+        }
+        self.drop_offer(mac);
+        let until = now.after(self.lease);
+        let acknowledged = (kind == LeaseRequestKind::New).then_some(now);
+        self.hold(
+            address,
+            HeldAddress { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged },
+        );
+        Ok((Lease { mac, address, expires_at: until, vm }, changes))
+    }
+
+    /// Ends a lease. The client gets the same address again, unless another client needs it.
+    pub fn release(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
+        let entry = self.held_by(mac, address)?;
+        if entry.hold == Hold::Offered {
+            self.drop_entry(address);
+            return None;
+        }
+        let until = now.min(entry.until);
+        self.hold(address, HeldAddress { until, ..entry });
+        let before = entry.lease(address);
+        Some(LeaseChange { after: Some(Lease { expires_at: until, ..before.clone() }), before })
+    }
+
+    /// Returns true if the address is offered to this client.
+    pub fn is_offered(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        self.held(mac).offered == Some(address)
+    }
+
+    /// Sets the NICs of approved nodes, whose addresses are never given to others.
+    pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
+        self.entries.change_all(|entry| entry.kept = entry.hold == Hold::Leased && nics.contains(&entry.mac));
+        self.none_before = Timestamp::from_millis(0);
+        self.recount = true;
+    }
+
+    /// Withdraws the offer of a client that accepted another server's offer. Its lease remains.
+    pub fn withdraw(&mut self, mac: MacAddr) {
+        self.drop_offer(mac);
+    }
+
+    /// Puts a declined address into quarantine for [`DECLINED_HOLD`], if it was acknowledged to this client within [`DECLINE_WINDOW`].
+    /// Returns the stored lease that ends.
+    pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
+        let entry = self.held_by(mac, address)?;
+        let is_fresh = entry.acknowledged.is_some_and(|at| now.since(at) <= DECLINE_WINDOW);
+        if fail::defends("dhcp-decline-after-ack") && !is_fresh {
+            return None;
+        }
+        self.drop_entry(address);
+        let until = now.after(DECLINED_HOLD);
+        let back = self.declined.add(address, until);
+        back.into_iter().chain([address]).for_each(|address| self.mark(address));
+        Some(entry.gone(address))
+    }
+
+    /// Counts the addresses of the range. Leases that expired within the last second may still count.
+    pub fn usage(&mut self, now: Timestamp) -> PoolUse {
+        self.advance(now);
+        let fixed = u32::try_from(self.fixed.len()).unwrap_or(u32::MAX);
+        PoolUse {
+            size: self.busy.size().saturating_sub(fixed),
+            leased: self.live[1],
+            offered: self.live[0],
+            declined: u32::try_from(self.declined.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<HeldAddress> {
+        self.entries.get(address).filter(|entry| entry.mac == mac)
+    }
+
+    fn held(&self, mac: MacAddr) -> NicAddresses {
+        self.by_mac.get(&mac).copied().unwrap_or_default()
+    }
+
+    /// Returns true for an address that any client may get.
+    fn serves(&self, address: Ipv4Addr) -> bool {
+        self.entries.offset(address).is_some() && !self.fixed.contains(&address)
+    }
+
+    fn is_free(&self, address: Ipv4Addr) -> bool {
+        self.entries.get(address).is_none() && !self.declined.contains(address)
+    }
+
+    /// Returns true if a reserved address can be leased to its owner now: no other client holds it.
+    fn is_open(&self, now: Timestamp, address: Ipv4Addr, client: Client) -> bool {
+        let held = self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
+        !held && !self.declined.contains(address)
+    }
+
+    /// Returns the first free address from the hash of the MAC address on.
+    fn free(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+        let [a, b, c, d, ..] = Digest::of(&mac.0).0;
+        let start = u32::from_be_bytes([a, b, c, d]) % self.busy.size().max(1);
+        self.busy.first_missing(start).map(|offset| self.entries.address(offset))
+    }
+
+    /// Reclaims the address that was unused longest. An address that is still held is never reclaimed. The search takes a tenth of a
+    /// millisecond in the largest range; after a failure it is not repeated before an address can expire.
+    fn reclaim(&mut self, now: Timestamp) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
+        if now < self.none_before {
+            return Err(Refused::Exhausted);
+        }
+        let keeps = fail::defends("dhcp-node-address");
+        let given = || {
+            let entries = self.entries.of_range().filter(|(address, _)| self.serves(*address));
+            entries.filter_map(|(address, entry)| {
+                let reusable = if keeps { entry.reusable_at() } else { Some(entry.until) };
+                Some((address, entry, reusable?))
+            })
+        };
+        let first = given().map(|(.., reusable)| reusable).min().unwrap_or(Timestamp::from_millis(i64::MAX));
+        if first > now {
+            // Changes since then lower it: `hold` and `keep_addresses`.
+            self.none_before = first;
+            return Err(Refused::Exhausted);
+        }
+        let over = given().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
+        // Expired addresses first.
+        let oldest = over.min_by_key(|(address, entry)| (entry.until > now, entry.hold, entry.until, *address));
+        let (address, _) = oldest.ok_or(Refused::Exhausted)?;
+        let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
+        Ok((address, (entry.hold == Hold::Leased).then(|| entry.gone(address))))
+    }
+
+    /// Removes another holder, whose lease or offer expired.
+    fn vacate(&mut self, address: Ipv4Addr, client: Client) -> Option<LeaseChange> {
+        self.entries.get(address).filter(|entry| entry.mac != client.mac)?;
+        let entry = self.drop_entry(address)?;
+        (entry.hold == Hold::Leased).then(|| entry.gone(address))
+    }
+
+    /// Advances the time: counts once a second, and ends quarantines.
+    fn advance(&mut self, now: Timestamp) {
+        if self.recount || now.since(self.counted) >= COUNT_EVERY {
+            self.recount(now);
+        }
+        self.declined.take_expired(now).into_iter().for_each(|address| self.mark(address));
+    }
+
+    fn recount(&mut self, now: Timestamp) {
+        (self.counted, self.recount) = (self.counted.max(now), false);
+        self.live = [0; 2];
+        for (address, entry) in self.entries.of_range() {
+            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted) && self.serves(address));
+        }
+    }
+
+    fn hold(&mut self, address: Ipv4Addr, entry: HeldAddress) {
+        self.drop_entry(address);
+        self.entries.replace(address, Some(entry));
+        *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
+        self.none_before = self.none_before.min(entry.reusable_at().unwrap_or(entry.until));
+        if self.serves(address) {
+            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted));
+        }
+        self.mark(address);
+    }
+
+    fn drop_offer(&mut self, mac: MacAddr) {
+        if let Some(address) = self.held(mac).offered {
+            self.drop_entry(address);
+        }
+    }
+
+    fn drop_entry(&mut self, address: Ipv4Addr) -> Option<HeldAddress> {
+        let entry = self.entries.replace(address, None)?;
+        if let Some(held) = self.by_mac.get_mut(&entry.mac) {
+            *held.place(entry.hold) = None;
+            if held.leased.is_none() && held.offered.is_none() {
+                self.by_mac.remove(&entry.mac);
+            }
+        }
+        if self.serves(address) && entry.counts(self.counted) {
+            let live = &mut self.live[entry.hold as usize];
+            *live = live.saturating_sub(1);
+        }
+        self.mark(address);
+        Some(entry)
+    }
+
+    /// Updates the bitmap of busy addresses.
+    fn mark(&mut self, address: Ipv4Addr) {
+        if let Some(offset) = self.entries.offset(address) {
+            self.busy.set(offset, !self.is_free(address) || self.fixed.contains(&address));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A DHCP server engine for network boot, without I/O.
+//!
+#![doc = include_str!("README.md")]
+//!
+//! # Modules
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`config`] | input: segments, pools, reservations, NICs of virtual machines |
+//! | [`machines`] | input: what the engine asks about the machine behind a NIC |
+//! | [`effect`] | output: replies, lease changes, seen exchanges, segment status |
+//! | [`warning`] | output: what an operator should know |
+//! | [`packet`] | parses requests, builds replies, probes and Ethernet frames |
+//! | [`lease`] | the lease table of a segment: offers, leases, declined and reserved addresses |
+//! | [`engine`] | one packet through the server: rate limit, forged senders, segment, exchange |
+//! | [`boot_file`] | which file or URL a client boots |
+//! | [`firmware`] | loaders by client architecture (option 93) |
+//! | [`firmware_quirks`] | where firmware departs from the RFCs |
+//! | `check` | checks the engine's invariants for arbitrary input; used by fuzz targets |
+
+pub mod boot_file;
+mod check;
+pub mod config;
+pub mod effect;
+pub mod engine;
+pub mod firmware;
+pub mod firmware_quirks;
+pub mod lease;
+pub mod machines;
+pub mod packet;
+pub mod warning;
+
+#[cfg(test)]
+mod tests;
+
+pub use boot_file::{BootFile, BootSources, NoLoader};
+pub use check::check_invariants;
+pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Pool, Reservation, ReservedNic, Segment, Setup};
+pub use effect::{
+    Change, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind, SeenExchange, SegmentStatus,
+};
+pub use engine::{Counters, Engine};
+pub use machines::{Attachment, Machines, NoMachines, RelayPort};
+pub use packet::{Destination, Origin, RequestKind};
+pub use warning::Warning;

@@ -1,0 +1,275 @@
+//! Clients built in code, and their view of an answer.
+
+use crate::*;
+use dhcproto::v4::{
+    Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
+};
+use meshd_types::{MacAddr, SystemUuid, Timestamp};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
+
+pub fn pool(first: u8, last: u8) -> Pool {
+    Pool {
+        first: Ipv4Addr::new(10, 77, 0, first),
+        last: Ipv4Addr::new(10, 77, 0, last),
+        prefix_len: 24,
+        lease: Duration::from_secs(3600),
+        router: Some(SERVER),
+        dns: vec![SERVER],
+        ntp: vec![SERVER],
+        domain: Some("rack.example".to_owned()),
+    }
+}
+
+/// An interface `eth0` with a segment.
+pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
+    let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
+    Setup {
+        interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
+        segments: vec![Segment {
+            link: Link::Interface("eth0".to_owned()),
+            address: None,
+            mode,
+            pool,
+            relay_macs: Vec::new(),
+        }],
+        reservations: Vec::new(),
+        nics: Vec::new(),
+        deny: Default::default(),
+        sources: BootSources { http_port: 8080, loaders },
+    }
+}
+
+pub fn engine(pool: Pool, stored: Vec<Lease>) -> Engine {
+    Engine::new(setup(DhcpMode::Authoritative, Some(pool)), stored)
+}
+
+pub fn mac(last: u8) -> MacAddr {
+    MacAddr([0x52, 0x54, 0, 0, 0, last])
+}
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// `PXEClient` with this option 93.
+    Pxe(u16),
+    /// `PXEClient` without option 93.
+    OldPxe,
+    /// `HTTPClient` with this option 93.
+    Http(u16),
+    /// iPXE, user class as it sends it.
+    Ipxe,
+    /// iPXE, user class as RFC 3004 wants it.
+    IpxeInList,
+    /// U-Boot with this option 93.
+    UBoot(u16),
+    /// Linux.
+    Os,
+}
+
+/// A client's packet in the making.
+#[derive(Clone)]
+pub struct Packet(pub Message);
+
+impl Packet {
+    pub fn new(kind: MessageType, mac: MacAddr, who: Who) -> Self {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut packet = Packet(Message::new_with_id(0x0102_0304, none, none, none, none, &mac.0));
+        packet.0.opts_mut().insert(DhcpOption::MessageType(kind));
+        let (class, arch) = match who {
+            Who::Pxe(arch) => ("PXEClient:Arch:00000:UNDI:003001", Some(arch)),
+            Who::OldPxe => ("PXEClient", None),
+            Who::Http(arch) => ("HTTPClient:Arch:00016:UNDI:003001", Some(arch)),
+            Who::Ipxe | Who::IpxeInList => ("PXEClient:Arch:00000:UNDI:002001", Some(0)),
+            Who::UBoot(arch) => ("U-Boot.armv8", Some(arch)),
+            Who::Os => ("udhcp 1.37.0", None),
+        };
+        packet = packet.raw(OptionCode::ClassIdentifier, class.as_bytes());
+        if let Some(arch) = arch {
+            packet = packet.raw(OptionCode::ClientSystemArchitecture, &arch.to_be_bytes());
+            let uuid: SystemUuid = UUID.parse().expect("a UUID");
+            packet = packet.raw(OptionCode::ClientMachineIdentifier, &uuid.to_option97());
+        }
+        match who {
+            Who::Ipxe => packet.raw(OptionCode::UserClass, b"iPXE"),
+            Who::IpxeInList => packet.raw(OptionCode::UserClass, b"\x03foo\x04iPXE"),
+            _ => packet,
+        }
+    }
+
+    pub fn discover(mac: MacAddr, who: Who) -> Self {
+        Packet::new(MessageType::Discover, mac, who)
+    }
+
+    /// Takes an offer of `server`.
+    pub fn select(mac: MacAddr, who: Who, address: Ipv4Addr, server: Ipv4Addr) -> Self {
+        let packet = Packet::reboot(mac, who, address);
+        packet.raw(OptionCode::ServerIdentifier, &server.octets())
+    }
+
+    /// Asks for the address that it had (init-reboot).
+    pub fn reboot(mac: MacAddr, who: Who, address: Ipv4Addr) -> Self {
+        Packet::new(MessageType::Request, mac, who).raw(OptionCode::RequestedIpAddress, &address.octets())
+    }
+
+    /// Uses `address` already.
+    pub fn using(mut self, address: Ipv4Addr) -> Self {
+        self.0.set_ciaddr(address);
+        self
+    }
+
+    pub fn via(mut self, relay: Ipv4Addr) -> Self {
+        self.0.set_giaddr(relay);
+        self
+    }
+
+    /// Takes only broadcasts.
+    pub fn deaf(mut self) -> Self {
+        self.0.set_flags(Flags::default().set_broadcast());
+        self
+    }
+
+    /// Without an option.
+    pub fn without(mut self, code: OptionCode) -> Self {
+        self.0.opts_mut().remove(code);
+        self
+    }
+
+    pub fn raw(mut self, code: OptionCode, data: &[u8]) -> Self {
+        self.0.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(code, data.to_vec())));
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.0.encode(&mut Encoder::new(&mut bytes)).expect("it can be encoded");
+        bytes
+    }
+
+    pub fn to(&self, engine: &mut Engine, now: Timestamp) -> Outcome {
+        send(engine, now, &self.bytes(), 67)
+    }
+
+    /// Comes in on the interface with this place, from this sender.
+    pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
+        let bytes = self.bytes();
+        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67, hardware: card_of(&bytes) };
+        Outcome(engine.handle(now, &bytes, origin, &NoMachines))
+    }
+}
+
+/// Sends raw bytes from 0.0.0.0, or from the client's address.
+pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
+    let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
+    let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
+    let origin = Origin { via: 0, source, local_port, hardware: card_of(bytes) };
+    Outcome(engine.handle(now, bytes, origin, &NoMachines))
+}
+
+/// The card that a packet names: an honest client sends from it.
+pub fn card_of(bytes: &[u8]) -> Option<MacAddr> {
+    bytes.get(28..34).and_then(|octets| octets.try_into().ok()).map(MacAddr)
+}
+
+/// What came of a packet.
+#[derive(Debug)]
+pub struct Outcome(pub Vec<Effect>);
+
+impl Outcome {
+    pub fn reply(&self) -> Option<Answered> {
+        self.0.iter().find_map(|effect| match effect {
+            Effect::Reply(Reply { packet, to, .. }) => {
+                assert!(packet.len() >= 300, "BOOTP's least length");
+                let message = Message::decode(&mut Decoder::new(packet)).expect("our own answers can be read");
+                Some(Answered { message, to: *to })
+            }
+            _ => None,
+        })
+    }
+
+    pub fn expect(&self, kind: MessageType) -> Answered {
+        let reply = self.reply().unwrap_or_else(|| panic!("no {kind:?} but {:?}", self.0));
+        assert_eq!(reply.message.opts().msg_type(), Some(kind));
+        reply
+    }
+
+    pub fn seen(&self) -> Option<&SeenExchange> {
+        self.0.iter().find_map(|effect| match effect {
+            Effect::Store(Change::Seen(seen)) => Some(seen),
+            _ => None,
+        })
+    }
+
+    pub fn notes(&self) -> Vec<&Warning> {
+        let mut notes = Vec::new();
+        for effect in &self.0 {
+            if let Effect::Warn(note) = effect {
+                notes.push(note);
+            }
+        }
+        notes
+    }
+}
+
+/// An answer as a client reads it.
+pub struct Answered {
+    pub message: Message,
+    pub to: Destination,
+}
+
+impl Answered {
+    pub fn address(&self) -> Ipv4Addr {
+        self.message.yiaddr()
+    }
+
+    /// The boot file; header and option 67 must agree.
+    pub fn boot_file(&self) -> Option<String> {
+        let header = self.message.fname().map(text);
+        let option = match self.message.opts().get(OptionCode::BootfileName) {
+            Some(DhcpOption::BootfileName(name)) => Some(text(name)),
+            _ => None,
+        };
+        assert_eq!(header, option, "header and option 67");
+        if option.is_some() {
+            assert_eq!(self.message.siaddr(), SERVER);
+            assert_eq!(self.message.sname().map(text).as_deref(), Some("10.77.0.1"));
+        }
+        option
+    }
+
+    pub fn option(&self, code: u8) -> Option<Vec<u8>> {
+        let option = self.message.opts().get(OptionCode::from(code))?;
+        let mut bytes = Vec::new();
+        option.encode(&mut Encoder::new(&mut bytes)).expect("it was read");
+        Some(bytes.split_off(2))
+    }
+
+    pub fn class(&self) -> Option<&[u8]> {
+        match self.message.opts().get(OptionCode::ClassIdentifier) {
+            Some(DhcpOption::ClassIdentifier(class)) => Some(class),
+            _ => None,
+        }
+    }
+}
+
+/// A field as text; dhcproto leaves the NUL that ends a field of the header in it.
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).trim_end_matches('\0').to_owned()
+}
+
+/// Discovers and requests; the leased address.
+pub fn boot(engine: &mut Engine, now: Timestamp, mac: MacAddr, who: Who) -> Ipv4Addr {
+    let offered = Packet::discover(mac, who).to(engine, now).expect(MessageType::Offer).address();
+    let acked = Packet::select(mac, who, offered, SERVER).to(engine, now).expect(MessageType::Ack).address();
+    assert_eq!(acked, offered);
+    acked
+}

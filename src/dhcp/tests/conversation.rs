@@ -1,0 +1,256 @@
+//! Each state of a client, each kind of firmware, and packets as real firmware sent them.
+
+use super::clients::*;
+use crate::{packet::PROXY_PORT, *};
+use dhcproto::v4::{DhcpOption, MessageType, OptionCode};
+use meshd_types::{ClientArch, unhex};
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const BROADCAST: Destination = Destination::BROADCAST;
+
+fn ip(address: Ipv4Addr, port: u16) -> Destination {
+    Destination::Ip(SocketAddrV4::new(address, port))
+}
+
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
+
+#[test]
+fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
+    let script = Some("http://10.77.0.1:8080/boot.ipxe");
+    let url = Some("http://10.77.0.1:8080/loader/snponly.efi");
+    let rows = [
+        (Who::Pxe(0), Some("undionly.kpxe"), None, ClientKind::Firmware),
+        (Who::OldPxe, Some("undionly.kpxe"), None, ClientKind::Firmware),
+        (Who::Pxe(7), Some("snponly.efi"), None, ClientKind::Firmware),
+        (Who::Pxe(9), Some("snponly.efi"), None, ClientKind::Firmware),
+        (Who::Http(16), url, Some(b"HTTPClient".as_slice()), ClientKind::Firmware),
+        (Who::Pxe(11), None, None, ClientKind::Firmware),
+        (Who::Pxe(999), None, None, ClientKind::Firmware),
+        (Who::Ipxe, script, None, ClientKind::Ipxe),
+        (Who::IpxeInList, script, None, ClientKind::Ipxe),
+        (Who::Os, None, None, ClientKind::Os),
+    ];
+    for (who, file, class, exchange) in rows {
+        let mut engine = engine(pool(100, 200), Vec::new());
+        let offer = Packet::discover(mac(1), who).to(&mut engine, at(0)).expect(MessageType::Offer);
+        let outcome = Packet::select(mac(1), who, offer.address(), SERVER).to(&mut engine, at(1));
+        for answer in [offer, outcome.expect(MessageType::Ack)] {
+            assert_eq!((answer.boot_file().as_deref(), answer.class()), (file, class), "{who:?}");
+        }
+        assert_eq!(outcome.seen().map(|seen| seen.client), Some(exchange), "{who:?}");
+        let noted = outcome.notes().iter().any(|note| matches!(note, Warning::NoLoader(_)));
+        assert_eq!(noted, matches!(who, Who::Pxe(11 | 999)), "{who:?}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_comes_after_its_lease_is_to_be_stored_and_carries_the_network() {
+    let mut engine = engine(pool(100, 200), Vec::new());
+    let outcome = Packet::discover(mac(1), Who::Ipxe).to(&mut engine, at(0));
+    assert!(matches!(outcome.0[..], [Effect::Reply(_), Effect::Store(_)]), "an offer waits for nothing: {outcome:?}");
+    let address = outcome.expect(MessageType::Offer).address();
+    let outcome = Packet::select(mac(1), Who::Ipxe, address, SERVER).to(&mut engine, at(1));
+    assert!(matches!(outcome.0[..], [Effect::Store(_), Effect::Reply(_)]), "{outcome:?}");
+    let lease = outcome.seen().and_then(|seen| seen.lease.clone()).expect("a lease");
+    assert_eq!((lease.mac, lease.address, lease.expires_at), (mac(1), address, at(3601)));
+    assert_eq!(outcome.seen().and_then(|seen| seen.uuid), UUID.parse().ok());
+    let ack = outcome.expect(MessageType::Ack);
+    assert_eq!(ack.to, Destination::Frame { mac: mac(1), address }, "nobody could resolve it yet");
+    let options = ack.message.opts();
+    for option in [
+        DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+        DhcpOption::BroadcastAddr(Ipv4Addr::new(10, 77, 0, 255)),
+        DhcpOption::Router(vec![SERVER]),
+        DhcpOption::DomainNameServer(vec![SERVER]),
+        DhcpOption::NtpServers(vec![SERVER]),
+        DhcpOption::DomainName("rack.example".to_owned()),
+        DhcpOption::AddressLeaseTime(3600),
+        DhcpOption::ServerIdentifier(SERVER),
+        DhcpOption::TFTPServerName(b"10.77.0.1".to_vec()),
+    ] {
+        assert_eq!(options.get(OptionCode::from(&option)), Some(&option));
+    }
+    assert!(options.contains(OptionCode::ClientMachineIdentifier), "option 97 goes back (RFC 4578)");
+}
+
+#[test]
+fn a_lease_is_renewed_by_unicast_and_rebound_and_taken_up_again_after_a_reboot() {
+    let mut engine = engine(pool(100, 200), Vec::new());
+    let address = boot(&mut engine, at(0), mac(1), Who::Os);
+    let renewal = Packet::new(MessageType::Request, mac(1), Who::Os).using(address);
+    let ack = renewal.to(&mut engine, at(1800)).expect(MessageType::Ack);
+    assert_eq!((ack.address(), ack.to), (address, ip(address, 68)));
+    let reboot = Packet::reboot(mac(1), Who::Os, address).to(&mut engine, at(1900)).expect(MessageType::Ack);
+    assert_eq!((reboot.address(), reboot.to), (address, Destination::Frame { mac: mac(1), address }));
+    let deaf = Packet::reboot(mac(1), Who::Os, address).deaf().to(&mut engine, at(1900));
+    assert_eq!(deaf.expect(MessageType::Ack).to, BROADCAST, "it says that it hears nothing else");
+}
+
+#[test]
+fn a_restart_between_offer_and_request_is_not_noticed_by_the_client() {
+    let offer = Packet::discover(mac(1), Who::Ipxe).to(&mut engine(pool(100, 200), Vec::new()), at(0));
+    let address = offer.expect(MessageType::Offer).address();
+    let mut restarted = engine(pool(100, 200), Vec::new());
+    let ack = Packet::select(mac(1), Who::Ipxe, address, SERVER).to(&mut restarted, at(1)).expect(MessageType::Ack);
+    assert_eq!(ack.address(), address);
+}
+
+#[test]
+fn an_address_of_another_machine_or_network_is_refused_aloud() {
+    let mut engine = engine(pool(100, 200), Vec::new());
+    let taken = boot(&mut engine, at(0), mac(1), Who::Os);
+    for wanted in [taken, Ipv4Addr::new(192, 168, 1, 5), SERVER, ELSEWHERE] {
+        let nak = Packet::reboot(mac(2), Who::Os, wanted).to(&mut engine, at(1)).expect(MessageType::Nak);
+        assert_eq!((nak.address(), nak.to), (Ipv4Addr::UNSPECIFIED, BROADCAST), "{wanted}");
+        let renewal = Packet::new(MessageType::Request, mac(2), Who::Os).using(wanted);
+        assert_eq!(renewal.to(&mut engine, at(1)).expect(MessageType::Nak).to, BROADCAST);
+    }
+}
+
+#[test]
+fn a_client_that_takes_another_servers_offer_is_left_alone() {
+    let mut engine = engine(pool(100, 100), Vec::new());
+    let offer = Packet::discover(mac(1), Who::Os).to(&mut engine, at(0)).expect(MessageType::Offer);
+    let outcome = Packet::select(mac(1), Who::Os, offer.address(), ELSEWHERE).to(&mut engine, at(1));
+    let segment = "eth0".into();
+    assert_eq!(outcome.0, [Effect::Warn(Warning::OtherServer { segment, server: ELSEWHERE, proxy: false })]);
+    assert_eq!(boot(&mut engine, at(2), mac(2), Who::Os), offer.address(), "its offer is free again");
+}
+
+#[test]
+fn a_relay_gets_the_answer_and_its_option_back() {
+    let relay = Ipv4Addr::new(10, 88, 0, 1);
+    let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
+    let segment = setup.segments[0].clone();
+    setup.segments.push(Segment { link: Link::Relay(relay), pool: Some(behind), ..segment });
+    let mut engine = Engine::new(setup, Vec::new());
+    let circuit = b"\x01\x04port";
+    let packet = Packet::discover(mac(1), Who::Ipxe).via(relay).raw(OptionCode::RelayAgentInformation, circuit);
+    let outcome = packet.to(&mut engine, at(0));
+    assert_eq!(outcome.expect(MessageType::Offer).to, ip(relay, 67));
+    let Some(Effect::Reply(Reply { packet, .. })) = outcome.0.first() else { panic!("{outcome:?}") };
+    assert!(packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"), "option 82 as it came");
+    let foreign = Ipv4Addr::new(10, 99, 0, 1);
+    let outcome = Packet::discover(mac(1), Who::Ipxe).via(foreign).to(&mut engine, at(0));
+    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay(foreign))]);
+    let outcome = Packet::discover(mac(1), Who::Ipxe).via(ELSEWHERE).to(&mut engine, at(0));
+    assert_eq!(
+        outcome.0,
+        [Effect::Warn(Warning::ForeignRelay(ELSEWHERE))],
+        "anybody on a segment could claim to be a relay"
+    );
+}
+
+#[test]
+fn inform_gets_everything_but_an_address() {
+    let mut engine = engine(pool(100, 200), Vec::new());
+    let ack = Packet::new(MessageType::Inform, mac(1), Who::Os).using(ELSEWHERE).to(&mut engine, at(0));
+    let ack = ack.expect(MessageType::Ack);
+    assert_eq!((ack.address(), ack.to), (Ipv4Addr::UNSPECIFIED, ip(ELSEWHERE, 68)));
+    assert!(!ack.message.opts().contains(OptionCode::AddressLeaseTime));
+}
+
+#[test]
+fn off_is_silent_and_proxy_adds_a_boot_file_without_an_address() {
+    let packet = Packet::discover(mac(1), Who::Pxe(7));
+    let mut off = Engine::new(setup(DhcpMode::Off, None), Vec::new());
+    assert!(packet.to(&mut off, at(0)).0.is_empty());
+
+    let mut proxy = Engine::new(setup(DhcpMode::Proxy, None), Vec::new());
+    let offer = packet.to(&mut proxy, at(0)).expect(MessageType::Offer);
+    assert_eq!((offer.address(), offer.to), (Ipv4Addr::UNSPECIFIED, BROADCAST));
+    assert_eq!((offer.boot_file().as_deref(), offer.class()), (Some("snponly.efi"), Some(b"PXEClient".as_slice())));
+    let request = Packet::select(mac(1), Who::Ipxe, ELSEWHERE, SERVER).using(ELSEWHERE);
+    let silent = request.to(&mut proxy, at(0));
+    assert!(silent.reply().is_none(), "port 67 belongs to the other server");
+    assert!(silent.seen().is_some_and(|seen| seen.address == Some(ELSEWHERE) && seen.lease.is_none()), "but we listen");
+    let ack = send(&mut proxy, at(0), &request.bytes(), PROXY_PORT).expect(MessageType::Ack);
+    assert_eq!(ack.to, ip(ELSEWHERE, 68), "to where it came from");
+    assert_eq!(ack.boot_file().as_deref(), Some("http://10.77.0.1:8080/boot.ipxe"));
+    assert!(Packet::discover(mac(1), Who::Os).to(&mut proxy, at(0)).0.is_empty());
+}
+
+/// Text after `#` says which firmware sent it.
+fn golden(text: &str) -> Vec<u8> {
+    let digits: String = text.lines().filter(|line| !line.starts_with('#')).collect();
+    digits
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| unhex::<1>(&String::from_utf8_lossy(pair)).expect("hexadecimal")[0])
+        .collect()
+}
+
+#[test]
+fn packets_of_real_firmware_are_understood() {
+    let rows = [
+        (
+            include_str!("../../../tests/golden/dhcp-discover-ipxe-bios.hex"),
+            ClientKind::Ipxe,
+            0,
+            "http://10.77.0.1:8080/boot.ipxe",
+        ),
+        (
+            include_str!("../../../tests/golden/dhcp-discover-ipxe-efi.hex"),
+            ClientKind::Ipxe,
+            7,
+            "http://10.77.0.1:8080/boot.ipxe",
+        ),
+        (include_str!("../../../tests/golden/dhcp-discover-ovmf-pxe.hex"), ClientKind::Firmware, 7, "snponly.efi"),
+        (
+            include_str!("../../../tests/golden/dhcp-discover-ovmf-http.hex"),
+            ClientKind::Firmware,
+            16,
+            "http://10.77.0.1:8080/loader/snponly.efi",
+        ),
+    ];
+    for (text, exchange, arch, file) in rows {
+        let mut engine = engine(pool(100, 200), Vec::new());
+        let outcome = send(&mut engine, at(0), &golden(text), 67);
+        assert_eq!(outcome.expect(MessageType::Offer).boot_file().as_deref(), Some(file));
+        let seen = outcome.seen().expect("a boot session opens");
+        assert_eq!((seen.client, seen.arch), (exchange, Some(ClientArch(arch))));
+        let uuid = seen.uuid.expect("option 97").to_string();
+        assert!(uuid.starts_with("01020304-0506-0708-090a-0b0c0d0e0f1"), "{uuid}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn junk_never_panics(junk in proptest::collection::vec(any::<u8>(), 0..700), port in prop_oneof![Just(67), Just(4011)]) {
+        for mode in [DhcpMode::Authoritative, DhcpMode::Proxy, DhcpMode::Off] {
+            let mut engine = Engine::new(setup(mode, Some(pool(100, 110))), Vec::new());
+            send(&mut engine, at(0), &junk, port);
+        }
+    }
+
+    #[test]
+    fn a_good_packet_with_broken_bytes_never_panics(
+        at_byte in 0usize..240, byte: u8, tail in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..600
+    ) {
+        let mut bytes = Packet::discover(mac(1), Who::Pxe(7)).bytes();
+        bytes.truncate(bytes.len() - 1);
+        bytes.extend(tail);
+        bytes[at_byte] = byte;
+        bytes.truncate(cut);
+        send(&mut engine(pool(100, 110), Vec::new()), at(0), &bytes, 67);
+    }
+
+    #[test]
+    fn ipxe_never_gets_a_binary(arch: u16, listed: bool, vendor in "(PXEClient|HTTPClient|)\\PC{0,20}", kind in 1u8..9, proxy: bool) {
+        let mode = if proxy { DhcpMode::Proxy } else { DhcpMode::Authoritative };
+        let mut engine = Engine::new(setup(mode, Some(pool(100, 110))), Vec::new());
+        let who = if listed { Who::IpxeInList } else { Who::Ipxe };
+        let packet = Packet::new(MessageType::from(kind), mac(1), who)
+            .raw(OptionCode::ClientSystemArchitecture, &arch.to_be_bytes())
+            .raw(OptionCode::ClassIdentifier, vendor.as_bytes())
+            .raw(OptionCode::RequestedIpAddress, &[10, 77, 0, 105]);
+        for port in [67, PROXY_PORT] {
+            if let Some(answer) = send(&mut engine, at(0), &packet.bytes(), port).reply() {
+                let file = answer.boot_file();
+                prop_assert!(file.is_none() || file.as_deref() == Some("http://10.77.0.1:8080/boot.ipxe"), "{:?}", file);
+            }
+        }
+    }
+}

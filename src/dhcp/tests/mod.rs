@@ -1,0 +1,10 @@
+//! The engine as clients see it: packets in, packets out.
+
+mod clients;
+mod conversation;
+mod forgery;
+mod pool;
+mod quirks;
+mod foreign_servers;
+mod segments;
+mod vms;

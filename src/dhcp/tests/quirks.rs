@@ -1,0 +1,209 @@
+//! Every firmware of the table, and every quirk: a quirk without a case here does not compile.
+
+use super::clients::*;
+use crate::{
+    firmware::{FIRMWARE, Fetch, loader_names},
+    firmware_quirks::{QUIRKS, Quirk},
+    packet::PROXY_PORT,
+    *,
+};
+use dhcproto::v4::{MessageType, OptionCode};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const SCRIPT: &str = "http://10.77.0.1:8080/boot.ipxe";
+const TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
+
+/// Every loader is there.
+fn full(mode: DhcpMode) -> Engine {
+    let mut setup = setup(mode, (mode == DhcpMode::Authoritative).then(|| pool(100, 200)));
+    setup.sources.loaders = loader_names().map(str::to_owned).collect();
+    Engine::new(setup, Vec::new())
+}
+
+fn offered(mode: DhcpMode, packet: &Packet) -> Answered {
+    packet.to(&mut full(mode), at(0)).expect(MessageType::Offer)
+}
+
+fn file(packet: &Packet) -> Option<String> {
+    offered(DhcpMode::Authoritative, packet).boot_file()
+}
+
+#[test]
+fn each_firmware_gets_its_loader_or_else_the_next_one() {
+    for row in &FIRMWARE {
+        let who = match row.name {
+            name if name.starts_with("U-Boot") => Who::UBoot(row.arch),
+            _ if row.fetch == Fetch::Http => Who::Http(row.arch),
+            _ => Who::Pxe(row.arch),
+        };
+        for present in 0..=row.loaders.len() {
+            let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
+            setup.sources.loaders = row.loaders[present..].iter().map(|loader| (*loader).to_owned()).collect();
+            let outcome = Packet::discover(mac(1), who).to(&mut Engine::new(setup, Vec::new()), at(0));
+            let offer = outcome.expect(MessageType::Offer);
+            let expected = row.loaders.get(present).map(|loader| match row.fetch {
+                Fetch::Tftp => (*loader).to_owned(),
+                Fetch::Http => format!("http://10.77.0.1:8080/loader/{loader}"),
+            });
+            assert_eq!(offer.boot_file(), expected, "{}", row.name);
+            let noted = outcome.notes().iter().any(|note| matches!(note, Warning::NoLoader(NoLoader::Absent { .. })));
+            assert_eq!(noted, expected.is_none(), "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn each_quirk_is_in_the_table_once_and_honoured() {
+    for (place, (quirk, firmware, answer)) in QUIRKS.iter().enumerate() {
+        assert!(QUIRKS[..place].iter().all(|(other, ..)| other < quirk), "{quirk:?}");
+        assert!(!firmware.is_empty() && !answer.is_empty());
+        honour(*quirk);
+    }
+}
+
+fn x64() -> Packet {
+    Packet::discover(mac(1), Who::Pxe(7))
+}
+
+fn honour(quirk: Quirk) {
+    match quirk {
+        Quirk::BareUserClass => bare_user_class(),
+        Quirk::ListedUserClass => listed_user_class(),
+        Quirk::LoopsIntoItself => loops_into_itself(),
+        Quirk::NoUuid => no_uuid(),
+        Quirk::OddUuid => odd_uuid(),
+        Quirk::ArchInClass => arch_in_class(),
+        Quirk::NoArch => no_arch(),
+        Quirk::SeveralArchs => several_archs(),
+        Quirk::HttpByClassOnly => http_by_class_only(),
+        Quirk::UrlNeedsClass => url_needs_class(),
+        Quirk::ProxyNeedsClass => proxy_needs_class(),
+        Quirk::LooksForBootServers => looks_for_boot_servers(),
+        Quirk::StumblesOverMenu => stumbles_over_menu(),
+        Quirk::HeaderOnly => header_only(),
+        Quirk::NoShortReply => no_short_reply(),
+        Quirk::WaitsForProxy => waits_for_proxy(),
+        Quirk::AsksProxyFromAnyPort => asks_proxy_from_any_port(),
+    }
+}
+
+fn bare_user_class() {
+    assert_eq!(file(&Packet::discover(mac(1), Who::Ipxe)).as_deref(), Some(SCRIPT));
+}
+
+fn listed_user_class() {
+    assert_eq!(file(&Packet::discover(mac(1), Who::IpxeInList)).as_deref(), Some(SCRIPT));
+    let other = x64().raw(OptionCode::UserClass, b"\x05iPXEx\x09iPXE");
+    assert_eq!(file(&other).as_deref(), Some("snponly.efi"), "a name that only begins so, and a broken list");
+}
+
+fn loops_into_itself() {
+    for row in &FIRMWARE {
+        let packet = Packet::discover(mac(1), Who::Ipxe);
+        let packet = packet.raw(OptionCode::ClientSystemArchitecture, &row.arch.to_be_bytes());
+        assert_eq!(file(&packet).as_deref(), Some(SCRIPT), "{}", row.name);
+    }
+}
+
+fn no_uuid() {
+    uuid(&x64().without(OptionCode::ClientMachineIdentifier), None);
+}
+
+fn odd_uuid() {
+    let odd: [&[u8]; 3] = [&[7; 16], &[1; 17], &[0; 3]];
+    odd.into_iter().for_each(|odd| uuid(&x64().raw(OptionCode::ClientMachineIdentifier, odd), Some(odd)));
+    uuid(&x64().raw(OptionCode::ClientMachineIdentifier, &[]), None);
+}
+
+fn arch_in_class() {
+    let packet = Packet::discover(mac(1), Who::Http(16)).without(OptionCode::ClientSystemArchitecture);
+    assert_eq!(file(&packet).as_deref(), Some("http://10.77.0.1:8080/loader/snponly.efi"));
+}
+
+fn no_arch() {
+    assert_eq!(file(&Packet::discover(mac(1), Who::OldPxe)).as_deref(), Some("undionly.kpxe"));
+}
+
+fn several_archs() {
+    let packet = x64().raw(OptionCode::ClientSystemArchitecture, &[0x7f, 0xff, 0, 11, 0, 7]);
+    assert_eq!(file(&packet).as_deref(), Some("snponly-arm64.efi"));
+}
+
+fn http_by_class_only() {
+    let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), Who::Http(7)));
+    assert_eq!(offer.boot_file().as_deref(), Some("http://10.77.0.1:8080/loader/snponly.efi"));
+    assert_eq!(offer.class(), Some(b"HTTPClient".as_slice()));
+}
+
+fn url_needs_class() {
+    for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
+        let offer = offered(mode, &Packet::discover(mac(1), Who::Http(16)));
+        assert_eq!(offer.class(), Some(b"HTTPClient".as_slice()), "{mode:?}");
+    }
+}
+
+fn proxy_needs_class() {
+    for who in [Who::Pxe(7), Who::Pxe(0), Who::Ipxe] {
+        let offer = offered(DhcpMode::Proxy, &Packet::discover(mac(1), who));
+        assert_eq!(offer.class(), Some(b"PXEClient".as_slice()), "{who:?}");
+    }
+}
+
+fn looks_for_boot_servers() {
+    for who in [Who::Pxe(0), Who::OldPxe] {
+        let packet = Packet::discover(mac(1), who);
+        assert_eq!(offered(DhcpMode::Proxy, &packet).option(43), Some(TAKE_THE_FILE.to_vec()), "{who:?}");
+        assert_eq!(offered(DhcpMode::Authoritative, &packet).option(43), None, "{who:?}");
+    }
+}
+
+fn stumbles_over_menu() {
+    for who in [Who::Pxe(7), Who::Pxe(11), Who::Http(16), Who::Ipxe] {
+        assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), who)).option(43), None, "{who:?}");
+    }
+}
+
+fn header_only() {
+    let packet = Packet::discover(mac(1), Who::UBoot(22));
+    let outcome = packet.to(&mut full(DhcpMode::Authoritative), at(0));
+    let offer = outcome.expect(MessageType::Offer);
+    let header = offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+    assert_eq!(header.as_deref(), Some("snponly-arm64.efi"));
+    assert_eq!(offer.message.siaddr(), SERVER);
+    assert_eq!(outcome.seen().map(|seen| seen.client), Some(ClientKind::Firmware), "it opens a boot session");
+    assert!(packet.to(&mut full(DhcpMode::Proxy), at(0)).0.is_empty(), "it knows no proxies");
+}
+
+fn no_short_reply() {
+    let outcome = Packet::discover(mac(1), Who::Os).to(&mut full(DhcpMode::Authoritative), at(0));
+    let Some(Effect::Reply(reply)) = outcome.0.first() else { panic!("{outcome:?}") };
+    assert!(reply.packet.len() >= 300);
+}
+
+fn waits_for_proxy() {
+    for (who, told) in [(Who::Ipxe, true), (Who::Pxe(7), false), (Who::Http(16), false), (Who::Os, false)] {
+        let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), who));
+        assert_eq!(offer.option(175), told.then(|| vec![176, 1, 1]), "{who:?}");
+    }
+    assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), Who::Ipxe)).option(175), None);
+}
+
+fn asks_proxy_from_any_port() {
+    let own = Ipv4Addr::new(10, 77, 0, 120);
+    for port in [68, 4011, 40_000] {
+        let source = SocketAddrV4::new(own, port);
+        let request = Packet::new(MessageType::Request, mac(1), Who::Pxe(7)).using(own).bytes();
+        let origin = Origin { via: 0, source, local_port: PROXY_PORT, hardware: Some(mac(1)) };
+        let outcome = Outcome(full(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
+        assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
+    }
+}
+
+/// The machine boots, has no UUID for us, and gets option 97 back as it came.
+fn uuid(packet: &Packet, back: Option<&[u8]>) {
+    let outcome = packet.to(&mut full(DhcpMode::Authoritative), at(0));
+    let offer = outcome.expect(MessageType::Offer);
+    assert_eq!(offer.boot_file().as_deref(), Some("snponly.efi"));
+    assert_eq!(outcome.seen().map(|seen| seen.uuid), Some(None));
+    assert_eq!(offer.option(97).as_deref(), back);
+}

@@ -1,0 +1,94 @@
+//! The stages of a boot, in the order of the chain.
+
+use meshd_types::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The stages of the boot chain, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Firmware asked for an address.
+    Dhcp,
+    /// Firmware fetched iPXE.
+    Loader,
+    /// iPXE asked for an address.
+    IpxeDhcp,
+    /// iPXE asked what to do, and was told to boot.
+    Script,
+    /// The kernel was fetched.
+    Kernel,
+    /// The initramfs was fetched.
+    Initramfs,
+    /// The packages were fetched.
+    Packages,
+    /// The overlay was fetched completely.
+    Overlay,
+    /// Linux asked for an address.
+    OsDhcp,
+    /// `mesh-init` verified the overlay and fetched the kernel modules.
+    Modloop,
+    /// The agent has a certificate of this session.
+    Enrolled,
+    /// The agent's link is up.
+    Link,
+    /// All checks pass.
+    Online,
+}
+
+impl Stage {
+    /// Every stage, in the order of the chain.
+    pub const ALL: [Stage; 13] = [
+        Stage::Dhcp,
+        Stage::Loader,
+        Stage::IpxeDhcp,
+        Stage::Script,
+        Stage::Kernel,
+        Stage::Initramfs,
+        Stage::Packages,
+        Stage::Overlay,
+        Stage::OsDhcp,
+        Stage::Modloop,
+        Stage::Enrolled,
+        Stage::Link,
+        Stage::Online,
+    ];
+
+    /// Returns the word that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stage::Dhcp => "dhcp",
+            Stage::Loader => "loader",
+            Stage::IpxeDhcp => "ipxe_dhcp",
+            Stage::Script => "script",
+            Stage::Kernel => "kernel",
+            Stage::Initramfs => "initramfs",
+            Stage::Packages => "packages",
+            Stage::Overlay => "overlay",
+            Stage::OsDhcp => "os_dhcp",
+            Stage::Modloop => "modloop",
+            Stage::Enrolled => "enrolled",
+            Stage::Link => "link",
+            Stage::Online => "online",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// First and last time of a stage in a session; a stage repeats when iPXE retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageMark {
+    /// Stage.
+    pub stage: Stage,
+    /// First time in this session.
+    pub at: Timestamp,
+    /// Last time in this session.
+    pub last: Timestamp,
+    /// Number of times that the stage was reached.
+    pub count: u32,
+}

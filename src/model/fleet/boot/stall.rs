@@ -1,0 +1,168 @@
+//! Detects stalled boots: the overdue stage, since when, and its likely cause.
+//!
+//! Each stage has a bound of time until the next one. The bounds are generous: slow firmware, a switch port that learns for
+//! a minute, an emulated processor. What a machine was told to wait for is no stall.
+
+use super::{
+    boot_session::{BootSession, Wait},
+    stage::Stage,
+};
+use meshd_config::{Delivery, Transport};
+use meshd_types::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A waiting machine asks again within this time, or is off. The longest wait of a refusal is 5 minutes.
+const WAIT_PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// Many firmwares use TFTP in lock step: a kernel that takes seconds by HTTP takes minutes.
+const TFTP_FACTOR: u32 = 2;
+
+/// A stalled boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Last stage that was reached.
+    pub after: Stage,
+    /// Overdue stage.
+    pub missing: Stage,
+    /// Time of the last progress.
+    pub since: Timestamp,
+    /// Likely cause, and where to look.
+    pub cause: String,
+    /// Time at which the boot continued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+}
+
+/// The order of stages for one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Transport of kernel and initrds.
+    pub transport: Transport,
+    /// Delivery of the overlay: by URL, Linux fetches it instead of iPXE.
+    pub delivery: Delivery,
+    /// True if meshd leases the address: otherwise the DHCP of Linux is not seen.
+    pub leases: bool,
+}
+
+impl Chain {
+    /// Returns the position of a stage.
+    fn place(self, stage: Stage) -> usize {
+        match (self.delivery, stage) {
+            (Delivery::Url, Stage::Overlay) => Stage::OsDhcp as usize,
+            (Delivery::Url, Stage::OsDhcp) => Stage::Overlay as usize,
+            _ => stage as usize,
+        }
+    }
+
+    /// Returns the next stage and its timeout.
+    fn next(self, after: Stage) -> Option<(Stage, Duration)> {
+        let mut place = self.place(after);
+        let mut bound = Duration::ZERO;
+        loop {
+            place += 1;
+            let next = Stage::ALL.into_iter().find(|stage| self.place(*stage) == place)?;
+            bound += self.bound(next);
+            if next != Stage::OsDhcp || self.leases {
+                return Some((next, bound));
+            }
+        }
+    }
+
+    /// Returns the timeout of a stage.
+    fn bound(self, stage: Stage) -> Duration {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        match stage {
+            Stage::Dhcp => Duration::ZERO,
+            // Emulated UEFI firmware tries other boot options for a minute each.
+            Stage::Loader | Stage::IpxeDhcp | Stage::Script => minutes(3),
+            Stage::Kernel | Stage::Initramfs | Stage::Packages => match self.transport {
+                Transport::Http => minutes(5),
+                Transport::Tftp => minutes(5) * TFTP_FACTOR,
+            },
+            Stage::Overlay => minutes(5),
+            // Server hardware initialises for minutes; emulated OpenRC takes one.
+            Stage::OsDhcp | Stage::Modloop | Stage::Enrolled => minutes(10),
+            Stage::Link => minutes(3),
+            Stage::Online => minutes(5),
+        }
+    }
+}
+
+/// Detects a stall. Time before `watched_since` does not count: a central node that was down saw no stages.
+pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now: Timestamp) -> Option<Stall> {
+    let last = session.stages.iter().max_by_key(|mark| chain.place(mark.stage))?;
+    let (missing, mut bound) = chain.next(last.stage)?;
+    let waiting = session.waiting();
+    if waiting.is_some_and(|wait| wait.code == Wait::APPROVAL) {
+        return None;
+    }
+    let told = session.waits.iter().map(|wait| wait.last).max();
+    let since = told.map_or(last.at, |told| told.max(last.at));
+    if waiting.is_some() {
+        bound = bound.max(WAIT_PATIENCE);
+    }
+    if now.since(since.max(watched_since)) <= bound {
+        return None;
+    }
+    let cause = match waiting {
+        Some(wait) => format!(
+            "it was told to wait ({}) and asked no more: switched off, or its network is gone. What refused it is in the timeline",
+            wait.code
+        ),
+        None => cause(missing, last.count, chain),
+    };
+    Some(Stall { after: last.stage, missing, since, cause, ended: None })
+}
+
+/// Returns the likely cause as a hint for the operator.
+fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
+    let again = |what: &str| if tries > 1 { format!("asked {tries} times; {what}") } else { what.to_owned() };
+    let bulk = match chain.transport {
+        Transport::Http => "does HTTP from the node reach [http].port?",
+        Transport::Tftp => "does UDP from the node to ports above 1023 pass? TFTP answers from such a one",
+    };
+    match missing {
+        Stage::Dhcp | Stage::Loader => again(
+            "the firmware was answered and fetched no loader: is another DHCP or PXE server answering too, is UDP port 69 \
+             blocked, or does the firmware's architecture have no loader? `meshd doctor` looks for all three",
+        ),
+        Stage::IpxeDhcp => "the loader was fetched and iPXE asked for no address: its network driver found no link (a switch \
+             port that learns for long, a NIC that undionly.kpxe or snponly.efi does not drive), or Secure Boot refused it. \
+             Look at the machine's screen; try ipxe.efi"
+            .to_owned(),
+        Stage::Script => again(
+            "iPXE has an address and did not ask what to boot: does HTTP from the node reach [http].port, and is the address \
+             in the DHCP answer the right one for its network?",
+        ),
+        Stage::Kernel => again(&format!(
+            "the script was given and no kernel was fetched whole: {bulk} A cache in front that has it all hides this stage"
+        )),
+        Stage::Initramfs | Stage::Packages => {
+            format!("a file of the image did not arrive whole: {bulk} Does the machine have enough memory? 1 GiB is little")
+        }
+        Stage::Overlay if chain.delivery == Delivery::Url => {
+            "Linux runs and did not fetch its overlay: its NIC's driver is not in the image, or HTTP is blocked for it"
+                .to_owned()
+        }
+        Stage::Overlay => "all files but the overlay were fetched: look at the machine's screen for what iPXE says; the \
+             timeline has refusals"
+            .to_owned(),
+        Stage::OsDhcp => "Linux was given everything and asked for no address: it panicked early, or its NIC's driver is not \
+             in the image. Look at its console"
+            .to_owned(),
+        Stage::Modloop => "Linux runs and did not fetch its kernel modules: mesh-init found its overlay or packages wanting, \
+             or the package installation failed. Its console says which"
+            .to_owned(),
+        Stage::Enrolled => "the system runs and its agent did not report: is [agent].port blocked, is mesh-agent failing \
+             (`rc-service mesh-agent status` on its console), or is its clock wrong by years?"
+            .to_owned(),
+        Stage::Link => "the agent has its certificate and opened no link: is the connection cut by a firewall, or does the \
+             agent restart? Look at /var/log on the node"
+            .to_owned(),
+        Stage::Online => "the node is linked and its readiness checks do not pass; `meshd node show` names them".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "stall_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! Who gives an order, and why. The context is part of the events and of the audit record.
+
+use super::event::Actor;
+use meshd_types::{ApiTokenName, CorrelationId, RuleName};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// Maximum length of a reason, in characters.
+pub const MAX_REASON: usize = 500;
+
+/// The caller. Stored and shown as text: `uid:0`, `token:ci`, `rule:racks`, `node`, `meshd`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Principal {
+    /// A process at the admin socket, by its user ID.
+    Operator(u32),
+    /// An API token.
+    Token(ApiTokenName),
+    /// An admission rule of the site.
+    Rule(RuleName),
+    /// The node itself.
+    Node,
+    /// The central node: a timer, a reload.
+    Meshd,
+}
+
+/// The operations. Each word is that of the command line, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "each is its word")]
+pub enum Verb {
+    Approve,
+    Reject,
+    AssignProfile,
+    Vars,
+    BootOnce,
+    Pin,
+    Release,
+    Quarantine,
+    Reboot,
+    Drain,
+    Resume,
+    Maintenance,
+    Rename,
+    Replace,
+    AcceptNic,
+    Remove,
+    Reload,
+    Rollback,
+    TokenCreate,
+    TokenRevoke,
+    CertificateRevoke,
+    CaRotate,
+    ApiTokenCreate,
+    ApiTokenRevoke,
+    Backup,
+    VmCreate,
+    VmStart,
+    VmStop,
+    VmRestart,
+    VmDelete,
+    Fence,
+    SlotApprove,
+    SlotDisable,
+    SlotEnable,
+    SlotRelease,
+    VmConsole,
+    VolumeRemove,
+    Doctor,
+    TaskRun,
+    TaskCancel,
+    DiskWrite,
+    DiskWipe,
+    Enrol,
+    Renew,
+}
+
+/// The context of an order: caller, operation, reason, correlation ID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditContext {
+    /// Caller.
+    #[serde(rename = "actor")]
+    pub who: Principal,
+    /// Operation.
+    pub verb: Verb,
+    /// Reason in the caller's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The caller accepts the loss of virtual machines.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forced: bool,
+    /// Correlation ID in the answer, log, events and audit log.
+    #[serde(rename = "correlation_id")]
+    pub correlation: CorrelationId,
+}
+
+impl AuditContext {
+    /// Makes a context without reason.
+    pub fn new(who: Principal, verb: Verb, correlation: CorrelationId) -> Self {
+        AuditContext { who, verb, reason: None, forced: false, correlation }
+    }
+}
+
+/// The cause of an event: an observed actor, or an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    pub(super) actor: Actor,
+    pub(super) by: Option<AuditContext>,
+}
+
+impl From<Actor> for Cause {
+    fn from(actor: Actor) -> Self {
+        Cause { actor, by: None }
+    }
+}
+
+impl From<&AuditContext> for Cause {
+    fn from(by: &AuditContext) -> Self {
+        Cause { actor: by.who.actor(), by: Some(by.clone()) }
+    }
+}
+
+impl Principal {
+    /// Returns the actor for events.
+    pub fn actor(&self) -> Actor {
+        match self {
+            Principal::Operator(_) | Principal::Token(_) => Actor::Operator,
+            Principal::Rule(_) | Principal::Meshd => Actor::Central,
+            Principal::Node => Actor::Node,
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Operator(uid) => write!(f, "uid:{uid}"),
+            Principal::Token(name) => write!(f, "token:{name}"),
+            Principal::Rule(name) => write!(f, "rule:{name}"),
+            Principal::Node => f.write_str("node"),
+            Principal::Meshd => f.write_str("meshd"),
+        }
+    }
+}
+
+/// The text is no caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
+pub struct ParseWhoError(String);
+
+impl FromStr for Principal {
+    type Err = ParseWhoError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let who = match text.split_once(':') {
+            Some(("uid", uid)) => uid.parse().ok().map(Principal::Operator),
+            Some(("token", name)) => name.parse().ok().map(Principal::Token),
+            Some(("rule", name)) => name.parse().ok().map(Principal::Rule),
+            None if text == "node" => Some(Principal::Node),
+            None if text == "meshd" => Some(Principal::Meshd),
+            _ => None,
+        };
+        who.ok_or_else(|| ParseWhoError(text.chars().take(80).collect()))
+    }
+}
+
+meshd_types::serde_as_text!(Principal);
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_stored_as_it_is_shown_and_read_back() {
+        let who = ["uid:0", "uid:1000", "token:ci", "rule:racks", "node", "meshd"];
+        for text in who {
+            assert_eq!(text.parse::<Principal>().map(|who| who.to_string()).as_deref(), Ok(text));
+        }
+        for text in ["", "uid:", "uid:-1", "token:../x", "root", "node:"] {
+            assert!(text.parse::<Principal>().is_err(), "{text}");
+        }
+        let by = AuditContext::new(Principal::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
+        let stored = serde_json::to_string(&by).expect("plain data");
+        assert_eq!(stored, r#"{"actor":"uid:0","verb":"assign-profile","correlation_id":"0101010101010101"}"#);
+        assert_eq!(serde_json::from_str::<AuditContext>(&stored).expect("what was written"), by);
+        assert_eq!(Verb::AssignProfile.to_string(), "assign-profile");
+    }
+}

@@ -1,0 +1,325 @@
+//! The event log, which is append-only: actor, kind, time, cause.
+
+use super::audit_context::{AuditContext, Cause};
+use crate::fleet::{Condition, ConditionKind, Phase, Stage};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Maximum length of a detail, in characters.
+pub const MAX_EVENT_DETAIL: usize = 4000;
+
+/// Sequence number of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventSeq(pub u64);
+
+/// The actor that caused an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Actor {
+    /// The machine, by what it sent.
+    Node,
+    /// An operator.
+    Operator,
+    /// The central node: a timer, a policy.
+    Central,
+    /// An impostor on the boot network.
+    Stranger,
+}
+
+/// The kinds of events. Conditions use their own words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A new machine was seen.
+    Discovered,
+    /// A machine was powered on.
+    BootStarted,
+    /// A stage of a boot was reached for the first time in its session.
+    Stage {
+        /// Stage that was reached.
+        stage: Stage,
+    },
+    /// The phase changed.
+    Phase {
+        /// Former phase.
+        from: Phase,
+        /// New phase.
+        to: Phase,
+    },
+    /// A condition was raised, or an alarm without node.
+    Raised {
+        /// Kind of the condition.
+        condition: ConditionKind,
+    },
+    /// A condition was cleared.
+    Cleared {
+        /// Kind of the condition.
+        condition: ConditionKind,
+    },
+    /// A node was given the overlay of a profile.
+    ProfileChosen,
+    /// An operator assigned a profile.
+    ProfileAssigned,
+    /// A certificate was issued.
+    CertificateIssued,
+    /// A ticket was made or revoked.
+    Token,
+    /// The certificate authority was replaced, or an old one expired.
+    AuthorityChanged,
+    /// The certificates and tokens of a node were revoked.
+    CredentialsRevoked,
+    /// A certificate, token or connection was refused.
+    EnrolRefused,
+    /// A machine got a refusal instead of a script.
+    BootRefused,
+    /// A task was sent, or its outcome arrived.
+    Task,
+    /// A job changed its state.
+    Job,
+    /// DHCP has no free address.
+    PoolExhausted,
+    /// DHCP has few free addresses.
+    PoolFilling,
+    /// A foreign DHCP or PXE server is on a served network.
+    OtherDhcpServer,
+    /// A machine declined its address because it is in use.
+    AddressDeclined,
+    /// An operator set or removed variables of a node.
+    VarsChanged,
+    /// An operator set or cleared a one-time boot, or a boot used it.
+    BootOnce,
+    /// An operator pinned or unpinned a node.
+    Pinned,
+    /// An operator rolled a profile back, or released it.
+    ProfileRolledBack,
+    /// A node moved to other hardware or another ID.
+    Replaced,
+    /// Site, overlays and images were reloaded.
+    Reloaded,
+    /// A backup was taken.
+    BackedUp,
+    /// The central node was restored from a backup.
+    Restored,
+    /// A reload failed; the last good configuration stays.
+    ReloadRefused,
+    /// A virtual machine was ordered and placed.
+    VmCreated,
+    /// An operator started, stopped, restarted or deleted a virtual machine.
+    VmOrdered,
+    /// The guest of a virtual machine runs.
+    VmStarted,
+    /// A virtual machine is off, as desired.
+    VmStopped,
+    /// The guest of a virtual machine was paused: the store is full, or a disk fails.
+    VmPaused,
+    /// A virtual machine is off unexpectedly.
+    VmFailed,
+    /// A virtual machine ended and restarts.
+    VmRestarted,
+    /// A node lost a virtual machine without reporting its end.
+    VmLost,
+    /// A virtual machine was released.
+    VmReleased,
+    /// A node cannot release a virtual machine.
+    VmReleaseBlocked,
+    /// A node has an unknown virtual machine.
+    VmUnknown,
+    /// A virtual machine moved to another node.
+    VmMoved,
+    /// An operator approved, disabled or enabled a slot.
+    SlotChanged,
+    /// An operator accepted a NIC of a node.
+    NicAccepted,
+    /// An operator fenced a node.
+    NodeFenced,
+    /// A virtual machine owns a disk from now on.
+    DiskWritten,
+    /// A disk of a node was wiped.
+    DiskWiped,
+    /// A console was opened.
+    VmConsole,
+}
+
+/// Every word of [`EventKind::word`] except those of conditions.
+const WORDS: [&str; 45] = [
+    "discovered",
+    "boot_started",
+    "stage",
+    "phase",
+    "cleared",
+    "profile_chosen",
+    "profile_assigned",
+    "certificate_issued",
+    "token",
+    "authority_changed",
+    "credentials_revoked",
+    "enrol_refused",
+    "boot_refused",
+    "task",
+    "job",
+    "pool_exhausted",
+    "pool_filling",
+    "other_dhcp_server",
+    "address_declined",
+    "vars_changed",
+    "boot_once",
+    "pinned",
+    "profile_rolled_back",
+    "replaced",
+    "reloaded",
+    "backed_up",
+    "restored",
+    "reload_refused",
+    "vm_created",
+    "vm_ordered",
+    "vm_started",
+    "vm_stopped",
+    "vm_paused",
+    "vm_failed",
+    "vm_restarted",
+    "vm_lost",
+    "vm_released",
+    "vm_release_blocked",
+    "vm_unknown",
+    "vm_moved",
+    "slot_changed",
+    "node_fenced",
+    "disk_written",
+    "disk_wiped",
+    "vm_console",
+];
+
+impl EventKind {
+    /// Returns every word of [`EventKind::word`].
+    pub fn words() -> impl Iterator<Item = &'static str> + Clone {
+        WORDS.into_iter().chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
+    }
+
+    /// Returns the `kind` of `meshd events`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            EventKind::Discovered => "discovered",
+            EventKind::BootStarted => "boot_started",
+            EventKind::Stage { .. } => "stage",
+            EventKind::Phase { .. } => "phase",
+            EventKind::Raised { condition } => condition.as_str(),
+            EventKind::Cleared { .. } => "cleared",
+            EventKind::ProfileChosen => "profile_chosen",
+            EventKind::ProfileAssigned => "profile_assigned",
+            EventKind::CertificateIssued => "certificate_issued",
+            EventKind::Token => "token",
+            EventKind::AuthorityChanged => "authority_changed",
+            EventKind::CredentialsRevoked => "credentials_revoked",
+            EventKind::EnrolRefused => "enrol_refused",
+            EventKind::BootRefused => "boot_refused",
+            EventKind::Task => "task",
+            EventKind::Job => "job",
+            EventKind::PoolExhausted => "pool_exhausted",
+            EventKind::PoolFilling => "pool_filling",
+            EventKind::OtherDhcpServer => "other_dhcp_server",
+            EventKind::AddressDeclined => "address_declined",
+            EventKind::VarsChanged => "vars_changed",
+            EventKind::BootOnce => "boot_once",
+            EventKind::Pinned => "pinned",
+            EventKind::ProfileRolledBack => "profile_rolled_back",
+            EventKind::Replaced => "replaced",
+            EventKind::NicAccepted => "nic_accepted",
+            EventKind::Reloaded => "reloaded",
+            EventKind::BackedUp => "backed_up",
+            EventKind::Restored => "restored",
+            EventKind::ReloadRefused => "reload_refused",
+            EventKind::VmCreated => "vm_created",
+            EventKind::VmOrdered => "vm_ordered",
+            EventKind::VmStarted => "vm_started",
+            EventKind::VmStopped => "vm_stopped",
+            EventKind::VmPaused => "vm_paused",
+            EventKind::VmFailed => "vm_failed",
+            EventKind::VmRestarted => "vm_restarted",
+            EventKind::VmLost => "vm_lost",
+            EventKind::VmReleased => "vm_released",
+            EventKind::VmReleaseBlocked => "vm_release_blocked",
+            EventKind::VmUnknown => "vm_unknown",
+            EventKind::VmMoved => "vm_moved",
+            EventKind::SlotChanged => "slot_changed",
+            EventKind::NodeFenced => "node_fenced",
+            EventKind::DiskWritten => "disk_written",
+            EventKind::DiskWiped => "disk_wiped",
+            EventKind::VmConsole => "vm_console",
+        }
+    }
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Time.
+    pub at: Timestamp,
+    /// Node, if known.
+    pub node: Option<NodeId>,
+    /// Boot session, if known.
+    pub session: Option<BootSessionId>,
+    /// Caller or component that caused the event.
+    pub actor: Actor,
+    /// Kind of the event, with its details.
+    pub kind: EventKind,
+    /// Detail for people; never a secret.
+    pub detail: String,
+    /// The order that caused it, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<AuditContext>,
+    /// Number of occurrences: repeats of a source over its budget are combined.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub count: u32,
+    /// First of these times; `None` for a single occurrence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_at: Option<Timestamp>,
+    /// The node was not approved: such events are retained separately.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unknown: bool,
+}
+
+/// The count of a single occurrence.
+pub(super) fn once() -> u32 {
+    1
+}
+
+/// Returns true for a single occurrence.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+pub(super) fn is_once(count: &u32) -> bool {
+    *count == 1
+}
+
+impl Event {
+    /// Makes an event of an actor or order.
+    pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
+        let Cause { actor, by } = cause.into();
+        let detail = detail.into();
+        Event { at, node: None, session: None, actor, kind, detail, by, count: 1, first_at: None, is_unknown: false }
+    }
+
+    /// Sets the detail, cut at [`MAX_EVENT_DETAIL`].
+    pub fn bound_detail(&mut self) {
+        if let Some((end, _)) = self.detail.char_indices().nth(MAX_EVENT_DETAIL) {
+            self.detail.truncate(end);
+        }
+    }
+
+    /// Sets the node.
+    pub fn of_node(mut self, node: impl Into<Option<NodeId>>) -> Self {
+        self.node = node.into();
+        self
+    }
+
+    /// Sets the boot session.
+    pub fn in_session(mut self, session: impl Into<Option<BootSessionId>>) -> Self {
+        self.session = session.into();
+        self
+    }
+}
+
+impl From<&Condition> for EventKind {
+    fn from(condition: &Condition) -> Self {
+        EventKind::Raised { condition: condition.kind }
+    }
+}

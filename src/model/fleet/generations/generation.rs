@@ -1,0 +1,156 @@
+//! A generation: the digest of all public data that determines a node's boot. Detects the drift of a node.
+
+use super::archive::NextBoot;
+use crate::fleet::{ConditionKind, EventKind, Node, Phase};
+use meshd_types::{Digest, ParseDigestError, Timestamp};
+use std::{fmt, str::FromStr};
+
+/// A digest. Two boots of one generation differ only in per-boot secrets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub Digest);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.short())
+    }
+}
+
+impl FromStr for Generation {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Generation)
+    }
+}
+
+meshd_types::serde_as_text!(Generation);
+
+/// Changes of a node's conditions, with causes.
+pub type ConditionChanges = Vec<(EventKind, String)>;
+
+/// Records what a node would boot now, and updates its conditions.
+pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
+    use ConditionKind as C;
+    let mut told = ConditionChanges::new();
+    match outlook {
+        NextBoot::Boots(generation, profile) => {
+            node.generation = Some(*generation);
+            settle(node, C::ImageMissing, None, now, &mut told);
+            settle(node, C::RenderFailed, None, now, &mut told);
+            // A node that is off or booting gets the new generation anyway.
+            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+            if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
+                return told;
+            }
+            let other = node.booted.filter(|booted| booted != generation);
+            let detail = other.map(|booted| {
+                format!(
+                    "runs generation {}, would boot {} of profile {profile}",
+                    booted.0.short(),
+                    generation.0.short()
+                )
+            });
+            settle(node, C::RebootRequired, detail, now, &mut told);
+        }
+        NextBoot::ImageMissing(why) => settle(node, C::ImageMissing, Some(why.clone()), now, &mut told),
+        NextBoot::RenderFailed(why) => settle(node, C::RenderFailed, Some(why.clone()), now, &mut told),
+    }
+    told
+}
+
+/// The agent reports its generation. `known`: the node was given that generation.
+pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
+    let mut told = ConditionChanges::new();
+    let strange = node.booted.filter(|_| !known);
+    let detail = strange.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
+    settle(node, ConditionKind::Drift, detail, now, &mut told);
+    told
+}
+
+/// Raises or clears a condition.
+fn settle(node: &mut Node, kind: ConditionKind, reason: Option<String>, now: Timestamp, told: &mut ConditionChanges) {
+    match reason {
+        Some(detail) => {
+            if node.raise(kind, detail.clone(), now) {
+                told.push((EventKind::Raised { condition: kind }, detail));
+            }
+        }
+        None => {
+            if node.clear(kind) {
+                told.push((EventKind::Cleared { condition: kind }, String::new()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Fingerprint;
+    use meshd_types::{Basis, MacAddr};
+
+    fn node(phase: Phase, booted: Option<u8>) -> Node {
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
+        node.conditions.clear();
+        (node.phase, node.booted) = (phase, booted.map(generation));
+        node
+    }
+
+    fn generation(number: u8) -> Generation {
+        Generation(Digest([number; 32]))
+    }
+
+    fn boots(number: u8) -> NextBoot {
+        NextBoot::Boots(generation(number), "p".parse().expect("a name"))
+    }
+
+    fn words(told: &ConditionChanges) -> Vec<&str> {
+        told.iter().map(|(kind, _)| kind.word()).collect()
+    }
+
+    #[test]
+    fn a_reboot_is_required_while_what_runs_is_not_what_would_boot() {
+        let at = Timestamp::EPOCH;
+        let mut node = node(Phase::Online, Some(1));
+        assert!(judge(&mut node, &boots(1), at).is_empty());
+        assert_eq!(words(&judge(&mut node, &boots(2), at)), ["reboot_required"]);
+        assert!(judge(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
+        assert!(node.conditions[0].detail.contains(&generation(3).0.short()), "{:?}", node.conditions);
+        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared"]);
+        assert_eq!(node.generation, Some(generation(1)));
+    }
+
+    #[test]
+    fn what_boots_or_never_said_what_it_runs_is_left_alone() {
+        for (phase, booted) in [(Phase::Booting, Some(1)), (Phase::Offline, Some(1)), (Phase::Online, None)] {
+            let mut node = node(phase, booted);
+            assert!(judge(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
+            assert_eq!(node.generation, Some(generation(2)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_a_condition_until_it_can() {
+        let at = Timestamp::EPOCH;
+        let mut node = node(Phase::Online, Some(1));
+        assert_eq!(words(&judge(&mut node, &NextBoot::ImageMissing("why".into()), at)), ["image_missing"]);
+        assert_eq!(words(&judge(&mut node, &NextBoot::RenderFailed("why".into()), at)), ["render_failed"]);
+        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared", "cleared"]);
+    }
+
+    #[test]
+    fn what_a_node_was_never_given_is_drift() {
+        let at = Timestamp::EPOCH;
+        let mut node = node(Phase::Online, Some(1));
+        assert!(judge_drift(&mut node, true, at).is_empty());
+        assert_eq!(words(&judge_drift(&mut node, false, at)), ["drift"]);
+        assert_eq!(words(&judge_drift(&mut node, true, at)), ["cleared"]);
+    }
+}

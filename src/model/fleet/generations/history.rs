@@ -1,0 +1,120 @@
+//! Generations that a node received and reported. Bounded; the running generation always stays.
+
+use super::generation::Generation;
+use meshd_types::{Digest, ImageName, ProfileName, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of generations listed for a node.
+pub const MAX_HISTORY: usize = 16;
+/// Number of the newest that are archived with all files, beside the running and the pinned one.
+pub const KEPT_OF_A_NODE: usize = 4;
+
+/// A generation of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveredGeneration {
+    /// Generation.
+    pub generation: Generation,
+    /// Name of the profile.
+    pub profile: ProfileName,
+    /// Name of the image.
+    pub image: ImageName,
+    /// Version of the image.
+    pub version: Digest,
+    /// Bundle layers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Digest>,
+    /// When the node first fetched its overlay.
+    pub given_at: Timestamp,
+    /// When the agent first reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted_at: Option<Timestamp>,
+    /// Last time of either.
+    pub last_at: Timestamp,
+}
+
+/// The generations of a node, ordered by delivery of the overlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct History(pub Vec<DeliveredGeneration>);
+
+impl History {
+    /// Records that the node fetched an overlay. `stays` must not be removed to make space.
+    pub fn give(&mut self, given: DeliveredGeneration, stays: &[Generation]) {
+        let earlier = self.find(given.generation).map(|at| self.0.remove(at));
+        let earlier = earlier.map_or(given.clone(), |earlier| {
+            // Records of an earlier release have no layers.
+            DeliveredGeneration { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
+        });
+        self.0.push(earlier);
+        while self.0.len() > MAX_HISTORY {
+            let goes =
+                self.0.iter().position(|one| one.generation != given.generation && !stays.contains(&one.generation));
+            self.0.remove(goes.unwrap_or(0));
+        }
+    }
+
+    /// Records that the agent reports a generation. Returns false if the node was never given it.
+    pub fn booted(&mut self, generation: Generation, now: Timestamp) -> bool {
+        let Some(at) = self.find(generation) else { return false };
+        self.0[at].booted_at.get_or_insert(now);
+        self.0[at].last_at = now;
+        true
+    }
+
+    /// Finds a generation.
+    pub fn get(&self, generation: Generation) -> Option<&DeliveredGeneration> {
+        self.find(generation).map(|at| &self.0[at])
+    }
+
+    /// Returns the newest generations that are archived.
+    pub fn newest(&self) -> impl Iterator<Item = Generation> {
+        self.0.iter().rev().take(KEPT_OF_A_NODE).map(|given| given.generation)
+    }
+
+    fn find(&self, generation: Generation) -> Option<usize> {
+        self.0.iter().position(|given| given.generation == generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generation(number: u8) -> Generation {
+        Generation(Digest([number; 32]))
+    }
+
+    fn given(number: u8, at: i64) -> DeliveredGeneration {
+        let at = Timestamp::from_millis(at);
+        let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
+        let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
+        DeliveredGeneration { generation, profile, image, version, layers, given_at: at, booted_at: None, last_at: at }
+    }
+
+    #[test]
+    fn what_a_node_runs_is_never_forgotten_however_often_it_is_given_something_else() {
+        let mut history = History::default();
+        for number in 0..100 {
+            history.give(given(number, i64::from(number)), &[generation(3)]);
+        }
+        assert_eq!(history.0.len(), MAX_HISTORY);
+        assert!(history.get(generation(3)).is_some());
+        assert_eq!(history.newest().collect::<Vec<_>>(), [99, 98, 97, 96].map(generation));
+    }
+
+    #[test]
+    fn a_generation_that_is_given_again_is_the_newest_and_remembers_its_first_boot() {
+        let mut history = History::default();
+        history.give(given(1, 1), &[]);
+        assert!(history.booted(generation(1), Timestamp::from_millis(2)));
+        history.give(given(2, 3), &[]);
+        history.give(given(1, 4), &[]);
+        assert!(history.booted(generation(1), Timestamp::from_millis(5)));
+        let last = history.0.last().expect("one was given");
+        assert_eq!(
+            (last.generation, last.given_at.millis(), last.booted_at.map(Timestamp::millis), last.last_at.millis()),
+            (generation(1), 1, Some(2), 5)
+        );
+        assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never given");
+    }
+}

@@ -1,0 +1,100 @@
+//! Revisions of a profile: its contents at one time. A node's own values turn a revision into a generation.
+
+use super::generation::Generation;
+use meshd_types::{BundleName, Digest, ImageName, OverlayName, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Maximum number of revisions of a profile. The oldest go first, but never the one that is in use.
+pub const MAX_REVISIONS: usize = 8;
+
+/// A profile at one time, with everything that its nodes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision<P> {
+    /// The profile with its inherited values.
+    pub profile: P,
+    /// Versions of its overlays.
+    pub overlays: BTreeMap<OverlayName, Digest>,
+    /// Version of its image.
+    pub version: Digest,
+    /// Bundle layers. Revisions of an earlier release have none, which keeps their digest.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bundles: BTreeMap<BundleName, Digest>,
+}
+
+/// A revision in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevisionSummary {
+    /// Digest.
+    pub generation: Generation,
+    /// Name of the image.
+    pub image: ImageName,
+    /// Version of the image.
+    pub version: Digest,
+    /// Time of the reload that introduced it.
+    pub since: Timestamp,
+}
+
+/// Revisions of a profile, newest last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revisions {
+    /// All stored revisions.
+    pub all: Vec<RevisionSummary>,
+    /// The revision that nodes boot, if the profile was rolled back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Generation>,
+}
+
+impl Revisions {
+    /// Adds the current contents of the profile. Returns false if they are unchanged.
+    pub fn revise(&mut self, revised: RevisionSummary) -> bool {
+        if self.all.last().is_some_and(|last| last.generation == revised.generation) {
+            return false;
+        }
+        self.all.retain(|one| one.generation != revised.generation);
+        self.all.push(revised);
+        while self.all.len() > MAX_REVISIONS {
+            let goes = self.all.iter().position(|one| Some(one.generation) != self.held);
+            self.all.remove(goes.unwrap_or(0));
+        }
+        true
+    }
+
+    /// Returns the revision that nodes boot.
+    pub fn effective(&self) -> Option<Generation> {
+        self.held.or_else(|| self.all.last().map(|last| last.generation))
+    }
+
+    /// Returns the newest revision before that one.
+    pub fn before(&self) -> Option<&RevisionSummary> {
+        let now = self.effective()?;
+        let at = self.all.iter().position(|one| one.generation == now).unwrap_or(self.all.len());
+        self.all[..at].last()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revised(number: u8) -> RevisionSummary {
+        let (digest, since) = (Digest([number; 32]), Timestamp::from_millis(i64::from(number)));
+        RevisionSummary { generation: Generation(digest), image: "i".parse().expect("a name"), version: digest, since }
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_never_without_the_one_that_is_held() {
+        let mut revisions = Revisions::default();
+        for number in 0..20 {
+            assert!(revisions.revise(revised(number)));
+            assert!(!revisions.revise(revised(number)), "it is that already");
+            if number == 2 {
+                revisions.held = Some(revised(2).generation);
+            }
+        }
+        assert_eq!(revisions.all.len(), MAX_REVISIONS);
+        assert_eq!((revisions.effective(), revisions.before()), (Some(revised(2).generation), None));
+        revisions.held = None;
+        assert_eq!(revisions.before().map(|one| one.generation), Some(revised(18).generation));
+    }
+}

@@ -1,0 +1,340 @@
+//! Identifies the machine that asks for a boot script by UUID, serial number and boot MAC address.
+
+use super::{
+    phase::Phase,
+    record::{Fingerprint, Node},
+};
+use meshd_proto::Facts;
+use meshd_types::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, fail, is_filler};
+use serde::{Deserialize, Serialize};
+use std::{net::IpAddr, time::Duration};
+
+/// A machine at the script step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedMachine {
+    /// Basis of its ID.
+    pub basis: Basis,
+    /// Hardware identity. `macs` holds only the boot NIC.
+    pub fingerprint: Fingerprint,
+    /// MAC address of the boot NIC.
+    pub mac: MacAddr,
+    /// Other IDs that the machine could have, if the site trusted other fields. Never a MAC address, which may belong to another machine
+    /// now.
+    pub other_bases: Vec<Basis>,
+}
+
+/// Why the known node cannot be the machine that asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdentityConflict {
+    /// The known node's link answers.
+    pub link_is_live: bool,
+    /// The known node has an open boot session on another NIC.
+    pub boots_elsewhere: bool,
+}
+
+/// The result of an identification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identified {
+    /// Unknown machine.
+    New,
+    /// Known node.
+    Known,
+    /// Known node with changed hardware.
+    HardwareChanged {
+        /// The identity fields that differ.
+        detail: String,
+    },
+    /// Another machine with the same ID.
+    Collision {
+        /// The identity fields that differ.
+        detail: String,
+    },
+}
+
+impl ObservedMachine {
+    /// Derives the ID; `None` if nothing identifies the machine.
+    pub fn of(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
+        let basis = hardware.basis(deny)?;
+        let fingerprint = Fingerprint {
+            uuid: hardware.uuid,
+            manufacturer: hardware.manufacturer.trim().to_owned(),
+            product: hardware.product.trim().to_owned(),
+            serial: hardware.serial.trim().to_owned(),
+            board_serial: String::new(),
+            macs: [mac].into(),
+        };
+        let own = |other: &Basis| !other.is_weak() && *other != basis;
+        let other_bases = hardware.bases().filter(own).collect();
+        Some(ObservedMachine { basis, fingerprint, mac, other_bases })
+    }
+
+    /// Returns the ID.
+    pub fn node_id(&self) -> NodeId {
+        self.basis.node_id()
+    }
+}
+
+/// Compares a machine with the node that has its ID. A removed node counts as unknown.
+pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: IdentityConflict) -> Identified {
+    let Some(known) = known.filter(|known| known.phase != Phase::Removed) else { return Identified::New };
+    let (ours, theirs) = (&known.fingerprint, &sighting.fingerprint);
+    let same_nic = ours.macs.contains(&sighting.mac);
+    let serials = agree(&ours.serial, &theirs.serial);
+    if same_nic && serials != Some(false) {
+        return Identified::Known;
+    }
+    let detail = difference(known, sighting);
+    let boards = agree(&ours.board_serial, &theirs.board_serial).filter(|_| fail::defends("board-serial"));
+    if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true) || boards == Some(true)) {
+        return Identified::Collision { detail };
+    }
+    Identified::HardwareChanged { detail }
+}
+
+/// Compares two serial numbers; `None` if one is missing or a placeholder of the firmware.
+fn agree(one: &str, other: &str) -> Option<bool> {
+    let [one, other] = [one, other].map(|text| text.trim().to_lowercase());
+    let given = |text: &str| !text.is_empty() && !is_filler(text);
+    (given(&one) && given(&other)).then_some(one == other)
+}
+
+fn difference(known: &Node, sighting: &ObservedMachine) -> String {
+    let shown = |serial: &str| if serial.is_empty() { "none".to_owned() } else { format!("`{serial}`") };
+    let macs: Vec<String> = known.fingerprint.macs.iter().map(MacAddr::to_string).collect();
+    format!(
+        "known with MAC {} and serial {}; now MAC {} and serial {}",
+        macs.join(", "),
+        shown(&known.fingerprint.serial),
+        sighting.mac,
+        shown(&sighting.fingerprint.serial)
+    )
+}
+
+/// A machine that claims to be a node that another machine is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictingMachine {
+    /// Hardware identity; `macs` holds the NIC that asked.
+    pub fingerprint: Fingerprint,
+    /// MAC address that asked.
+    pub mac: MacAddr,
+    /// Origin.
+    pub address: Option<IpAddr>,
+    /// First time.
+    pub since: Timestamp,
+    /// Last time, accurate to [`RIVAL_NOTED`].
+    pub last: Timestamp,
+}
+
+/// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise claim every MAC address.
+pub const MAX_MACS: usize = 128;
+/// Maximum number of conflicting machines of a node.
+pub const MAX_RIVALS: usize = 8;
+/// A conflicting machine asks twice a minute; the record is updated once in this time.
+pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
+
+impl ConflictingMachine {
+    /// Describes the machine for people.
+    pub fn words(&self) -> String {
+        let Fingerprint { manufacturer, product, serial, .. } = &self.fingerprint;
+        let serial = if serial.is_empty() { "no serial".to_owned() } else { format!("serial {serial}") };
+        let words = [format!("MAC {}", self.mac), manufacturer.clone(), product.clone(), serial];
+        let from = self.address.map(|address| format!("at {address}"));
+        words.into_iter().chain(from).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Node {
+    /// Returns true if the serial numbers prove another machine.
+    pub fn differs(&self, sighting: &ObservedMachine) -> bool {
+        agree(&self.fingerprint.serial, &sighting.fingerprint.serial) == Some(false)
+    }
+
+    /// Records a conflicting machine. Returns true if it is new.
+    pub fn challenged(&mut self, rival: ConflictingMachine) -> bool {
+        if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
+            *known = ConflictingMachine { since: known.since, ..rival };
+            return false;
+        }
+        if self.rivals.len() >= MAX_RIVALS {
+            // Replace the one that was not seen for longest.
+            let oldest = (0..self.rivals.len()).min_by_key(|at| self.rivals[*at].last);
+            oldest.map(|at| self.rivals.remove(at));
+        }
+        self.rivals.push(rival);
+        true
+    }
+
+    /// Returns whether [`Node::challenged`] would change the record significantly.
+    pub fn is_challenge_news(&self, mac: MacAddr, now: Timestamp) -> bool {
+        self.rivals.iter().find(|known| known.mac == mac).is_none_or(|known| now.since(known.last) >= RIVAL_NOTED)
+    }
+
+    /// Removes a conflicting machine. Returns true if it was recorded.
+    pub fn no_rival(&mut self, mac: MacAddr) -> bool {
+        let before = self.rivals.len();
+        self.rivals.retain(|rival| rival.mac != mac);
+        self.rivals.len() != before
+    }
+
+    /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and
+    /// virtual functions.
+    pub fn recognise(&mut self, facts: &Facts, own: impl IntoIterator<Item = MacAddr>) -> Option<String> {
+        let print = &mut self.fingerprint;
+        let (serial, board) = (facts.system.serial.trim(), facts.system.board_serial.trim());
+        // iPXE and Linux may spell a serial number differently; the script step compares iPXE's spelling.
+        if print.serial.is_empty() {
+            serial.clone_into(&mut print.serial);
+        }
+        let other_board = agree(&print.board_serial, board) == Some(false);
+        let changed = other_board.then(|| format!("board serial `{}`, now `{board}`", print.board_serial));
+        if !board.is_empty() {
+            board.clone_into(&mut print.board_serial);
+        }
+        for mac in own {
+            if print.macs.len() < MAX_MACS {
+                print.macs.insert(mac);
+            }
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sighting(mac: u8, serial: &str) -> ObservedMachine {
+        let hardware = Hardware {
+            uuid: "01020304-0506-0708-090a-0b0c0d0e0f10".parse().ok(),
+            serial: serial.to_owned(),
+            ..Hardware::default()
+        };
+        ObservedMachine::of(&hardware, MacAddr([2, 0, 0, 0, 0, mac]), &DenyList::new()).expect("a UUID is there")
+    }
+
+    fn known(mac: u8, serial: &str) -> Node {
+        let ObservedMachine { basis, fingerprint, mac, .. } = sighting(mac, serial);
+        Node::discovered(basis, fingerprint, mac, Timestamp::from_millis(0))
+    }
+
+    #[test]
+    fn the_same_machine_is_known_even_while_its_old_link_looks_alive() {
+        let claim = IdentityConflict { link_is_live: true, boots_elsewhere: true };
+        assert_eq!(identify(Some(&known(1, "A")), &sighting(1, "A"), claim), Identified::Known);
+        assert_eq!(identify(None, &sighting(1, "A"), claim), Identified::New);
+    }
+
+    #[test]
+    fn a_new_nic_in_a_machine_that_is_off_is_changed_hardware() {
+        let changed = identify(Some(&known(1, "A")), &sighting(2, "A"), IdentityConflict::default());
+        assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
+    }
+
+    #[test]
+    fn a_second_machine_is_a_collision_while_the_first_one_lives() {
+        let claims = [
+            IdentityConflict { link_is_live: true, ..IdentityConflict::default() },
+            IdentityConflict { boots_elsewhere: true, ..IdentityConflict::default() },
+        ];
+        for claim in claims {
+            let other = identify(Some(&known(1, "A")), &sighting(2, "A"), claim);
+            assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_with_nothing_in_common_is_a_collision_even_when_the_first_is_off() {
+        for serial in ["B", ""] {
+            let other = identify(Some(&known(1, "A")), &sighting(2, serial), IdentityConflict::default());
+            assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
+        }
+        let without_serials = identify(Some(&known(1, "")), &sighting(2, ""), IdentityConflict::default());
+        assert!(matches!(without_serials, Identified::Collision { .. }), "two empty serials do not agree");
+    }
+
+    #[test]
+    fn what_firmware_says_when_nobody_gave_a_serial_makes_no_two_machines_the_same() {
+        let other =
+            identify(Some(&known(1, "Default string")), &sighting(2, "Default string"), IdentityConflict::default());
+        assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
+        let same =
+            identify(Some(&known(1, "SN-1")), &sighting(1, "To be filled by O.E.M."), IdentityConflict::default());
+        assert_eq!(same, Identified::Known, "its NIC agrees, and one serial is none");
+    }
+
+    #[test]
+    fn board_serial_that_agrees_with_another_nic_is_hardware_changed() {
+        let board = |mac: u8, serial: &str, board: &str| {
+            let mut sighting = sighting(mac, serial);
+            board.clone_into(&mut sighting.fingerprint.board_serial);
+            sighting
+        };
+        let mut node = known(1, "");
+        "B-1".clone_into(&mut node.fingerprint.board_serial);
+        let id = node.id;
+        let same = board(2, "", "b-1 ");
+        let changed = identify(Some(&node), &same, IdentityConflict::default());
+        assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
+        assert_eq!(same.node_id(), id, "no ID is derived from it");
+        for other in [board(2, "", "B-2"), board(2, "", ""), board(2, "", "Default string")] {
+            let other = identify(Some(&node), &other, IdentityConflict::default());
+            assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
+        }
+        let live = identify(Some(&node), &same, IdentityConflict { link_is_live: true, ..IdentityConflict::default() });
+        assert!(matches!(live, Identified::Collision { .. }), "two machines: {live:?}");
+    }
+
+    #[test]
+    fn a_removed_node_is_forgotten() {
+        let mut gone = known(1, "A");
+        gone.phase = Phase::Removed;
+        assert_eq!(identify(Some(&gone), &sighting(2, "B"), IdentityConflict::default()), Identified::New);
+    }
+
+    #[test]
+    fn rivals_are_told_apart_by_their_cards_and_bounded() {
+        let at = Timestamp::from_millis;
+        let rival = |mac: u8, now: i64| ConflictingMachine {
+            fingerprint: sighting(mac, "B").fingerprint,
+            mac: sighting(mac, "B").mac,
+            address: None,
+            since: at(now),
+            last: at(now),
+        };
+        let mut node = known(1, "A");
+        assert!(node.challenged(rival(2, 5)) && !node.challenged(rival(2, 7)));
+        assert_eq!((node.rivals[0].since, node.rivals[0].last), (at(5), at(7)));
+        assert!(
+            !node.is_challenge_news(rival(2, 0).mac, at(60_000)) && node.is_challenge_news(rival(2, 0).mac, at(60_007))
+        );
+        for mac in 3..20 {
+            assert!(node.challenged(rival(mac, i64::from(mac) * 100)));
+        }
+        assert_eq!(node.rivals.len(), MAX_RIVALS);
+        assert!(node.no_rival(rival(19, 0).mac) && !node.no_rival(rival(2, 0).mac), "the oldest went first");
+    }
+
+    #[test]
+    fn a_machine_that_names_cards_without_end_is_taken_at_its_word_for_some_of_them() {
+        let mut node = known(1, "A");
+        let cards = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
+        node.recognise(&Facts::default(), cards);
+        assert_eq!(node.fingerprint.macs.len(), MAX_MACS);
+        assert!(node.fingerprint.macs.contains(&node.mac));
+    }
+
+    #[test]
+    fn a_part_that_is_another_one_is_told_once_and_kept() {
+        let mut node = known(1, "A");
+        let facts = |serial: &str, board: &str| {
+            let mut facts = Facts::default();
+            (facts.system.serial, facts.system.board_serial) = (serial.to_owned(), board.to_owned());
+            facts
+        };
+        assert_eq!(node.recognise(&facts("A", "B-1"), []), None, "told for the first time");
+        assert_eq!(node.recognise(&facts("A", "B-2"), []).as_deref(), Some("board serial `B-1`, now `B-2`"));
+        assert_eq!(node.recognise(&facts("A", "B-2"), []), None);
+        assert_eq!(node.recognise(&facts("a ", ""), []), None, "what is not told is not another one");
+        assert_eq!((node.fingerprint.serial.as_str(), node.fingerprint.board_serial.as_str()), ("A", "B-2"));
+    }
+}

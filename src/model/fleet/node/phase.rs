@@ -1,0 +1,287 @@
+//! Phases of a node. Only the transitions drawn here are lawful.
+//!
+//! ```text
+//!             approve              boot            enrol, link              checks pass
+//! discovered ────────▶ approved ────────▶ booting ────▶ enrolling ────────────────────▶ online
+//!  │    ▲                 ▲                ▲  ▲           ▲ │  ▲ └─ checks fail ─▶ degraded ◀─▶ ┘│
+//!  │    │ reject          │ approve        │  └─ boot: from any phase on this line, and offline ─┤
+//!  ▼    │                 │                │              │ │  └── link ─────────────────────────┤
+//! rejected ───────────────┘             offline ◀─ silent ─│─┴─────────────────────────────────┘
+//!                                          └──── link ────┘
+//! draining ◀─ drain ── online, degraded, enrolling; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
+//!   A draining node that falls silent is offline like any other, and goes on to drain when it is back (`Node::drains`).
+//! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
+//! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
+//! removed ◀─ remove ── any; a removed machine that boots is discovered again
+//! ```
+//! What is wrong with a node is a condition beside its phase. A node is `enrolling` from its certificate, or its link where the
+//! certificate is still valid, until its checks are told: checks that have not run yet are not failures.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// The phase of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Unknown or unapproved: holds no credentials.
+    Discovered,
+    /// Approved; has not booted since.
+    Approved,
+    /// Rejected.
+    Rejected,
+    /// Booting.
+    Booting,
+    /// Has a certificate of this boot; no check results yet.
+    Enrolling,
+    /// Linked, and a check fails.
+    Degraded,
+    /// Linked, all checks pass: may get work.
+    Online,
+    /// Takes no new work, finishes running work.
+    Draining,
+    /// Taken out of service by an operator.
+    Maintenance,
+    /// Silent for longer than `offline_after`.
+    Offline,
+    /// Held by an alarm or an operator.
+    Quarantined,
+    /// Being replaced by a rollout.
+    Rebuilding,
+    /// Removed; only the record remains.
+    Removed,
+}
+
+/// An event that may change the phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseChange {
+    /// Approved by operator, rule or policy.
+    Approve,
+    /// Rejected by an operator.
+    Reject,
+    /// Requested its boot script.
+    Boot,
+    /// Got a certificate.
+    Enrol,
+    /// Linked, no check results yet.
+    LinkUp,
+    /// All checks pass.
+    ChecksPass,
+    /// A check fails.
+    ChecksFail,
+    /// Silent for `offline_after`.
+    Silent,
+    /// Drain.
+    Drain,
+    /// Drained, or an operator does not wait.
+    Drained,
+    /// Resume.
+    Resume,
+    /// Hold.
+    Quarantine,
+    /// Release the hold.
+    Release,
+    /// Release the hold of a node that was never approved.
+    ReleaseUnknown,
+    /// A rollout begins.
+    Rebuild,
+    /// Remove.
+    Remove,
+    /// A removed machine was seen again.
+    Rediscover,
+}
+
+/// The result of a lawful change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// The phase changes.
+    To(Phase),
+    /// Nothing changes.
+    Stay,
+}
+
+/// An unlawful change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a node that is {from} cannot {change}")]
+pub struct UnlawfulTransition {
+    /// Current phase.
+    pub from: Phase,
+    /// Requested change.
+    pub change: PhaseChange,
+}
+
+impl Phase {
+    /// All phases in the order of the diagram.
+    pub const ALL: [Phase; 13] = [
+        Phase::Discovered,
+        Phase::Approved,
+        Phase::Rejected,
+        Phase::Booting,
+        Phase::Enrolling,
+        Phase::Degraded,
+        Phase::Online,
+        Phase::Draining,
+        Phase::Maintenance,
+        Phase::Offline,
+        Phase::Quarantined,
+        Phase::Rebuilding,
+        Phase::Removed,
+    ];
+
+    /// Returns the result of a change.
+    pub fn on(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
+        use Phase as P;
+        use PhaseChange as C;
+        let to = match (self, change) {
+            (P::Discovered | P::Rejected, C::Approve) => P::Approved,
+            (P::Discovered | P::Approved, C::Reject) => P::Rejected,
+            (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
+            (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
+            // Also if already `enrolling`: the link event follows in both cases.
+            (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
+            (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
+            (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
+            (P::Enrolling | P::Degraded | P::Online | P::Draining, C::Silent) => P::Offline,
+            (P::Enrolling | P::Degraded | P::Online, C::Drain) => P::Draining,
+            (P::Draining | P::Maintenance, C::Drain) => return Ok(Transition::Stay),
+            (P::Draining | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
+            (P::Maintenance, C::Drained) => return Ok(Transition::Stay),
+            (P::Draining | P::Maintenance, C::Resume) => P::Degraded,
+            (P::Quarantined, C::Release) => P::Approved,
+            (P::Quarantined, C::ReleaseUnknown) => P::Discovered,
+            (P::Enrolling | P::Degraded | P::Online | P::Offline, C::Rebuild) => P::Rebuilding,
+            (P::Rebuilding, C::LinkUp) => P::Enrolling,
+            (P::Removed, C::Rediscover) => P::Discovered,
+            (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
+            (_, C::Remove) => P::Removed,
+            (P::Quarantined, C::Quarantine) => return Ok(Transition::Stay),
+            // Not if approved already or in a later phase.
+            (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
+            (_, C::Quarantine) => P::Quarantined,
+            // Reports of a node are lawful in any phase. Where the diagram has no arrow, the phase stays.
+            (_, C::Boot | C::Enrol | C::LinkUp | C::ChecksPass | C::ChecksFail | C::Silent) => {
+                return Ok(Transition::Stay);
+            }
+            _ => return Err(UnlawfulTransition { from: self, change }),
+        };
+        Ok(Transition::To(to))
+    }
+
+    /// Returns true while the node may get tokens and certificates.
+    pub fn is_admitted(self) -> bool {
+        !matches!(self, Phase::Discovered | Phase::Rejected | Phase::Quarantined | Phase::Removed)
+    }
+
+    /// Returns the word that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Discovered => "discovered",
+            Phase::Approved => "approved",
+            Phase::Rejected => "rejected",
+            Phase::Booting => "booting",
+            Phase::Enrolling => "enrolling",
+            Phase::Degraded => "degraded",
+            Phase::Online => "online",
+            Phase::Draining => "draining",
+            Phase::Maintenance => "maintenance",
+            Phase::Offline => "offline",
+            Phase::Quarantined => "quarantined",
+            Phase::Rebuilding => "rebuilding",
+            Phase::Removed => "removed",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Phase {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|phase| phase.as_str() == text);
+        known.ok_or_else(|| format!("`{text}` is not a phase; known: {}", Self::ALL.map(Phase::as_str).join(" ")))
+    }
+}
+
+impl fmt::Display for PhaseChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PhaseChange::Approve => "be approved",
+            PhaseChange::Reject => "be rejected",
+            PhaseChange::Boot => "boot",
+            PhaseChange::Enrol => "enrol",
+            PhaseChange::LinkUp => "link up",
+            PhaseChange::ChecksPass => "pass its checks",
+            PhaseChange::ChecksFail => "fail its checks",
+            PhaseChange::Silent => "fall silent",
+            PhaseChange::Drain => "be drained",
+            PhaseChange::Drained => "go into maintenance",
+            PhaseChange::Resume => "resume",
+            PhaseChange::Quarantine => "be quarantined",
+            PhaseChange::Release | PhaseChange::ReleaseUnknown => "be released",
+            PhaseChange::Rebuild => "be rebuilt",
+            PhaseChange::Remove => "be removed",
+            PhaseChange::Rediscover => "be discovered again",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(start: Phase, changes: &[PhaseChange]) -> Phase {
+        changes.iter().fold(start, |phase, change| match phase.on(*change) {
+            Ok(Transition::To(next)) => next,
+            Ok(Transition::Stay) => phase,
+            Err(error) => panic!("{error}"),
+        })
+    }
+
+    #[test]
+    fn first_light_walks_the_whole_line() {
+        use PhaseChange::*;
+        assert_eq!(walk(Phase::Discovered, &[Boot]), Phase::Discovered, "a boot alone lets nobody in");
+        let mut phase = Phase::Discovered;
+        for change in [Approve, Boot, Enrol, LinkUp, ChecksPass] {
+            phase = walk(phase, &[change]);
+            assert_ne!(phase, Phase::Degraded, "{change}: checks that have not run yet are not failures");
+        }
+        assert_eq!(phase, Phase::Online);
+        assert_eq!(walk(Phase::Enrolling, &[LinkUp, ChecksFail]), Phase::Degraded);
+        assert_eq!(walk(Phase::Degraded, &[ChecksPass, Silent, LinkUp, ChecksPass, Boot]), Phase::Booting);
+    }
+
+    #[test]
+    fn a_node_that_boots_is_not_offline_however_long_it_takes() {
+        assert_eq!(walk(Phase::Booting, &[PhaseChange::Silent]), Phase::Booting);
+    }
+
+    #[test]
+    fn an_operators_word_outlives_what_the_node_does() {
+        use PhaseChange::*;
+        for held in [Phase::Maintenance, Phase::Quarantined, Phase::Rejected] {
+            assert_eq!(walk(held, &[Boot, Enrol, LinkUp, ChecksPass, Silent]), held);
+        }
+    }
+
+    #[test]
+    fn a_removed_node_is_only_discovered_again() {
+        for change in [PhaseChange::Approve, PhaseChange::LinkUp, PhaseChange::Boot, PhaseChange::Remove] {
+            assert!(Phase::Removed.on(change).is_err(), "{change}");
+        }
+        assert_eq!(walk(Phase::Removed, &[PhaseChange::Rediscover]), Phase::Discovered);
+    }
+
+    #[test]
+    fn every_phase_round_trips_as_its_word() {
+        for phase in Phase::ALL {
+            assert_eq!(phase.as_str().parse(), Ok(phase));
+            assert_eq!(serde_json::to_string(&phase).ok(), Some(format!("\"{phase}\"")));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A node as the scheduler sees it, and the result of a placement.
+
+use super::allocations::Allocations;
+use crate::work::{Approved, SlotCard};
+use meshd_config::vm::VmAsk;
+use meshd_proto::{
+    DiskFacts, Hosting, PciFacts, UnitFacts,
+    vm::{DiskIdentity, RawDisk},
+};
+use meshd_types::{NodeId, PciAddress};
+
+/// How a node runs VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VmSupport {
+    /// The profile runs no VMs.
+    Nothing,
+    /// The node has no KVM.
+    Emulated,
+    /// `/dev/kvm` opens.
+    Kvm,
+}
+
+/// A node as the scheduler sees it.
+#[derive(Clone, Debug)]
+pub struct CandidateNode<'a> {
+    /// Node ID.
+    pub node: NodeId,
+    /// Why the node takes no work now; `None` if it does.
+    pub unready: Option<&'a str>,
+    /// VM support of the node.
+    pub runs: VmSupport,
+    /// Features reported in this boot; `None` for older agents.
+    pub hosting: Option<&'a Hosting>,
+    /// Hardware threads.
+    pub threads: u32,
+    /// vCPUs of VMs that share threads, per thread.
+    pub overcommit: u32,
+    /// Memory without huge pages, in bytes.
+    pub memory: u64,
+    /// Memory in huge pages, in bytes.
+    pub hugepages: u64,
+    /// Units.
+    pub units: &'a [UnitFacts],
+    /// Whole disks.
+    pub disks: &'a [DiskFacts],
+    /// PCI functions; they show which NUMA nodes exist.
+    pub pci: &'a [PciFacts],
+    /// Resources that VMs hold.
+    pub held: &'a Allocations,
+    /// Minimum number of free units that cannot be assigned.
+    pub closed: usize,
+    /// Units whose slot cannot be assigned, by first function, with the reason.
+    pub barred: Vec<(PciAddress, String)>,
+    /// Approved slots with a disk, fabric device or NIC addresses.
+    pub slots: Vec<&'a Approved>,
+}
+
+/// The result of a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementFit {
+    /// Node ID.
+    pub node: NodeId,
+    /// First function of each unit; units that belong to a slot come last.
+    pub units: Vec<PciAddress>,
+    /// Disks for the volumes that are the disk of a slot.
+    pub disks: Vec<DiskIdentity>,
+    /// Addresses for the NICs that have the addresses of a slot.
+    pub cards: Vec<SlotCard>,
+    /// NUMA node to which the VM is bound because its units are there.
+    pub near: Option<u32>,
+    /// The units are on several NUMA nodes, or not on the requested one.
+    pub numa_mismatch: bool,
+}
+
+/// Returns the disks that the specification names.
+pub fn named(ask: &VmAsk) -> impl Iterator<Item = &DiskIdentity> {
+    ask.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
+        RawDisk::Named(disk) => Some(disk),
+        RawDisk::Slot(_) => None,
+    })
+}

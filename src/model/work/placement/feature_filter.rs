@@ -1,0 +1,39 @@
+//! Filters nodes by features: programs, firmware, bridges, CPU model. The agent checks the same features again before a start.
+
+use super::reject_reason::RejectReason;
+use meshd_proto::{
+    Hosting,
+    vm::{Firmware, VmSpec, VolumeSource},
+};
+
+/// Processor models that every QEMU knows.
+const ANY_CPU: [&str; 2] = ["host", "max"];
+
+/// What a node lacks of it.
+pub fn lacks<'a>(spec: &'a VmSpec, hosting: &'a Hosting) -> impl Iterator<Item = (RejectReason, String)> + 'a {
+    let missing =
+        |is_missing: bool, lack: RejectReason, what: &str| is_missing.then(|| (lack, format!("it has no {what}")));
+    let layered = spec.volumes.iter().any(|volume| matches!(volume.source, VolumeSource::Qcow2 { .. }));
+    let is_uefi = spec.firmware == Firmware::Uefi;
+    let firmware = match (is_uefi, spec.secure_boot) {
+        (false, _) => None,
+        (true, false) => missing(!hosting.uefi, RejectReason::FirmwareMissing, "UEFI firmware (OVMF)"),
+        (true, true) => missing(!hosting.secure_boot, RejectReason::FirmwareMissing, "UEFI firmware for Secure Boot"),
+    };
+    let cpu = spec.cpu.as_str();
+    let knows =
+        ANY_CPU.contains(&cpu) || hosting.cpu_models.is_empty() || hosting.cpu_models.iter().any(|it| it == cpu);
+    let found = [
+        missing(!hosting.qemu, RejectReason::QemuMissing, "qemu-system-x86_64"),
+        missing(layered && !hosting.qemu_img, RejectReason::QemuMissing, "qemu-img"),
+        (!knows).then(|| (RejectReason::CpuUnknown, format!("its QEMU knows no processor {cpu}"))),
+        firmware,
+        missing(spec.vtpm && !hosting.tpm, RejectReason::TpmMissing, "swtpm"),
+    ];
+    let bridges = spec.nics.iter().filter_map(|nic| nic.bridge.as_ref());
+    let bridges = bridges.filter(|bridge| !hosting.bridges.iter().any(|own| own == bridge.as_str()));
+    found
+        .into_iter()
+        .flatten()
+        .chain(bridges.map(|bridge| (RejectReason::BridgeMissing, format!("it has no bridge {bridge}"))))
+}

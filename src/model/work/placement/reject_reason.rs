@@ -1,0 +1,118 @@
+//! Why a node, or every node, does not take a VM. The words are part of the API. Pure.
+
+use meshd_types::NodeId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Defines the reasons from one table: variant, word in JSON and in the CLI, description.
+macro_rules! reject_reasons {
+    ($($name:ident = $word:literal: $doc:literal,)*) => {
+        /// Why a node does not take a VM. Ordered: causes that last come before [`RejectReason::NotReady`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum RejectReason {
+            $(#[doc = $doc] #[serde(rename = $word)] $name,)*
+        }
+
+        impl RejectReason {
+            /// Returns the word that is shown.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(RejectReason::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+reject_reasons! {
+    NotNamed = "not_named": "Another node was named.",
+    RunsNoVms = "runs_no_vms": "The profile of the node runs no VMs.",
+    KvmMissing = "kvm_missing": "`/dev/kvm` does not open, and emulation is not allowed.",
+    CpusExceeded = "cpus_exceeded": "More CPUs than the node has threads.",
+    MemoryExceeded = "memory_exceeded": "More memory than the node has.",
+    HugepagesExceeded = "hugepages_exceeded": "More huge pages than the node has.",
+    NumaMissing = "numa_missing": "The node has no such NUMA node.",
+    CpuUnknown = "cpu_unknown": "QEMU of the node does not know the CPU model.",
+    QemuMissing = "qemu_missing": "QEMU is not installed.",
+    FirmwareMissing = "firmware_missing": "No firmware of that kind is installed.",
+    TpmMissing = "tpm_missing": "No TPM emulator is installed.",
+    BridgeMissing = "bridge_missing": "The node has no such bridge.",
+    UnitMissing = "unit_missing": "The node has too few units of that kind.",
+    DiskMissing = "disk_missing": "No disk has that identity, or several have it.",
+    NotReady = "not_ready": "The node takes no work now.",
+    Full = "full": "The node has the maximum number of VMs.",
+    CpusTaken = "cpus_taken": "Other VMs have the CPUs.",
+    MemoryTaken = "memory_taken": "Other VMs have the memory.",
+    HugepagesTaken = "hugepages_taken": "Other VMs have the huge pages.",
+    UnitTaken = "unit_taken": "Other VMs have the units.",
+    UnitNotReady = "unit_not_ready": "The units cannot be assigned now.",
+    SlotClosed = "slot_closed": "The slots of the units are not approved, disabled, or share a fabric device with a taken slot.",
+    SlotWithoutDisk = "slot_without_disk": "The slots of the units have no disk.",
+    SlotWithoutCard = "slot_without_card": "The slots of the units have no MAC address.",
+    DiskTaken = "disk_taken": "A VM, a slot or the node itself has the disk.",
+}
+
+impl RejectReason {
+    /// Returns true if the reason stays although other VMs leave and the node becomes ready.
+    pub fn is_lasting(self) -> bool {
+        self < RejectReason::NotReady
+    }
+}
+
+/// One reason against a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The reason.
+    pub lack: RejectReason,
+    /// Details with names and numbers.
+    pub detail: String,
+}
+
+/// The verdict over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All nodes together do not have the resources.
+    None,
+    /// All nodes together have the resources, but no single node.
+    NoSingleNode,
+    /// A node has the resources, but is not ready or other VMs use them.
+    NotReady,
+}
+
+impl Verdict {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::None => "none",
+            Verdict::NoSingleNode => "no_single_node",
+            Verdict::NotReady => "not_ready",
+        }
+    }
+}
+
+/// No node takes the VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoPlacement {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The nodes with the fewest reasons, at most [`crate::work::MAX_TOLD`], each with all its reasons.
+    pub nearest: Vec<(NodeId, Vec<Rejection>)>,
+    /// Number of nodes that were considered.
+    pub nodes: usize,
+}
+
+impl fmt::Display for NoPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.verdict {
+            _ if self.nodes == 0 => "no node is known",
+            Verdict::None => "no node has it, nor all together",
+            Verdict::NoSingleNode => "all nodes together have it, but no single one",
+            Verdict::NotReady => "a node has it, but cannot give it now",
+        })?;
+        for (node, lacks) in &self.nearest {
+            let words = lacks.iter().map(|rejection| format!("{} ({})", rejection.lack.as_str(), rejection.detail));
+            write!(f, ", {node}: {}", words.collect::<Vec<_>>().join(" and "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Chooses the node of a VM: filters the nodes, ranks those that are left, and assigns units. A VM never spans nodes.
+//!
+//! Devices are packed, so that whole nodes stay free for VMs that need all of one. CPUs and memory are spread.
+
+use super::{
+    candidate::{CandidateNode, PlacementFit, VmSupport, named},
+    capacity_filter, device_selector,
+    explain::explain,
+    feature_filter,
+    reject_reason::NoPlacement,
+    slot_resources,
+};
+use meshd_config::vm::VmAsk;
+use meshd_proto::{UnitFacts, vm::MAX_VMS};
+use meshd_types::NodeId;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+};
+
+/// Rank of a node; less is better: free units left, units on several NUMA nodes, utilization, memory used.
+type Rank = (usize, bool, u64, u64);
+
+/// Chooses a node. Devices are packed; CPUs and memory are spread.
+///
+/// # Errors
+/// No node takes the VM.
+pub fn place<'a>(
+    ask: &VmAsk,
+    only: Option<NodeId>,
+    hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
+) -> Result<PlacementFit, NoPlacement> {
+    place_by(ask, only, hosts, |_| {})
+}
+
+/// Like [`place`], for many nodes: `hosts` come without their slots, and `complete` adds those to the few candidates that may beat the best
+/// node so far.
+///
+/// # Errors
+/// No node takes the VM.
+pub fn place_by<'a>(
+    ask: &VmAsk,
+    only: Option<NodeId>,
+    hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
+    complete: impl Fn(&mut CandidateNode<'a>),
+) -> Result<PlacementFit, NoPlacement> {
+    let named = hosts.clone().filter(|host| only.is_none_or(|only| host.node == only));
+    let bounded: Vec<(Rank, CandidateNode<'a>)> = named.filter_map(|host| Some((bound(ask, &host)?, host))).collect();
+    let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
+    let mut best: Option<(Rank, PlacementFit)> = None;
+    while let Some(Reverse((bound, at))) = nearest.pop() {
+        if best.as_ref().is_some_and(|(rank, _)| *rank <= bound) {
+            break;
+        }
+        let mut host = bounded[at].1.clone();
+        complete(&mut host);
+        if let Some((rank, fit)) = fit(ask, &host)
+            && best.as_ref().is_none_or(|(other, _)| rank < *other)
+        {
+            best = Some((rank, fit));
+        }
+    }
+    best.map(|(_, fit)| fit).ok_or_else(|| {
+        explain(
+            ask,
+            only,
+            hosts.map(|mut host| {
+                complete(&mut host);
+                host
+            }),
+        )
+    })
+}
+
+/// Returns the best possible rank of a node without looking at its units; `None` if the node certainly does not take the VM.
+fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<Rank> {
+    let spec = &ask.spec;
+    let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
+    if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
+        return None;
+    }
+    let fill = capacity_filter::fill(ask, host, spec.numa_node)?;
+    let left = units_left(ask, host)?;
+    Some((left, false, fill.scarcest, u64::MAX - fill.free))
+}
+
+/// Returns the free units that remain after the placement; `None` if there are too few.
+fn units_left(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<usize> {
+    let free = host.units.len().saturating_sub(host.held.unit_count() + host.closed);
+    if ask.units.whole { (free == host.units.len()).then_some(0) } else { free.checked_sub(ask.units.each.len()) }
+}
+
+/// Tries a node without explaining a rejection, which is the common case.
+fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(Rank, PlacementFit)> {
+    let (spec, (left, ..)) = (&ask.spec, bound(ask, host)?);
+    if host.hosting.is_some_and(|hosting| feature_filter::lacks(spec, hosting).next().is_some()) {
+        return None;
+    }
+    if named(ask).any(|disk| slot_resources::judge_disk(host, disk.as_str()).is_err()) {
+        return None;
+    }
+    let granted = together(ask, host)?;
+    let disks = device_selector::disk_units(ask, &granted, host)
+        .map(|unit| slot_resources::slot_disk(host, unit).ok().cloned());
+    let disks = disks.collect::<Option<Vec<_>>>()?;
+    let cards = device_selector::card_units(ask, &granted, host).map(|unit| slot_resources::slot_card(host, unit).ok());
+    let cards = cards.collect::<Option<Vec<_>>>()?;
+    let units = slot_resources::with_fabric(host, &granted);
+    let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
+    let mut places = granted.iter().map(|unit| at(unit)).collect::<Vec<_>>();
+    places.extend(spec.numa_node.map(Some));
+    let numa_mismatch = places.windows(2).any(|two| two[0] != two[1]);
+    let near = places.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
+    let near = near.filter(|id| !ask.numa_anywhere && capacity_filter::surely_fits_numa(ask, host, *id));
+    let fill = capacity_filter::fill(ask, host, spec.numa_node.or(near))?;
+    let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();
+    let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
+    Some((rank, PlacementFit { node: host.node, units, disks, cards, near, numa_mismatch }))
+}
+
+/// Assigns units to all selectors, on one NUMA node if possible.
+fn together<'a>(ask: &VmAsk, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
+    let any = device_selector::grant(ask, host.units, Some(host), ask.spec.numa_node)?;
+    let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
+    if ask.spec.numa_node.is_some() || ask.units.whole || !apart(&any) {
+        return Some(any);
+    }
+    let nodes: BTreeSet<u32> = host.units.iter().filter_map(|unit| unit.numa_node).collect();
+    let mut near = nodes.into_iter().filter_map(|id| device_selector::grant(ask, host.units, Some(host), Some(id)));
+    near.find(|units| !apart(units)).or(Some(any))
+}
+
+#[cfg(test)]
+#[path = "tests/scheduler.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+//! Resources that belong to a slot beside its unit: disk, fabric device and NIC addresses. Only the VM that has the slot gets them.
+
+use super::{candidate::CandidateNode, reject_reason::RejectReason};
+use crate::work::{Approved, SlotCard};
+use meshd_proto::{DiskFacts, UnitFacts, UnitState, vm::DiskIdentity};
+
+fn holds(unit: &UnitFacts, function: &str) -> bool {
+    unit.members.iter().any(|member| member.address == function)
+}
+
+/// Returns true if the slot belongs to the unit.
+fn is_of(slot: &Approved, unit: &UnitFacts) -> bool {
+    holds(unit, slot.id.unit.as_str())
+}
+
+/// The slot that owns a disk.
+pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h Approved> {
+    let is_it = |slot: &Approved| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
+    host.slots.iter().copied().find(|slot| is_it(slot))
+}
+
+/// The slot whose fabric device is in this unit. The unit belongs to that slot.
+pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h Approved> {
+    let is_it = |slot: &Approved| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
+    host.slots.iter().copied().find(|slot| is_it(slot))
+}
+
+/// The unit with the fabric device of another unit's slot.
+pub fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a UnitFacts> {
+    let slot = host.slots.iter().find(|slot| is_of(slot, unit))?;
+    let fabric = slot.fabric.as_ref()?;
+    host.units.iter().find(|other| holds(other, fabric) && !is_of(slot, other))
+}
+
+/// Adds the fabric units of the assigned units, each once.
+pub fn with_fabric<'a>(host: &CandidateNode<'a>, granted: &[&'a UnitFacts]) -> Vec<&'a UnitFacts> {
+    let mut all = granted.to_vec();
+    for unit in granted {
+        if let Some(more) = fabric_unit(host, unit)
+            && !all.iter().any(|known| known.members == more.members)
+        {
+            all.push(more);
+        }
+    }
+    all
+}
+
+/// Why a disk cannot be assigned to any VM, apart from slots.
+pub fn judge_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
+    let Some(disk) = DiskFacts::called(host.disks, identity) else {
+        return Err((RejectReason::DiskMissing, format!("disk {identity}")));
+    };
+    // Disks that the node uses or the profile marks as data are never assigned (ST-3, ST-4).
+    if let Some(why) = &disk.blocked {
+        return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
+    }
+    match host.held.disk(disk.names()) {
+        Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to virtual machine {owner}"))),
+        None => Ok(disk),
+    }
+}
+
+/// The disk of a unit's slot.
+pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (RejectReason, String)> {
+    let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
+    let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
+        return Err((RejectReason::SlotWithoutDisk, format!("the slot of {} has no disk", unit.name())));
+    };
+    judge_disk(host, disk.as_str()).map(|_| disk)
+}
+
+/// The NIC addresses of a unit's slot.
+pub fn slot_card(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotCard, (RejectReason, String)> {
+    let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
+    let none = || (RejectReason::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
+    slot.and_then(|slot| slot.card).ok_or_else(none)
+}
+
+/// Resources requested of a slot beside its unit.
+#[derive(Clone, Copy)]
+pub struct SlotResourceRequest {
+    pub disk: bool,
+    pub card: bool,
+}
+
+/// Why a free unit cannot be assigned: a resource of its slot is not available.
+pub fn against(
+    host: &CandidateNode<'_>,
+    unit: &UnitFacts,
+    wanted: SlotResourceRequest,
+) -> Option<(RejectReason, String)> {
+    if let Some(slot) = owner_of_fabric(host, unit) {
+        return Some((RejectReason::UnitTaken, format!("{} is the fabric device of slot {}", unit.name(), slot.id)));
+    }
+    if let Some(fabric) = fabric_unit(host, unit) {
+        let of = || format!("{}, the fabric device of {},", fabric.name(), unit.name());
+        if host.held.unit(fabric.members.iter().map(|member| member.address.as_str())).is_some() {
+            return Some((RejectReason::UnitTaken, format!("{} belongs to another", of())));
+        }
+        if fabric.state != UnitState::Ready {
+            return Some((RejectReason::UnitNotReady, format!("{} is {}", of(), fabric.state.as_str())));
+        }
+    }
+    let disk = wanted.disk.then(|| slot_disk(host, unit).err()).flatten();
+    disk.or_else(|| wanted.card.then(|| slot_card(host, unit).err()).flatten())
+}

@@ -1,0 +1,74 @@
+//! Disks that a VM has, had or leaves.
+
+use super::record::Vm;
+use meshd_proto::vm::{DiskIdentity, DiskUse, LeftDisk, OnRelease, RawDisk, Volume, VolumeName, VolumeSource};
+use meshd_types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Vm {
+    /// Returns the disks that it leaves on its node.
+    pub(super) fn left_disks(&self) -> Vec<LeftDisk> {
+        let left = |volume: &Volume| {
+            let disk = volume.source.disk()?.identity()?.clone();
+            Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: self.disks.contains_key(&volume.name) })
+        };
+        self.ask.spec.volumes.iter().filter_map(left).collect()
+    }
+
+    /// Returns the disks that the node has wiped when it confirms the release.
+    pub fn wiped_disks(&self, node: NodeId) -> BTreeSet<DiskIdentity> {
+        if let Some(owed) = self.owes.get(&node) {
+            return owed.clone();
+        }
+        let own = self.left_disks().into_iter().filter(|left| left.wipe && left.used && self.node() == Some(node));
+        own.map(|left| left.disk).collect()
+    }
+
+    /// The node stopped without confirming the release: its disks must be wiped before anybody gets them.
+    pub fn leave_unclean(&mut self) {
+        let owed: BTreeSet<DiskIdentity> =
+            self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
+        if let Some(node) = self.node().filter(|_| !owed.is_empty()) {
+            self.strays.insert(node);
+            self.owes.insert(node, owed);
+        }
+    }
+
+    /// Cancels all pending wipes.
+    pub fn keep_disks(&mut self) {
+        for volume in &mut self.ask.spec.volumes {
+            if let VolumeSource::Raw { on_release, .. } = &mut volume.source {
+                *on_release = Some(OnRelease::Keep);
+            }
+        }
+        for node in std::mem::take(&mut self.owes).into_keys() {
+            self.strays.remove(&node);
+        }
+    }
+
+    /// A former node confirmed the release. Returns false if it had nothing of the VM.
+    pub fn left(&mut self, node: NodeId) -> bool {
+        self.owes.remove(&node);
+        self.strays.remove(&node)
+    }
+
+    /// Sets the disks of its slots, in the order of the volumes; missing ones are unknown.
+    pub(super) fn slot_disks(&mut self, disks: Vec<DiskIdentity>) {
+        let mut disks = disks.into_iter();
+        for volume in &mut self.ask.spec.volumes {
+            if let VolumeSource::Raw { disk: RawDisk::Slot(disk), .. } = &mut volume.source {
+                *disk = disks.next();
+            }
+        }
+    }
+
+    /// Adds the disk states that the node reports.
+    pub(super) fn tell_disks(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
+        for (name, told) in told {
+            if self.ask.spec.volumes.iter().any(|volume| volume.name == name) {
+                let disk = self.disks.entry(name).or_insert(told);
+                *disk = told.max(*disk);
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Virtual machines on record.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `record` | desired state, placement and last report |
+//! | `status` | the state that is shown |
+//! | `disks` | disks that a VM has, had or leaves |
+//! | `locality` | NUMA locality of a VM on its node |
+//! | `node_loss` | what happens to a VM whose node is lost or refuses it |
+//! | `reserved_nic` | NICs: owner of a MAC address, scope of an IP address |
+
+pub mod disks;
+pub mod locality;
+pub mod node_loss;
+pub mod record;
+pub mod reserved_nic;
+pub mod status;

@@ -1,0 +1,128 @@
+//! What happens to a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
+
+use super::record::{Begun, NodeReport, Vm, VmTold, VmWish};
+use meshd_config::vm::OnNodeLoss;
+use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+
+/// Maximum number of nodes that refuse one start.
+pub const MAX_REFUSED: usize = 8;
+/// Maximum length of a refusal, in characters.
+const MAX_REASON: usize = 300;
+
+impl Vm {
+    /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
+    pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmTold> {
+        self.is_told().then_some(())?;
+        let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
+        if self.wish == VmWish::Release || self.wish == VmWish::Run && self.seen.as_ref().is_some_and(fetched) {
+            // A restarted agent forgets VMs that wait for files: the order is repeated.
+            self.seen = None;
+            return None;
+        }
+        Some(self.gone("its node has it no more".to_owned(), serves, now))
+    }
+
+    /// The node booted again: nothing of the VM is there. `serves`: the node is in service.
+    pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmTold> {
+        let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
+        let was = place.session.replace(session);
+        // It was never there, or the node was not netbooted before.
+        if was.is_none() || !self.is_told() {
+            return None;
+        }
+        Some(self.gone("its node booted anew".to_owned(), serves, now))
+    }
+
+    /// It ended without a report; the restart policy decides.
+    fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmTold {
+        let again = match (self.wish, self.ask.spec.restart.when) {
+            (VmWish::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
+            (VmWish::Run, RestartWhen::Never) => self.ask.on_node_loss == OnNodeLoss::Restart,
+            (VmWish::Stop | VmWish::Release, _) => false,
+        };
+        self.seen = None;
+        if again && serves {
+            self.run();
+            return VmTold::Lost(format!("{why}; it is started again"));
+        }
+        if again {
+            why += " and is out of service: take it back (meshd node resume), then start this";
+        }
+        if self.wish == VmWish::Run {
+            self.wish = VmWish::Stop;
+            let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
+            let (state, failure) = (VmState::Failed, Some(failure));
+            self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
+        }
+        VmTold::Lost(why)
+    }
+
+    /// Returns true if it may be placed on another node when its own is lost.
+    pub fn may_move(&self) -> bool {
+        self.wish == VmWish::Run
+            && !self.unconfirmed
+            && self.ask.on_node_loss == OnNodeLoss::Restart
+            && self.only.is_none()
+            && !self.ask.is_bound()
+    }
+
+    /// Returns true if it needs a node without another order.
+    pub fn waits_for_node(&self) -> bool {
+        self.place.is_none() && (self.may_move() || self.wish == VmWish::Run && !self.refused.is_empty())
+    }
+
+    /// The node refused the only start that was ordered there: nothing of the VM ran or was written. The VM frees its resources, and the
+    /// node forgets it. The next node is tried unless it would refuse for the same reason; then the VM stays off.
+    pub fn give_back(&mut self) -> Option<NodeId> {
+        let node = self.node()?;
+        let seen = self.seen.as_ref().filter(|seen| {
+            let never_ran = seen.told && (seen.state, seen.restarts) == (VmState::Failed, 0);
+            never_ran && seen.start == Some(self.start) && self.begun == Begun::Once(self.start)
+        })?;
+        let failure = seen.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
+        if self.wish != VmWish::Run {
+            return None;
+        }
+        let (why, everywhere) = (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
+        self.refused.insert(node, why);
+        let again = self.only.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
+        self.leave_unclean();
+        self.unplace(self.refusals());
+        self.strays.insert(node);
+        if !again {
+            self.wish = VmWish::Stop;
+        }
+        Some(node)
+    }
+
+    /// Describes the nodes that refused it.
+    pub fn refusals(&self) -> String {
+        let words = self.refused.iter().map(|(node, why)| format!("{node} refused it: {why}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// No other node takes it: it is off until an operator starts it.
+    pub fn no_node(&mut self, why: &str) {
+        self.wish = VmWish::Stop;
+        self.trouble = Some(format!("{}; {why}", self.refusals()));
+    }
+
+    /// An operator starts it: earlier refusals do not count.
+    pub fn ordered(&mut self) {
+        self.run();
+        self.refused.clear();
+        if std::mem::take(&mut self.unconfirmed) || self.place.is_none() {
+            self.trouble = None;
+        }
+    }
+
+    /// The record is from a backup: only the node or an operator knows whether the VM runs there, elsewhere or not at all.
+    pub fn restored(&mut self) {
+        if self.wish == VmWish::Run {
+            (self.unconfirmed, self.seen) = (true, None);
+            let why = "it is of a backup, and its node has not told of it since; if it runs nowhere: meshd vm start";
+            self.trouble = Some(why.to_owned());
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The record of a VM: desired state, placement, and the last report of its node.
+//!
+//! ```text
+//! create ──▶ placed on a node, which is given the whole wish at each welcome and at each change
+//!              │ the node tells: starting, running, waiting, stopped, failed
+//!              │ the node boots anew: what ran is gone, and the restart policy decides
+//! delete ──▶ releasing ──▶ the node says that nothing of it is there ──▶ the record goes
+//! ```
+//! It leaves its node only by that word, or after the node was fenced.
+
+use super::{locality::Locality, reserved_nic::fill_slot_cards};
+use meshd_config::vm::VmAsk;
+use meshd_proto::vm::{
+    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmOrder, VmReport, VmState,
+    VmWant, VolumeName,
+};
+use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The desired state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmWish {
+    /// Running.
+    Run,
+    /// Off, with its data kept.
+    Stop,
+    /// Deleted.
+    Release,
+}
+
+/// The placement of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Node.
+    pub node: NodeId,
+    /// Time of the placement.
+    pub since: Timestamp,
+    /// Boot session of the node. A diskless node keeps nothing beyond it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<BootSessionId>,
+}
+
+/// Start orders given to the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Begun {
+    /// None.
+    Nothing,
+    /// One, with this number.
+    Once(u32),
+    /// Several, or unknown.
+    #[default]
+    Often,
+}
+
+/// The last report of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// State.
+    pub state: VmState,
+    /// Cause of the last failure or restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<VmFailure>,
+    /// Automatic restarts in a row.
+    #[serde(default)]
+    pub restarts: u32,
+    /// Number of the last start order; `None` if the node does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
+    /// Time of the last change of state.
+    pub since: Timestamp,
+    /// True if the node reported it; false if derived from the loss of the node.
+    #[serde(default)]
+    pub told: bool,
+}
+
+/// The record of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Request.
+    pub ask: VmAsk,
+    /// Desired state.
+    pub wish: VmWish,
+    /// Number of the last start; see [`VmWant::Run`].
+    pub start: u32,
+    /// Grace period of the last ordered stop in seconds, if not [`VmAsk::grace_s`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_s: Option<u32>,
+    /// The only permitted node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<NodeId>,
+    /// Placement; `None` if no node has anything of the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Placement>,
+    /// Last report; `None` before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<NodeReport>,
+    /// Why the node does not release it, or why it is not placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// Other nodes that reported it and must release it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub strays: BTreeSet<NodeId>,
+    /// Start orders given to the node.
+    #[serde(default)]
+    pub begun: Begun,
+    /// Nodes that refused the current start, with reasons.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<NodeId, String>,
+    /// The record is from a backup and unconfirmed: the VM may run elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
+    /// Former nodes that did not confirm the release, with disks that must be wiped.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub owes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
+    /// Disks that the VM owns on its node, as reported.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disks: BTreeMap<VolumeName, DiskUse>,
+    /// NUMA locality on its node.
+    #[serde(default, skip_serializing_if = "Locality::is_plain")]
+    pub locality: Locality,
+    /// Time of the order.
+    pub created_at: Timestamp,
+}
+
+/// A change that a report brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VmTold {
+    /// The guest runs.
+    Started,
+    /// It is off, as desired.
+    Stopped,
+    /// The guest was paused unexpectedly.
+    Paused(String),
+    /// It is off unexpectedly.
+    Failed(String),
+    /// It ended and restarts.
+    Restarted(String),
+    /// The node lost it without reporting its end.
+    Lost(String),
+}
+
+impl Vm {
+    /// Makes a VM without node.
+    pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
+        let (place, seen, trouble) = (None, None, None);
+        let (wish, start, stop_grace_s, strays) = (VmWish::Stop, 0, None, BTreeSet::new());
+        let (begun, refused, unconfirmed, created_at) = (Begun::Nothing, BTreeMap::new(), false, now);
+        let (owes, disks) = (BTreeMap::new(), BTreeMap::new());
+        Vm {
+            ask,
+            wish,
+            start,
+            stop_grace_s,
+            only,
+            place,
+            seen,
+            trouble,
+            strays,
+            owes,
+            disks,
+            begun,
+            refused,
+            unconfirmed,
+            locality: Locality::default(),
+            created_at,
+        }
+    }
+
+    /// Makes the record of an unknown VM that a node reports; the node must release it.
+    pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
+        let mut vm = Vm::new(ask, Some(node), now);
+        (vm.wish, vm.place) = (VmWish::Release, Some(Placement { node, since: now, session: None }));
+        vm
+    }
+
+    /// Returns the UUID.
+    pub fn uuid(&self) -> SystemUuid {
+        self.ask.spec.uuid
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &VmName {
+        &self.ask.spec.name
+    }
+
+    /// Returns the node.
+    pub fn node(&self) -> Option<NodeId> {
+        self.place.as_ref().map(|place| place.node)
+    }
+
+    /// Returns the complete desired state for a node: its own, or another one that has something of the VM.
+    pub fn order(&self, node: NodeId) -> Option<VmOrder> {
+        let want = if self.strays.contains(&node) {
+            let owed = self.owes.get(&node).into_iter().flatten();
+            let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
+            VmWant::Release { disks: owed.map(left).collect() }
+        } else if self.node() == Some(node) {
+            let grace_s = self.ask.grace_s;
+            if self.unconfirmed && self.wish == VmWish::Run {
+                return None;
+            }
+            match self.wish {
+                VmWish::Run => VmWant::Run {
+                    spec: Box::new(self.ask.spec.clone()),
+                    start: self.start,
+                    grace_s,
+                    slots: Vec::new(),
+                    disks: self.disks.clone(),
+                },
+                VmWish::Stop => VmWant::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
+                VmWish::Release => VmWant::Release { disks: self.left_disks() },
+            }
+        } else {
+            return None;
+        };
+        Some(VmOrder { uuid: self.uuid(), want })
+    }
+
+    /// Returns true if the node reported it in this boot.
+    pub fn is_told(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.told)
+    }
+
+    /// Returns true if the node reported exactly this before.
+    pub fn has_told(&self, report: &VmReport) -> bool {
+        let same = |seen: &NodeReport| {
+            seen.told
+                && (seen.state, seen.restarts) == (report.state, report.restarts)
+                && seen.start == report.start
+                && seen.failure == report.failure.clone().map(bounded)
+        };
+        let known = |(name, told): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= told);
+        self.seen.as_ref().is_some_and(same) && report.disks.iter().all(known)
+    }
+
+    /// Returns true while it runs or starts, according to the node; true before the first report.
+    pub fn is_up(&self) -> bool {
+        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+    }
+
+    /// Returns true while it runs or is ordered to run.
+    pub fn may_work(&self) -> bool {
+        self.is_running() || self.wish == VmWish::Run && !self.unconfirmed && self.is_up()
+    }
+
+    /// Returns true while the guest is paused; a start resumes it.
+    pub fn is_paused(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.state == VmState::Paused)
+    }
+
+    /// Returns true while the node reports a process of it, or a start.
+    pub fn is_running(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+    }
+
+    /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
+    pub fn is_settled(&self) -> bool {
+        let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
+        self.strays.is_empty()
+            && match (self.wish, &self.seen) {
+                (VmWish::Run, Some(seen)) => {
+                    seen.state != VmState::Stopping && seen.start.is_none_or(|start| start == self.start)
+                }
+                (VmWish::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
+                (VmWish::Run, None) | (VmWish::Release, _) => false,
+            }
+    }
+
+    /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
+    pub fn settle(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
+        self.ask.spec.units = units;
+        self.slot_disks(disks);
+        self.disks.clear();
+        (self.place, self.seen, self.trouble) = (Some(place), None, None);
+        self.begun = if self.wish == VmWish::Run { Begun::Once(self.start) } else { Begun::Nothing };
+    }
+
+    /// Orders a stop, with a grace period if not its own.
+    pub fn stop(&mut self, grace_s: Option<u32>) {
+        (self.wish, self.stop_grace_s) = (VmWish::Stop, grace_s);
+    }
+
+    /// Orders a start or restart.
+    pub fn run(&mut self) {
+        (self.wish, self.stop_grace_s) = (VmWish::Run, None);
+        self.start = self.start.saturating_add(1);
+        self.begun = if self.begun == Begun::Nothing { Begun::Once(self.start) } else { Begun::Often };
+        self.seen = self.seen.take().filter(|seen| seen.told);
+    }
+
+    /// Processes a report of the node.
+    pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmTold> {
+        let VmReport { state, failure, restarts, start, disks, .. } = report;
+        self.tell_disks(disks);
+        let failure = failure.map(bounded);
+        if std::mem::take(&mut self.unconfirmed) {
+            self.trouble = None;
+        }
+        let before = self.seen.as_ref();
+        let anew = |seen: &NodeReport| seen.start.is_some() && start.is_some() && seen.start != start;
+        let is_same = before.is_some_and(|seen| (seen.state, seen.restarts) == (state, restarts) && !anew(seen));
+        if is_same && before.is_some_and(|seen| seen.failure == failure && seen.start == start) {
+            return None;
+        }
+        let since = before.filter(|_| is_same).map_or(now, |seen| seen.since);
+        let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
+        let told = match state {
+            _ if is_same => None,
+            VmState::Running => Some(VmTold::Started),
+            VmState::Stopped => Some(VmTold::Stopped),
+            VmState::Paused => Some(VmTold::Paused(why)),
+            VmState::Failed => Some(VmTold::Failed(why)),
+            VmState::Waiting => Some(VmTold::Restarted(why)),
+            VmState::Starting | VmState::Stopping => None,
+        };
+        if state == VmState::Running {
+            self.refused.clear();
+        }
+        self.seen = Some(NodeReport { state, failure, restarts, start, since, told: true });
+        told
+    }
+
+    /// Removes the placement: certainly nothing of the VM is on the node.
+    pub fn unplace(&mut self, why: String) {
+        (self.place, self.seen, self.trouble) = (None, None, Some(why));
+        self.ask.spec.units.clear();
+        self.bind(None, false);
+        self.slot_disks(Vec::new());
+        fill_slot_cards(&mut self.ask.spec, Vec::new());
+        self.disks.clear();
+    }
+}
+
+/// Truncates a reported failure, whatever agent sent it.
+fn bounded(mut failure: VmFailure) -> VmFailure {
+    let cut = |text: &mut String| {
+        let end = (0..=MAX_FAILURE_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    };
+    cut(&mut failure.detail);
+    failure.log.truncate(MAX_FAILURE_LINES);
+    failure.log.iter_mut().for_each(cut);
+    failure
+}
+
+#[cfg(test)]
+#[path = "tests/record.rs"]
+mod tests;

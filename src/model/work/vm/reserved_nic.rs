@@ -1,0 +1,96 @@
+//! NICs of VMs: the owner of a MAC address, and the network in which an IP address is unique. Pure.
+//!
+//! | card | its address is unique |
+//! | --- | --- |
+//! | without a bridge (of an earlier release; none is run) | no |
+//! | on [`PRIVATE_BRIDGE`] | on its node, which gives the addresses there |
+//! | on any other bridge | on the site |
+
+use super::record::Vm;
+use meshd_config::{MacPrefix, vm::derived_mac};
+use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmSpec};
+use meshd_types::{MacAddr, SystemUuid, VmName};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// A NIC as the site's DHCP server knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedNic {
+    /// UUID of the VM that owns it.
+    pub vm: SystemUuid,
+    /// Host name of the guest.
+    pub name: VmName,
+    /// MAC address.
+    pub mac: MacAddr,
+    /// Address reserved in the site's networks.
+    pub address: Option<Ipv4Addr>,
+}
+
+/// The NIC addresses of a slot, for the VM that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotCard {
+    /// MAC address.
+    pub mac: MacAddr,
+    /// Address in the site's networks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
+}
+
+/// A change of NICs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CardNews {
+    /// The complete list.
+    All(Vec<ReservedNic>),
+    /// Changed NICs; `None` for a removed one.
+    Changed(Vec<(MacAddr, Option<ReservedNic>)>),
+}
+
+impl Vm {
+    /// Returns the NICs of the VM.
+    pub fn cards(&self) -> impl Iterator<Item = ReservedNic> {
+        let card = |nic: &Nic| ReservedNic {
+            vm: self.uuid(),
+            name: self.name().clone(),
+            mac: nic.mac,
+            address: site_address(nic),
+        };
+        self.own_nics().map(card)
+    }
+
+    /// Returns its NICs except those that wait for the addresses of a slot.
+    pub fn own_nics(&self) -> impl Iterator<Item = &Nic> {
+        let has_none = |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
+        self.ask.spec.nics.iter().enumerate().filter(move |card| !has_none(card)).map(|(_, nic)| nic)
+    }
+
+    /// Returns true if both VMs have the same name and NICs.
+    pub fn has_cards_of(&self, other: &Vm) -> bool {
+        self.name() == other.name() && self.own_nics().eq(other.own_nics())
+    }
+}
+
+/// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the site use the IP address.
+pub fn fill_slot_cards(spec: &mut VmSpec, cards: Vec<SlotCard>) {
+    let (uuid, mut cards) = (spec.uuid, cards.into_iter());
+    for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| nic.slot) {
+        let card = cards.next();
+        nic.mac = card.map_or_else(|| no_mac(uuid, index), |card| card.mac);
+        nic.address = card.and_then(|card| card.address);
+        nic.address = site_address(nic);
+    }
+}
+
+/// Placeholder for the MAC address of a slot.
+fn no_mac(uuid: SystemUuid, index: usize) -> MacAddr {
+    derived_mac(&MacPrefix::default(), uuid, index, 0)
+}
+
+/// Returns the reserved address of a NIC if it must be unique on the site.
+pub fn site_address(nic: &Nic) -> Option<Ipv4Addr> {
+    nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != PRIVATE_BRIDGE))
+}
+
+/// Returns the reserved address of a NIC if it must be unique on its node.
+pub fn private_address(nic: &Nic) -> Option<Ipv4Addr> {
+    nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE))
+}

@@ -1,0 +1,88 @@
+//! The status of a VM, derived from desired state and last report.
+
+use super::record::{Vm, VmWish};
+use meshd_proto::vm::VmState;
+use serde::{Deserialize, Serialize};
+
+/// The status of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmStatus {
+    /// No node has it.
+    Unplaced,
+    /// It is placed, and the node has not reported it yet.
+    Ordered,
+    /// QEMU starts.
+    Starting,
+    /// The guest runs.
+    Running,
+    /// The node paused the guest.
+    Paused,
+    /// It shuts down.
+    Stopping,
+    /// It restarts after a delay.
+    Waiting,
+    /// It is off.
+    Stopped,
+    /// It is off unexpectedly.
+    Failed,
+    /// The node does not answer; the VM may run.
+    Unreachable,
+    /// The record is from a backup; the VM may run there, elsewhere or not at all.
+    Unconfirmed,
+    /// The node releases it.
+    Releasing,
+    /// The node cannot release it.
+    ReleaseBlocked,
+}
+
+impl VmStatus {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VmStatus::Unplaced => "unplaced",
+            VmStatus::Ordered => "ordered",
+            VmStatus::Starting => "starting",
+            VmStatus::Running => "running",
+            VmStatus::Paused => "paused",
+            VmStatus::Stopping => "stopping",
+            VmStatus::Waiting => "waiting",
+            VmStatus::Stopped => "stopped",
+            VmStatus::Failed => "failed",
+            VmStatus::Unreachable => "unreachable",
+            VmStatus::Unconfirmed => "unconfirmed",
+            VmStatus::Releasing => "releasing",
+            VmStatus::ReleaseBlocked => "release_blocked",
+        }
+    }
+}
+
+impl From<VmState> for VmStatus {
+    fn from(state: VmState) -> Self {
+        match state {
+            VmState::Starting => VmStatus::Starting,
+            VmState::Running => VmStatus::Running,
+            VmState::Paused => VmStatus::Paused,
+            VmState::Stopping => VmStatus::Stopping,
+            VmState::Waiting => VmStatus::Waiting,
+            VmState::Stopped => VmStatus::Stopped,
+            VmState::Failed => VmStatus::Failed,
+        }
+    }
+}
+
+impl Vm {
+    /// Returns the status. `is_linked`: the node has a link.
+    pub fn life(&self, is_linked: bool) -> VmStatus {
+        match (&self.place, &self.seen) {
+            (None, _) => VmStatus::Unplaced,
+            (Some(_), _) if self.unconfirmed && self.wish == VmWish::Run => VmStatus::Unconfirmed,
+            (Some(_), _) if self.wish == VmWish::Release && self.trouble.is_some() => VmStatus::ReleaseBlocked,
+            (Some(_), _) if self.wish == VmWish::Release => VmStatus::Releasing,
+            (Some(_), Some(seen)) if !is_linked && seen.state.is_live() => VmStatus::Unreachable,
+            (Some(_), Some(seen)) => seen.state.into(),
+            (Some(_), None) if self.wish == VmWish::Run => VmStatus::Ordered,
+            (Some(_), None) => VmStatus::Stopped,
+        }
+    }
+}

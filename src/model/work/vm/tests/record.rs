@@ -1,0 +1,213 @@
+//! The life of a virtual machine on record.
+
+use super::*;
+use crate::work::vm::status::VmStatus;
+use meshd_config::vm::OnNodeLoss;
+use meshd_proto::vm::{RestartWhen, VmFailureKind, VmSpec, Volume};
+use meshd_types::{Basis, MacAddr};
+
+fn node() -> NodeId {
+    Basis::Mac(MacAddr([2, 0, 0, 0, 0, 1])).node_id()
+}
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
+    let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
+    let mut ask = VmAsk::new(spec);
+    (ask.spec.restart.when, ask.on_node_loss) = (when, on_node_loss);
+    let mut vm = Vm::new(ask, None, at(0));
+    vm.run();
+    vm.settle(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
+    vm
+}
+
+fn report(state: VmState, restarts: u32) -> VmReport {
+    let plain = VmReport::new(SystemUuid([7; 16]), "a".parse().expect("a name"), state);
+    VmReport { restarts, ..plain }
+}
+
+#[test]
+fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    assert_eq!((vm.life(true), vm.is_settled()), (VmStatus::Ordered, false));
+    assert_eq!(vm.tell(report(VmState::Starting, 0), at(1)), None);
+    assert_eq!(vm.tell(report(VmState::Running, 0), at(2)), Some(VmTold::Started));
+    assert_eq!(vm.tell(report(VmState::Running, 0), at(3)), None);
+    assert_eq!(vm.seen.as_ref().map(|seen| seen.since), Some(at(2)));
+    assert!(vm.is_settled() && vm.has_told(&report(VmState::Running, 0)));
+    assert_eq!((vm.life(true), vm.life(false)), (VmStatus::Running, VmStatus::Unreachable));
+    let Some(VmOrder { want: VmWant::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
+    let own = vm.ask.grace_s;
+    for (grace, told) in [(None, own), (Some(7), 7), (None, own)] {
+        vm.stop(grace);
+        assert!(!vm.is_settled());
+        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmWant::Stop { grace_s: told }));
+    }
+    assert_eq!(vm.tell(report(VmState::Stopped, 0), at(4)), Some(VmTold::Stopped));
+    assert!(vm.is_settled());
+    vm.wish = VmWish::Release;
+    assert_eq!(vm.life(true), VmStatus::Releasing);
+    assert!(matches!(vm.order(node()), Some(VmOrder { want: VmWant::Release { .. }, .. })));
+    let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
+    assert_eq!(vm.order(other), None, "it is no concern of another node");
+    vm.strays.insert(other);
+    assert!(matches!(vm.order(other), Some(VmOrder { want: VmWant::Release { .. }, .. })));
+}
+
+#[test]
+fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
+    let next = BootSessionId([2; 12]);
+    for (when, loss, again) in [
+        (RestartWhen::Never, OnNodeLoss::Wait, false),
+        (RestartWhen::Never, OnNodeLoss::Restart, true),
+        (RestartWhen::OnFailure, OnNodeLoss::Wait, true),
+        (RestartWhen::Always, OnNodeLoss::Wait, true),
+    ] {
+        let mut vm = placed(when, loss);
+        assert_eq!(vm.rebooted(BootSessionId([1; 12]), true, at(1)), None, "the boot in which it was placed");
+        vm.tell(report(VmState::Running, 0), at(1));
+        assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmTold::Lost(_))));
+        assert_eq!(vm.rebooted(next, true, at(3)), None);
+        assert_eq!(vm.missing(true, at(4)), None, "that it is not there is known");
+        let expected = if again { (VmWish::Run, 2, VmStatus::Ordered) } else { (VmWish::Stop, 1, VmStatus::Failed) };
+        assert_eq!((vm.wish, vm.start, vm.life(true)), expected, "{when:?} {loss:?}");
+        vm.run();
+        assert_eq!(vm.life(true), VmStatus::Ordered);
+    }
+}
+
+#[test]
+fn one_that_its_node_has_no_more_is_lost_and_one_that_it_never_had_is_awaited() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    assert_eq!(vm.missing(true, at(1)), None, "the order may be under way");
+    vm.tell(report(VmState::Running, 0), at(2));
+    assert!(matches!(vm.missing(true, at(3)), Some(VmTold::Lost(_))));
+    assert_eq!((vm.wish, vm.life(true)), (VmWish::Stop, VmStatus::Failed));
+}
+
+#[test]
+fn only_one_that_stands_on_nothing_of_its_node_may_move() {
+    let vm = placed(RestartWhen::Never, OnNodeLoss::Restart);
+    assert!(vm.may_move());
+    let bound = |change: fn(&mut Vm)| {
+        let mut vm = vm.clone();
+        change(&mut vm);
+        vm
+    };
+    for vm in [
+        bound(|vm| vm.ask.units.whole = true),
+        bound(|vm| vm.ask.units.each = vec![meshd_config::vm::UnitWish::Any]),
+        bound(|vm| vm.only = vm.node()),
+        bound(|vm| vm.ask.on_node_loss = OnNodeLoss::Wait),
+        bound(|vm| vm.wish = VmWish::Stop),
+    ] {
+        assert!(!vm.may_move(), "{vm:?}");
+    }
+}
+
+#[test]
+fn a_record_is_stored_as_it_is_and_words_are_bounded() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    let failure = VmFailure { kind: VmFailureKind::Crashed, detail: "é".repeat(2000), log: vec!["x".into(); 99] };
+    vm.tell(VmReport { failure: Some(failure), ..report(VmState::Failed, 3) }, at(1));
+    let kept = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).expect("it failed");
+    assert_eq!((kept.detail.len(), kept.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
+    let stored = serde_json::to_string(&vm).expect("plain");
+    assert_eq!(serde_json::from_str::<Vm>(&stored).expect("its own text"), vm);
+}
+
+#[test]
+fn an_order_is_settled_only_by_a_word_on_that_order() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    let of = |start: u32, state| VmReport { start: Some(start), ..report(state, 0) };
+    assert_eq!(vm.tell(of(1, VmState::Running), at(1)), Some(VmTold::Started));
+    assert!(vm.is_settled());
+    vm.ordered();
+    assert!(!vm.is_settled(), "the restart may be lost");
+    assert!(vm.has_told(&of(1, VmState::Running)) && !vm.has_told(&of(2, VmState::Running)));
+    assert_eq!(vm.tell(of(2, VmState::Running), at(2)), Some(VmTold::Started));
+    assert!(vm.is_settled());
+    vm.tell(of(2, VmState::Failed), at(3));
+    vm.ordered();
+    assert!(!vm.is_settled());
+}
+
+#[test]
+fn one_that_waited_for_its_files_is_ordered_again_by_the_next_agent() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    vm.tell(report(VmState::Starting, 0), at(1));
+    assert_eq!(vm.missing(true, at(2)), None);
+    assert_eq!((vm.wish, vm.life(true), vm.is_settled()), (VmWish::Run, VmStatus::Ordered, false));
+}
+
+#[test]
+fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
+    let other = |number| Basis::Mac(MacAddr([2, 0, 0, 0, 1, number])).node_id();
+    let refused = |vm: &Vm, start| {
+        let failure = VmFailure { kind: VmFailureKind::Refused, detail: "kvm_missing: x".into(), log: Vec::new() };
+        let mut vm = vm.clone();
+        vm.tell(VmReport { failure: Some(failure), start, ..report(VmState::Failed, 0) }, at(1));
+        let node = vm.give_back();
+        (vm, node)
+    };
+    let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    let (given, from) = refused(&vm, Some(1));
+    assert_eq!((from, given.place.is_none(), given.waits_for_node()), (Some(node()), true, true));
+    assert!(given.strays.contains(&node()));
+    assert_eq!(refused(&vm, None).1, None);
+    let mut again = vm.clone();
+    again.run();
+    assert_eq!((refused(&again, Some(1)).1, refused(&again, Some(2)).1), (None, None), "it may have run");
+    let stored: Vm = serde_json::from_value({
+        let mut old = serde_json::to_value(&vm).expect("plain");
+        old.as_object_mut().expect("a record").remove("begun");
+        old
+    })
+    .expect("of an older release");
+    assert_eq!(refused(&stored, Some(1)).1, None, "nobody knows");
+    let mut vm = vm;
+    for number in 1..=20 {
+        let start = Some(vm.start);
+        (vm, _) = refused(&vm, start);
+        if !vm.waits_for_node() {
+            break;
+        }
+        vm.run();
+        vm.settle(Placement { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
+    }
+    assert_eq!((vm.refused.len(), vm.wish), (crate::work::MAX_REFUSED, VmWish::Stop));
+}
+
+#[test]
+fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_wiped_longer() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    let volume = |name: &str, disk: &str| {
+        let text = format!(r#"{{"name": "{name}", "format": "raw", "disk": "{disk}"}}"#);
+        serde_json::from_str::<Volume>(&text).expect("a volume")
+    };
+    vm.ask.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
+    let place = vm.place.clone().expect("it has one");
+    vm.settle(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
+    assert_eq!(vm.ask.spec.volumes[0], volume("a", "slot:eui.1"));
+    let told = |use_of: &[(&str, DiskUse)]| {
+        let disks = use_of.iter().map(|(name, told)| (name.parse().expect("a name"), *told)).collect();
+        VmReport { disks, ..report(VmState::Running, 0) }
+    };
+    vm.tell(told(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]), at(1));
+    vm.tell(told(&[("a", DiskUse::Begun)]), at(2));
+    assert_eq!(vm.disks.values().copied().collect::<Vec<_>>(), [DiskUse::Done, DiskUse::Begun], "never less");
+    assert!(vm.has_told(&told(&[("b", DiskUse::Begun)])) && !vm.has_told(&told(&[("b", DiskUse::Done)])));
+    vm.leave_unclean();
+    vm.unplace("lost".to_owned());
+    assert_eq!((vm.disks.len(), &vm.ask.spec.volumes[0]), (0, &volume("a", "slot")));
+    let left = |disk: &str| LeftDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
+    let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
+    assert_eq!(order(&vm), Some(VmWant::Release { disks: vec![left("eui.1")] }), "the named one is kept");
+    let mut kept = vm.clone();
+    kept.keep_disks();
+    assert_eq!(order(&kept), None);
+    assert!(vm.left(node()) && order(&vm).is_none() && vm.owes.is_empty());
+}

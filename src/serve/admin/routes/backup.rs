@@ -1,0 +1,81 @@
+//! `POST /v1/backup`: streams an encrypted backup.
+
+use crate::{
+    backup::{BackupError, MIN_KEY},
+    serve::admin::{Plane, error::Refused, routes::orders},
+};
+use axum::{
+    body::Body,
+    extract::State,
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use meshd_model::fleet::AuditContext;
+use meshd_types::Secret;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use tokio::sync::mpsc;
+
+/// Pieces that wait for a slow reader.
+const AHEAD: usize = 8;
+/// Bytes of a piece.
+const PIECE: usize = 64 << 10;
+
+/// What a backup is made with.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeBackup {
+    /// The passphrase that encrypts it.
+    pub key: Secret<String>,
+    /// Whether blobs of images and bundles come with it.
+    #[serde(default)]
+    pub blobs: bool,
+}
+
+pub(crate) async fn backup(
+    State(Plane { central, .. }): State<Plane>,
+    by: AuditContext,
+    wanted: orders::Body<MakeBackup>,
+) -> Result<Response, Refused> {
+    let MakeBackup { key, blobs } = orders::body(wanted)?;
+    // Its length is no secret.
+    let length = key.expose().chars().count();
+    if length < MIN_KEY {
+        return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
+    }
+    let snapshot = central.admin.snapshot(&by).await.map_err(|error| match error {
+        BackupError::Store(error) => Refused::from(error),
+        other => Refused::internal(other.to_string()),
+    })?;
+    let (pieces, out) = mpsc::channel(AHEAD);
+    tokio::task::spawn_blocking(move || {
+        let mut pipe = io::BufWriter::with_capacity(PIECE, Pipe(pieces.clone()));
+        let made = central.admin.back_up(snapshot, blobs, &key, &mut pipe);
+        match made.map_err(io::Error::other).and_then(|manifest| pipe.flush().map(|()| manifest)) {
+            Ok(manifest) => tracing::info!(members = manifest.members.len(), "a backup was made"),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a backup could not be made");
+                // The answer breaks off, so nobody takes it for a backup.
+                let _ = pieces.blocking_send(Err(error));
+            }
+        }
+    });
+    let stream = futures_util::stream::unfold(out, |mut out| async move { Some((out.recv().await?, out)) });
+    Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(stream)).into_response())
+}
+
+/// Sends what is written to it.
+struct Pipe(mpsc::Sender<io::Result<Bytes>>);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection"))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
+//! guest may print secrets. Binary frames are bytes, text frames are notes.
+
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        table::{Nothing, Routes, Sealed},
+        transport::auth::Caller,
+    },
+    central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared},
+};
+use axum::{
+    Extension,
+    body::Body,
+    extract::{
+        Path, Query, State, WebSocketUpgrade,
+        rejection::QueryRejection,
+        ws::{Message, WebSocket, rejection::WebSocketUpgradeRejection},
+    },
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use futures_util::{
+    SinkExt as _, StreamExt as _,
+    stream::{SplitSink, SplitStream},
+};
+use meshd_model::fleet::{AuditContext, Verb};
+use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
+use serde::Deserialize;
+use std::{convert::Infallible, time::Duration};
+use tokio::{
+    sync::mpsc,
+    time::{interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// What of the past a console shows first, in bytes: about a screen.
+const SCREEN: u64 = 4096;
+/// Between two pings.
+const PING: Duration = Duration::from_secs(20);
+/// Silence after which nobody sits there.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// The routes of consoles.
+pub(crate) fn routes(routes: Routes) -> Routes {
+    routes
+        .see::<Nothing, _, _>(
+            "/vms/{vm}/console",
+            &[],
+            Role::Operator,
+            "sit at its console: a WebSocket, binary frames are bytes, text frames are notes",
+            console,
+        )
+        .see::<Sealed, _, _>(
+            "/vms/{vm}/logs",
+            &["follow"],
+            Role::Operator,
+            "what it wrote to its console, and what it writes",
+            logs,
+        )
+}
+
+impl From<ConsoleError> for Refused {
+    fn from(error: ConsoleError) -> Self {
+        let (status, code) = match error {
+            ConsoleError::Vm(error) => return error.into(),
+            ConsoleError::Store(error) => return error.into(),
+            ConsoleError::Unplaced(_) => (StatusCode::CONFLICT, "unplaced"),
+            ConsoleError::NotLinked(_) => (StatusCode::CONFLICT, "not_linked"),
+            ConsoleError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+            ConsoleError::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        };
+        Refused::new(status, code, error.to_string())
+    }
+}
+
+async fn console(
+    State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
+    Extension(correlation): Extension<CorrelationId>,
+    Path(vm): Path<String>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
+    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
+    let Plane { central, shutdown, tasks, .. } = plane;
+    let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
+    let sitting = central.workloads.sit(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let task = tasks.token();
+    let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        carry(socket, sitting, &central, &caller, &shutdown).await;
+        drop(task);
+    }))
+}
+
+pub(crate) async fn carry(
+    socket: WebSocket,
+    sitting: ConsoleSession,
+    central: &Shared,
+    caller: &Caller,
+    shutdown: &CancellationToken,
+) {
+    let (mut out, heard) = socket.split();
+    let ConsoleSession { shown, typed } = sitting;
+    tokio::select! {
+        () = show(&mut out, shown) => {}
+        () = listen(heard, &typed) => {}
+        // Also while `show` waits for an operator who does not read.
+        () = caller.revoked(central) => {}
+        () = shutdown.cancelled() => {}
+    }
+    // Whoever has hung up does not hear it.
+    let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
+}
+
+async fn show(out: &mut SplitSink<WebSocket, Message>, mut shown: mpsc::Receiver<ConsoleFrame>) {
+    let mut pings = interval(PING);
+    loop {
+        let message = tokio::select! {
+            frame = shown.recv() => match frame {
+                None => return,
+                Some(ConsoleFrame::Bytes(bytes)) => Message::Binary(bytes),
+                Some(ConsoleFrame::Note(note)) => Message::Text(serde_json::to_string(&note).unwrap_or_default().into()),
+            },
+            _ = pings.tick() => Message::Ping(Bytes::new()),
+        };
+        if out.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn listen(mut heard: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, heard.next()).await {
+        let bytes = match message {
+            Message::Binary(bytes) => bytes,
+            Message::Close(_) => return,
+            _ => continue,
+        };
+        if typed.send(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Which {
+    /// Go on with what comes.
+    follow: bool,
+}
+
+async fn logs(
+    State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
+    Path(vm): Path<String>,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Plane { central, shutdown, .. } = plane;
+    let sitting = central.workloads.sit(central.workloads.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
+    let tail = (sitting, central, caller, shutdown);
+    let body = futures_util::stream::unfold(tail, |mut tail| async move {
+        let (sitting, central, caller, shutdown) = &mut tail;
+        loop {
+            let frame = tokio::select! {
+                frame = sitting.shown.recv() => frame?,
+                () = caller.revoked(central) => return None,
+                () = shutdown.cancelled() => return None,
+            };
+            match frame {
+                ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
+                ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
+                ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
+                    let told = format!(
+                        "\r\n[meshd: {bytes} bytes of what it wrote are missing here: this reader was too slow]\r\n"
+                    );
+                    return Some((Ok(told.into()), tail));
+                }
+                ConsoleFrame::Note(_) => {}
+            }
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response())
+}

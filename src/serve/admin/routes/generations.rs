@@ -1,0 +1,94 @@
+//! Routes of generations and of reload.
+
+use crate::serve::admin::{
+    Plane,
+    routes::{
+        Answer, detail,
+        orders::{Body, body, profile},
+    },
+    view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use meshd_model::fleet::AuditContext;
+
+pub(crate) async fn history(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+) -> Answer<Vec<GenerationView>> {
+    let id = central.nodes.resolve(&node)?;
+    let marks = |model: &meshd_store::Model| {
+        model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
+    };
+    let (booted, next, pinned) = central.store().read(marks);
+    let view = |(given, kept): (meshd_model::fleet::DeliveredGeneration, bool)| {
+        let is = |other| other == Some(given.generation);
+        let (runs, next, pinned) = (is(booted), is(next), is(pinned));
+        GenerationView { given, runs, next, pinned, kept }
+    };
+    Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
+}
+
+pub(crate) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
+    let Plane { central, told, .. } = plane;
+    let id = central.nodes.resolve(&node)?;
+    let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(told)).await?;
+    let view = crate::serve::admin::routes::shown(&central, id)?;
+    let (pinned, rolled_back) = (view.0.pinned, view.0.rolled_back);
+    Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
+}
+
+pub(crate) async fn pin(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+    order: Body<Pin>,
+) -> Answer<NodeDetail> {
+    let order = body(order)?;
+    let id = central.nodes.resolve(&node)?;
+    if order.off {
+        central.nodes.unpin(id, &by).await?;
+    } else {
+        central.nodes.pin(id, order.generation.as_deref(), &by).await?;
+    }
+    detail(&central, id)
+}
+
+pub(crate) async fn revisions(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+) -> Answer<Vec<RevisionView>> {
+    let revisions = central.generations.revisions(&profile(&name)?);
+    let effective = revisions.effective();
+    let newest = revisions.all.last().map(|last| last.generation);
+    let view = |revised: meshd_model::fleet::RevisionSummary| {
+        let held = revisions.held == Some(revised.generation);
+        let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
+        RevisionView { revised, boots, filed, held }
+    };
+    Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
+}
+
+pub(crate) async fn rollback(
+    State(plane): State<Plane>,
+    Path(name): Path<String>,
+    by: AuditContext,
+    order: Body<Rollback>,
+) -> Answer<Vec<RevisionView>> {
+    let order = body(order)?;
+    let named = profile(&name)?;
+    if order.off {
+        plane.central.generations.let_go(named, &by).await?;
+    } else {
+        plane.central.generations.rollback(named, order.to.as_deref(), &by).await?;
+    }
+    revisions(State(plane), Path(name)).await
+}
+
+pub(crate) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
+    let reload = central.generations.reload(&by).await;
+    let restart = reload.restart.into_iter().map(str::to_owned).collect();
+    Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
+}

@@ -1,0 +1,211 @@
+//! The routes of the admin plane, version 1.
+//!
+//! | module | routes |
+//! | --- | --- |
+//! | `audit` | the audit log |
+//! | `backup` | a backup, as a stream |
+//! | `catalog_view` | profiles, images, overlays |
+//! | `consoles` | consoles of virtual machines |
+//! | `events` | the event log |
+//! | `generations` | history, diff, pin, rollback, reload |
+//! | `life` | the lifecycle of nodes |
+//! | `orders` | what a node boots |
+//! | `slots` | slots |
+//! | `tasks` | tasks and their output |
+//! | `tokens` | API tokens |
+//! | `trust` | certificate authority, tokens of nodes |
+//! | `vms` | virtual machines |
+//! | `volumes` | files of virtual machines |
+
+pub(crate) mod audit;
+pub(crate) mod backup;
+pub(crate) mod catalog_view;
+pub(crate) mod consoles;
+pub(crate) mod events;
+pub(crate) mod generations;
+pub(crate) mod life;
+pub(crate) mod orders;
+pub(crate) mod slots;
+pub(crate) mod tasks;
+pub(crate) mod tokens;
+pub(crate) mod trust;
+pub(crate) mod vms;
+pub(crate) mod volumes;
+
+use crate::serve::{
+    admin::{
+        Plane,
+        doctor::{self, Finding, Status},
+        error::Refused,
+        view::*,
+    },
+    central::{Shared, work_on},
+    metrics,
+};
+use axum::{
+    Json,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse as _, Response},
+};
+use meshd_model::fleet::{AuditContext, Phase};
+use meshd_proto::UnitState;
+use meshd_types::{BootSessionId, NodeId};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+pub(crate) type Answer<T> = Result<Json<T>, Refused>;
+
+pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
+    let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
+    let (mut nodes, mut units) = (0, UnitCount::default());
+    central.store().read(|model| {
+        for node in model.nodes() {
+            nodes += 1;
+            *phases.entry(node.phase.to_string()).or_default() += 1;
+            for condition in &node.conditions {
+                *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
+            }
+            let told = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+            let ready = told.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
+            units = UnitCount { ready: units.ready + ready.count(), total: units.total + told.len() };
+        }
+    });
+    let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
+    let mut found = doctor::findings(&central);
+    if let Err(error) = central.store().ready().await {
+        found.push(doctor::Finding::fail_of("store", &error));
+    }
+    let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
+    let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
+    let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
+    Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
+}
+
+/// Which nodes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WhichNodes {
+    /// Also those that were removed.
+    removed: bool,
+}
+
+pub(crate) async fn nodes(
+    State(Plane { central, .. }): State<Plane>,
+    which: Result<Query<WhichNodes>, QueryRejection>,
+) -> Answer<Vec<NodeView>> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let site = central.site();
+    Ok(Json(central.store().read(|model| {
+        let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
+        nodes
+            .map(|node| {
+                let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
+                view.rolled_back(|profile| central.generations.rolled_back(profile))
+            })
+            .collect()
+    })))
+}
+
+pub(crate) async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
+    detail(&central, central.nodes.resolve(&node)?)
+}
+
+/// Everything of a node.
+pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
+    let link = central.links.link_state(id);
+    let detail = central.store().read(|model| {
+        let node = model.node(id)?;
+        let mut detail = NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id));
+        detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
+        Some(detail)
+    });
+    detail.map(Json).ok_or_else(|| gone(id))
+}
+
+/// Which boot of a node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhichBoot {
+    session: Option<BootSessionId>,
+}
+
+pub(crate) async fn timeline(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    which: Result<Query<WhichBoot>, QueryRejection>,
+) -> Answer<TimelineView> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let id = central.nodes.resolve(&node)?;
+    let timeline = central.store().read(|model| {
+        let node = model.node(id)?;
+        let boots = model.boots_of(node);
+        let newest = boots.first().map(|boot| boot.id);
+        Some(which.session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
+    });
+    let never = || match which.session {
+        Some(session) => Refused::not_found(format!(
+            "node {id} has no boot {session} on record; `meshd node timeline {id}` lists those that are kept"
+        )),
+        None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
+    };
+    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
+}
+
+pub(crate) async fn release(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.release(id, &by).await?;
+    shown(&central, id)
+}
+
+pub(crate) async fn doctor(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Finding>> {
+    Json(doctor::findings(&central))
+}
+
+pub(crate) async fn metrics(State(plane): State<Plane>) -> Response {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
+}
+
+pub(crate) async fn approve(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+    order: Option<Json<Option<Approve>>>,
+) -> Answer<NodeView> {
+    let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.approve_at(id, moved, &by).await?;
+    shown(&central, id)
+}
+
+pub(crate) async fn reboot(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+) -> Answer<NodeView> {
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.reboot(id, &by).await?;
+    shown(&central, id)
+}
+
+pub(crate) async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
+    let site = central.site();
+    Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
+}
+
+pub(crate) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
+    let view = central.store().read(|model| {
+        let node = model.node(id)?;
+        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
+        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(work_on(model, id)))
+    });
+    view.map(Json).ok_or_else(|| gone(id))
+}
+
+pub(crate) fn gone(id: NodeId) -> Refused {
+    Refused::not_found(format!("node {id} was removed meanwhile; see `meshd node list`"))
+}

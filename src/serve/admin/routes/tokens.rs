@@ -1,0 +1,49 @@
+//! Routes of API tokens.
+
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{
+        Answer,
+        orders::{Body, body},
+    },
+    view::{ApiTokenView, CreateApiToken, CreatedApiToken},
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::header::CACHE_CONTROL,
+    response::{IntoResponse as _, Response},
+};
+use meshd_model::fleet::AuditContext;
+use meshd_types::ApiTokenName;
+use std::time::Duration;
+
+pub(crate) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
+    let now = central.now();
+    Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
+}
+
+/// The only answer that a token is ever in.
+pub(crate) async fn create(
+    State(Plane { central, .. }): State<Plane>,
+    by: AuditContext,
+    order: Body<CreateApiToken>,
+) -> Result<Response, Refused> {
+    let CreateApiToken { name, role, expires_in } = body(order)?;
+    let (text, token) = central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &by).await?;
+    let token = ApiTokenView::new(&token, central.now());
+    let created = Json(CreatedApiToken { token, secret: text.expose().clone() });
+    Ok(([(CACHE_CONTROL, "no-store")], created).into_response())
+}
+
+pub(crate) async fn revoke(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+    by: AuditContext,
+) -> Answer<Vec<ApiTokenView>> {
+    let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
+    central.admin.revoke_api_token(name, &by).await?;
+    let now = central.now();
+    Ok(Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
+}

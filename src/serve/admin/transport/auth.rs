@@ -1,0 +1,170 @@
+//! Authentication and roles. Write access to the socket grants the admin role; HTTPS requests carry a token each, so
+//! revocation takes effect at once.
+
+use crate::serve::{
+    admin::{Plane, error::Refused, transport::connection::Conversation},
+    central::Shared,
+};
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, header::AUTHORIZATION},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use meshd_model::fleet::Principal;
+use meshd_trust::{ApiToken, Role};
+use meshd_types::Digest;
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Refused requests from one address in a [`WINDOW`]; the next ones are not looked at until it is over.
+const MAX_FAILURES: u32 = 20;
+/// How long failures count.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses that are remembered; beyond it nobody is looked at who is not known to have a good one.
+const MAX_ADDRESSES: usize = 4096;
+/// Longest token that is looked at, in bytes.
+const MAX_TOKEN: usize = 256;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) who: Principal,
+    pub(crate) role: Role,
+    /// The hash of the token that was shown. Its name may be another token's one day.
+    token: Option<Digest>,
+}
+
+impl Caller {
+    /// Somebody at the socket.
+    pub(crate) fn at_socket(uid: u32) -> Self {
+        Caller { who: Principal::Operator(uid), role: Role::Admin, token: None }
+    }
+
+    /// Somebody who shows a token.
+    pub(crate) fn with(token: ApiToken) -> Self {
+        Caller { who: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
+    }
+
+    /// False once the token is revoked or its time is over.
+    pub(crate) fn still_may(&self, central: &Shared) -> bool {
+        self.token.is_none_or(|token| central.admin.api_token_lives(&token))
+    }
+
+    /// Resolves once the token is revoked or its time is over.
+    pub(crate) async fn revoked(&self, central: &Shared) {
+        match self.token {
+            None => std::future::pending().await,
+            Some(_) => central.enrolment.until_revoked(|| self.still_may(central)).await,
+        }
+    }
+
+    /// Tells callers apart: a token from one that had its name before.
+    pub(crate) fn identity(&self) -> String {
+        match self.token {
+            None => self.who.to_string(),
+            Some(token) => format!("{} {token}", self.who),
+        }
+    }
+}
+
+/// The address of a request that came by TLS.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct From(pub(crate) IpAddr);
+
+/// Those whose tokens were refused lately.
+#[derive(Clone, Default)]
+pub(crate) struct Failures(Arc<Mutex<BTreeMap<IpAddr, (Instant, u32)>>>);
+
+impl Failures {
+    /// True if an address has failed too often.
+    fn are_too_many(&self, from: IpAddr, now: Instant) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, (since, _)| now.duration_since(*since) < WINDOW);
+        all.get(&from).map_or(all.len() >= MAX_ADDRESSES, |(_, count)| *count >= MAX_FAILURES)
+    }
+
+    fn count(&self, from: IpAddr, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(from).or_insert((now, 0)).1 += 1;
+    }
+}
+
+/// Lets in who is known: the caller is part of the request from here on.
+pub(crate) async fn admitted(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+    if request.extensions().get::<Caller>().is_none() {
+        match by_token(&plane, &request) {
+            Ok(caller) => drop(request.extensions_mut().insert(caller)),
+            Err(refused) => return refused.into_response(),
+        }
+    }
+    if let (Some(conversation), Some(caller)) =
+        (request.extensions().get::<Conversation>(), request.extensions().get::<Caller>())
+    {
+        conversation.is_by(caller);
+    }
+    next.run(request).await
+}
+
+fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
+    let Some(From(from)) = request.extensions().get::<From>().copied() else {
+        return Err(Refused::internal("a request came from nowhere"));
+    };
+    let now = Instant::now();
+    if plane.failures.are_too_many(from, now) {
+        return Err(Refused::too_many(WINDOW));
+    }
+    let Some(text) = bearer(request.headers()) else {
+        return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
+    };
+    match plane.central.admin.api_token(text) {
+        Some(token) => Ok(Caller::with(token)),
+        None => {
+            plane.failures.count(from, now);
+            tracing::warn!(%from, "a request with a token that is not honoured");
+            Err(Refused::unauthorized("this token is not honoured: unknown, revoked or over; ask for another one"))
+        }
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    (scheme.eq_ignore_ascii_case("bearer") && token.len() <= MAX_TOKEN).then(|| token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_count_by_address_for_a_while_and_their_table_is_bounded() {
+        let (failures, now) = (Failures::default(), Instant::now());
+        let at = |n: u32| IpAddr::from(n.to_be_bytes());
+        for _ in 0..MAX_FAILURES {
+            assert!(!failures.are_too_many(at(1), now));
+            failures.count(at(1), now);
+        }
+        assert!(failures.are_too_many(at(1), now) && !failures.are_too_many(at(2), now));
+        assert!(!failures.are_too_many(at(1), now + WINDOW), "it is over");
+        for n in 0..u32::try_from(MAX_ADDRESSES).expect("small") {
+            failures.count(at(n), now);
+        }
+        assert!(failures.are_too_many(at(u32::MAX), now));
+    }
+
+    #[test]
+    fn only_a_bearer_token_is_a_token() {
+        for (value, found) in
+            [("Bearer abc", Some("abc")), ("bearer  abc", Some("abc")), ("Basic abc", None), ("abc", None), ("", None)]
+        {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().expect("plain"))]);
+            assert_eq!(bearer(&headers), found, "{value}");
+        }
+        let long = format!("Bearer {}", "x".repeat(MAX_TOKEN + 1));
+        assert_eq!(bearer(&HeaderMap::from_iter([(AUTHORIZATION, long.parse().expect("plain"))])), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! One connection of the admin API. It ends when the token of its request is revoked, even while the client neither
+//! reads nor writes.
+
+use crate::serve::admin::transport::auth::Caller;
+use crate::serve::{
+    central::Shared,
+    limiter::{ConnectionPermit, Meter},
+};
+use axum::{Router, http::Extensions};
+use hyper::{Request, body::Incoming};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+/// How long a client may take to write the head of a request.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// How long an answer that is in memory may take once its token is revoked: a token may revoke itself and is answered. No stream
+/// goes on in this time.
+const LAST_WORD: Duration = Duration::from_millis(300);
+/// Largest head of a request, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// What the routes tell of a connection.
+#[derive(Clone)]
+pub(crate) struct Conversation {
+    permit: Arc<ConnectionPermit>,
+    caller: Arc<watch::Sender<Option<Caller>>>,
+}
+
+impl Conversation {
+    /// A connection that has this place, of which nobody knows yet who asks.
+    pub(crate) fn new(permit: ConnectionPermit) -> Self {
+        Conversation { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
+    }
+
+    /// The caller of a request is known: the place counts to the caller, and the connection ends with the caller's token.
+    pub(crate) fn is_by(&self, caller: &Caller) {
+        self.permit.meter.asked();
+        self.permit.trust(caller.identity());
+        self.caller.send_replace(Some(caller.clone()));
+    }
+
+    /// Resolves once the caller of a request is known.
+    #[cfg(test)]
+    pub(crate) async fn has_a_caller(&self) {
+        // It lives as long as `self`.
+        let _ = self.caller.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Resolves once the caller of the last request has no token any more.
+    async fn revoked(&self, central: &Shared) {
+        let mut callers = self.caller.subscribe();
+        loop {
+            let caller = callers.borrow_and_update().clone();
+            let over = async {
+                match caller {
+                    Some(caller) => caller.revoked(central).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                // It lives as long as `self`.
+                _ = callers.changed() => {}
+            }
+        }
+    }
+}
+
+/// Answers its requests. `origin` says who asks, or from where.
+pub(crate) async fn converse<S>(
+    stream: S,
+    router: Router,
+    mut origin: Extensions,
+    conversation: Conversation,
+    central: Shared,
+    shutdown: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    origin.insert(conversation.clone());
+    let router = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().extend(origin.clone());
+        request
+    });
+    let stream = Metered { stream, meter: Arc::clone(&conversation.permit.meter) };
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = conversation.permit.leave.cancelled() => {
+            return tracing::debug!("an admin connection gave its place to another one");
+        }
+        () = conversation.revoked(&central) => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(LAST_WORD, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return tracing::info!("an admin connection was cut off: its token is revoked or over"),
+            }
+        }
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an admin connection ended early");
+    }
+}
+
+/// Tells the meter of a connection what is written to it.
+struct Metered<S> {
+    stream: S,
+    meter: Arc<Meter>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.meter.wrote(bytes);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

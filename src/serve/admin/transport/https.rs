@@ -1,0 +1,160 @@
+//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each request carries a token.
+
+use crate::serve::{
+    admin::{
+        Serving,
+        transport::{
+            auth::From,
+            connection::{Conversation, converse},
+        },
+    },
+    bind::{self, BindError, Service},
+    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+};
+use axum::http::Extensions;
+use meshd_config::{AdminHttps, Site};
+use meshd_trust::{TrustError, WebIdentity};
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Pause after the kernel had no file descriptor left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Folder in the state folder of the certificate that meshd made itself.
+const FOLDER: &str = "admin";
+
+/// Why the listener is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpsError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Certificate or key.
+    #[error(transparent)]
+    Identity(#[from] TrustError),
+    /// Machines that boot could reach it.
+    #[error(
+        "[admin.https] listens on {address}, which is on {interface}, where machines boot; give it an address on another \
+         network, or write boot_network = true beside it if that is meant"
+    )]
+    OnBootNetwork {
+        /// As configured.
+        address: std::net::Ipv4Addr,
+        interface: String,
+    },
+    /// No interface has it.
+    #[error("[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml")]
+    NotHere(std::net::Ipv4Addr),
+}
+
+/// The bound listener with its certificate.
+pub struct Https {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+/// Opens the listener of a site that has one. Needs a tokio runtime.
+///
+/// # Errors
+/// When it would be on a boot network by mistake, the port is taken, or certificate and key are not usable.
+pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, HttpsError> {
+    let Some(wanted) = &site.admin.https else { return Ok(None) };
+    let AdminHttps { address, port, boot_network, .. } = *wanted;
+    let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };
+    // Linux takes packets for any of its addresses on any interface; bound to one, the listener does not hear the boot network.
+    let listener = bind::tcp(Service::Admin, interface.as_deref(), SocketAddrV4::new(address, port))?;
+    let identity = match &wanted.files {
+        Some((certificate, key)) => WebIdentity::read(certificate, key)?,
+        None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
+    };
+    tracing::info!(%address, port, fingerprint = identity.fingerprint(), "the admin plane is served by HTTPS");
+    Ok(Some(Https { listener, acceptor: TlsAcceptor::from(identity.config()) }))
+}
+
+fn own_folder(site: &Site) -> PathBuf {
+    site.state_dir.join(FOLDER)
+}
+
+/// The interface that an address is on; refused if machines boot there.
+fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String, HttpsError> {
+    let boots = |interface: &str| site.segments.iter().any(|segment| segment.interface() == Some(interface));
+    let refused = |interface: &str| HttpsError::OnBootNetwork { address, interface: interface.to_owned() };
+    if address.is_unspecified() {
+        return Err(refused("every interface"));
+    }
+    match bind::interface_of(Service::Admin, address)? {
+        Some(interface) if boots(&interface) => Err(refused(&interface)),
+        Some(interface) => Ok(interface),
+        None => Err(HttpsError::NotHere(address)),
+    }
+}
+
+/// Serves until told to stop. Connections that showed no token yet make room first.
+pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
+    let limiter = ConnectionLimiter::new("admin-https", connections);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = serving.shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a connection of the admin plane panicked");
+                }
+                continue;
+            }
+            accepted = https.listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection of the admin plane");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let entered = limiter.enter(Source::Address(peer.ip()));
+        let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
+        connections.spawn(serve(https.acceptor.clone(), stream, peer, permit, serving.clone()));
+    }
+    drop(https.listener);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(drain, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permit: ConnectionPermit, serving: Serving) {
+    let leave = permit.leave.clone();
+    let Some(Some(stream)) = leave.run_until_cancelled(handshake(&acceptor, stream, peer)).await else { return };
+    let Serving { central, router, shutdown } = serving;
+    let mut origin = Extensions::new();
+    origin.insert(From(peer.ip()));
+    converse(stream, router, origin, Conversation::new(permit), central, shutdown).await;
+}
+
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+    let _ = stream.set_nodelay(true);
+    match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "TLS handshake of the admin plane failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%peer, "TLS handshake of the admin plane took too long");
+            None
+        }
+    }
+}

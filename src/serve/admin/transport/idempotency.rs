@@ -1,0 +1,166 @@
+//! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer. The key is stored first, so that a
+//! crash never leads to a second execution.
+
+use crate::serve::admin::{Plane, error::Refused, transport::auth::Caller};
+use axum::{
+    body::{Body, to_bytes},
+    extract::Request,
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{CACHE_CONTROL, CONTENT_TYPE},
+        request::Parts,
+    },
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use meshd_model::fleet::{Answered, AuditContext, IdempotencyRecord};
+use meshd_store::{ASKED_LIFE, StoreError};
+use meshd_types::{CorrelationId, Digest};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Header of a request: the key of this order.
+pub const KEY_HEADER: &str = "idempotency-key";
+/// Header of an answer that was given before.
+pub const REPLAYED_HEADER: &str = "idempotency-replayed";
+/// Longest key, in bytes.
+const MAX_KEY: usize = 128;
+/// Longest answer that is kept, in bytes.
+const MAX_KEPT: usize = 64 * 1024;
+
+/// Keys whose orders are being followed now.
+#[derive(Clone, Default)]
+pub(crate) struct UnderWay(Arc<Mutex<BTreeSet<Digest>>>);
+
+impl UnderWay {
+    fn has(&self, slot: &Digest) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(slot)
+    }
+}
+
+/// While it lives, its key is under way.
+struct UnderWayGuard(UnderWay, Digest);
+
+impl UnderWayGuard {
+    fn new(all: &UnderWay, slot: Digest) -> Self {
+        all.0.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
+        UnderWayGuard(all.clone(), slot)
+    }
+}
+
+impl Drop for UnderWayGuard {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
+
+/// Marks an answer that was given before.
+#[derive(Clone, Copy)]
+pub(crate) struct Replayed;
+
+/// Follows an order, or answers as before.
+pub(crate) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
+    let key = match key(&parts.headers) {
+        Ok(Some(key)) => key.to_owned(),
+        Ok(None) => return next.run(Request::from_parts(parts, body)).await,
+        Err(refused) => return refused.into_response(),
+    };
+    let Ok(bytes) = to_bytes(body, crate::serve::admin::MAX_BODY).await else {
+        return Refused::bad_request("the body is too long, or it broke off").into_response();
+    };
+    let caller = parts.extensions.get::<Caller>().map_or_else(|| by.who.to_string(), Caller::identity);
+    let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
+    let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
+    let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
+    let _turn = match begin(plane, slot, request).await {
+        Ok(Ok(turn)) => turn,
+        Ok(Err(before)) => return again(plane, slot, request, before),
+        Err(error) => return Refused::from(error).into_response(),
+    };
+    let response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
+    end(plane, slot, request, by.correlation, response).await
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    let Some(value) = headers.get(KEY_HEADER) else { return Ok(None) };
+    let fits = |text: &&str| (1..=MAX_KEY).contains(&text.len());
+    let hint = format!("an Idempotency-Key is 1 to {MAX_KEY} visible characters; use a random one for each order");
+    value.to_str().ok().filter(fits).map(Some).ok_or_else(|| Refused::bad_request(hint))
+}
+
+/// Takes the turn of a key, or gives what came of the order that had it before.
+async fn begin(
+    plane: &Plane,
+    slot: Digest,
+    request: Digest,
+) -> Result<Result<UnderWayGuard, IdempotencyRecord>, StoreError> {
+    let now = plane.central.now();
+    let begun = plane.central.store().commit(|tx| {
+        let before = tx.before().asked(&slot).filter(|asked| now.since(asked.at) <= ASKED_LIFE);
+        if let Some(asked) = before {
+            return Ok(Err(asked.clone()));
+        }
+        tx.put_asked(slot, IdempotencyRecord { request, at: now, answer: None });
+        // Taken while nobody else can write: whoever finds the key finds its turn.
+        Ok::<_, StoreError>(Ok(UnderWayGuard::new(&plane.under_way, slot)))
+    });
+    begun.await
+}
+
+fn again(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
+    let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
+    if before.request != request {
+        return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
+    }
+    let Some(Answered { status, body }) = before.answer else {
+        return if plane.under_way.has(&slot) {
+            refused("in_progress", "this order is being followed; ask again in a while")
+        } else {
+            refused("outcome_unknown", "meshd ended while it followed this order; look at what is, then use a new key")
+        };
+    };
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let Some(body) = body else {
+        return refused(
+            "answer_not_kept",
+            "this order was followed; its answer is too long, too secret or too old to be kept",
+        );
+    };
+    let mut response = (status, [(CONTENT_TYPE, "application/json")], body).into_response();
+    response.headers_mut().insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
+    response.extensions_mut().insert(Replayed);
+    response
+}
+
+/// Writes down what is answered.
+async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: CorrelationId, response: Response) -> Response {
+    let status = response.status().as_u16();
+    let secret = response.headers().get(CACHE_CONTROL).is_some_and(|value| value == "no-store");
+    let plain = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
+    let (kept, response) = match response.extensions().get::<Refused>() {
+        Some(refused) => (Some(refused.to_json(correlation)), response),
+        // A stream goes out as it comes.
+        None if !plain => (None, response),
+        None => {
+            let (parts, body) = response.into_parts();
+            // Such an answer is in memory already.
+            let Ok(bytes) = to_bytes(body, usize::MAX).await else {
+                return Refused::internal("the answer broke off").into_response();
+            };
+            let fits = !secret && bytes.len() <= MAX_KEPT;
+            let text = String::from_utf8(bytes.to_vec()).ok().filter(|_| fits);
+            (text, Response::from_parts(parts, Body::from(bytes)))
+        }
+    };
+    let asked = IdempotencyRecord { request, at: plane.central.now(), answer: Some(Answered { status, body: kept }) };
+    let written = plane.central.store().commit(|tx| {
+        tx.put_asked(slot, asked);
+        Ok::<_, StoreError>(())
+    });
+    if let Err(error) = written.await {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot remember what was answered to a key");
+    }
+    response
+}

@@ -1,0 +1,17 @@
+//! How a request comes in: its listener, its caller, its correlation ID, its idempotency key.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `auth` | the caller: the user at the socket, or an API token |
+//! | `connection` | a connection that ends when its caller loses the right to it |
+//! | `https` | the HTTPS listener |
+//! | `idempotency` | an order with a key is followed once |
+//! | `order` | correlation ID, reason and audit record of an order |
+//! | `socket` | the Unix socket |
+
+pub(crate) mod auth;
+pub(crate) mod connection;
+pub(crate) mod https;
+pub(crate) mod idempotency;
+pub(crate) mod order;
+pub(crate) mod socket;

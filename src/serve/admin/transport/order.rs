@@ -1,0 +1,225 @@
+//! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
+
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    transport::{auth::Caller, idempotency},
+};
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequestParts, RawPathParams, Request, State},
+    handler::Handler,
+    http::{HeaderMap, HeaderValue, request::Parts},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
+};
+use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
+use meshd_store::{AuditFilter, StoreError};
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
+use tracing::Instrument as _;
+
+/// Header of a request: why it is made, in UTF-8.
+pub const REASON_HEADER: &str = "x-reason";
+/// Header of a request: `true` if virtual machines may be lost by it.
+pub const FORCE_HEADER: &str = "x-force";
+/// Header of every answer: what finds the request in log, events and audit log.
+pub const CORRELATION_HEADER: &str = "x-correlation-id";
+/// Most characters of what an order is about that the audit log keeps.
+const MAX_TARGET: usize = 80;
+/// Why an order is not followed whose token was honoured when it came.
+const REVOKED: &str = "the token was revoked while the order came in; ask for another one";
+
+/// A route by which something is ordered.
+pub(crate) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
+where
+    H: Handler<T, Plane>,
+    T: 'static,
+{
+    post(handler).layer(middleware::from_fn(move |request: Request, next: Next| ordered(verb, request, next)))
+}
+
+/// A route by which something is seen that not everybody may see.
+pub(crate) fn see<H, T>(needed: Role, handler: H) -> MethodRouter<Plane>
+where
+    H: Handler<T, Plane>,
+    T: 'static,
+{
+    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| seen(needed, request, next)))
+}
+
+async fn seen(needed: Role, request: Request, next: Next) -> Response {
+    match request.extensions().get::<Caller>() {
+        Some(caller) if caller.role >= needed => next.run(request).await,
+        Some(caller) => Refused::beyond(caller.role, needed).into_response(),
+        None => Refused::internal("the request has no caller").into_response(),
+    }
+}
+
+/// Who may give an order.
+pub(crate) fn needed(verb: Verb) -> Role {
+    match verb {
+        Verb::TokenCreate
+        | Verb::TokenRevoke
+        | Verb::CertificateRevoke
+        | Verb::CaRotate
+        | Verb::ApiTokenCreate
+        | Verb::ApiTokenRevoke
+        | Verb::Backup => Role::Admin,
+        _ => Role::Operator,
+    }
+}
+
+/// Names the request, in its log lines and its answer.
+pub(crate) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+    let correlation = plane.central.env.new_correlation();
+    request.extensions_mut().insert(correlation);
+    request.extensions_mut().insert(plane);
+    let answer = async {
+        let mut response = next.run(request).await;
+        match response.extensions_mut().remove::<Refused>() {
+            Some(refused) => refused.answer(correlation),
+            None => response,
+        }
+    };
+    let mut response = answer.instrument(tracing::info_span!("admin", correlation_id = %correlation)).await;
+    if let Ok(value) = HeaderValue::from_str(&correlation.to_string()) {
+        response.headers_mut().insert(CORRELATION_HEADER, value);
+    }
+    response
+}
+
+/// An order that was begun is ended and written down, also when whoever gave it hangs up.
+async fn ordered(verb: Verb, request: Request, next: Next) -> Response {
+    let Some(plane) = request.extensions().get::<Plane>().cloned() else {
+        return Refused::internal("an order came without its plane").into_response();
+    };
+    let tasks = plane.tasks.clone();
+    let work = tasks.spawn(follow(plane, verb, request, next).in_current_span());
+    work.await.unwrap_or_else(|_| Refused::internal("following the order was interrupted").into_response())
+}
+
+async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(verb);
+    let by = match AuditContext::from_request_parts(&mut parts, &plane).await {
+        Ok(by) => by,
+        Err(refused) => return refused.into_response(),
+    };
+    let target = target(&mut parts).await;
+    let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
+    let begun = plane.central.store().next_audit();
+    tracing::info!(actor = %by.who, %verb, target, reason = by.reason, "ordered");
+    let response = if role < needed(verb) {
+        Refused::beyond(role, needed(verb)).into_response()
+    } else {
+        match whole(&plane, &parts, body).await {
+            Ok(body) => idempotency::once(&plane, &by, parts, body, next).await,
+            Err(refused) => refused.into_response(),
+        }
+    };
+    let came = match response.extensions().get::<Refused>() {
+        Some(refused) => Came::Refused(refused.clone()),
+        None if response.extensions().get::<idempotency::Replayed>().is_some() => Came::Replayed,
+        None => Came::Done,
+    };
+    if let Err(error) = write_down(&plane, by, target, begun, came).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "an order cannot be written into the audit log");
+    }
+    response
+}
+
+/// The whole body of an order. A token that was revoked while it was sent orders nothing.
+async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused> {
+    let Some(caller) = parts.extensions.get::<Caller>() else {
+        return Err(Refused::internal("the request has no caller"));
+    };
+    let read = tokio::select! {
+        read = to_bytes(body, crate::serve::admin::MAX_BODY) => read,
+        () = caller.revoked(&plane.central) => return Err(Refused::unauthorized(REVOKED)),
+    };
+    let bytes = read.map_err(|_| Refused::bad_request("the body is too long, or it broke off"))?;
+    if caller.still_may(&plane.central) { Ok(Body::from(bytes)) } else { Err(Refused::unauthorized(REVOKED)) }
+}
+
+/// What an order is about: the first thing that its path names.
+async fn target(parts: &mut Parts) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
+    params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
+}
+
+enum Came {
+    Done,
+    Replayed,
+    Refused(Refused),
+}
+
+/// What came of an order goes into the audit log, unless the change that it made brought its own line.
+async fn write_down(
+    plane: &Plane,
+    by: AuditContext,
+    target: Option<String>,
+    begun: AuditSeq,
+    came: Came,
+) -> Result<(), StoreError> {
+    let mut audit = Audit::done(plane.central.now(), by);
+    match came {
+        Came::Refused(refused) => (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned()),
+        Came::Replayed => {
+            "asked before with the same key: answered again, not done again".clone_into(&mut audit.detail)
+        }
+        Came::Done => {
+            let (central, correlation) = (plane.central.clone(), Some(audit.by.correlation));
+            let own = AuditFilter { from: begun, correlation, limit: 1, ..AuditFilter::default() };
+            let found = tokio::task::spawn_blocking(move || central.store().audit(&own)).await;
+            if found.is_ok_and(|found| found.is_ok_and(|lines| !lines.is_empty())) {
+                return Ok(());
+            }
+        }
+    }
+    audit.node = target.as_deref().and_then(|name| plane.central.nodes.resolve(name).ok());
+    audit.target = audit.node.map(|node| node.to_string()).or(target);
+    let write = plane.central.store().commit(|tx| {
+        tx.audit(audit);
+        Ok::<_, StoreError>(())
+    });
+    write.await
+}
+
+impl FromRequestParts<Plane> for AuditContext {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Plane) -> Result<Self, Refused> {
+        let known = parts.extensions.get::<Caller>().zip(parts.extensions.get::<Verb>());
+        let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
+            return Err(Refused::internal("this route does not say what it orders"));
+        };
+        let mut by = AuditContext::new(caller.who.clone(), *verb, *correlation);
+        by.reason = reason(&parts.headers)?;
+        by.forced = forced(&parts.headers)?;
+        Ok(by)
+    }
+}
+
+/// Whether virtual machines may be lost, as the request says.
+fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
+    match headers.get(FORCE_HEADER).map(HeaderValue::as_bytes) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(Refused::bad_request(format!("{FORCE_HEADER} is true or false"))),
+    }
+}
+
+/// Why, as the request says.
+fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+    let Some(value) = headers.get(REASON_HEADER) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;
+    let text = text.trim();
+    if text.chars().count() > MAX_REASON || text.chars().any(char::is_control) {
+        return Err(Refused::bad_request(format!(
+            "a reason is one line of at most {MAX_REASON} characters; write the rest elsewhere"
+        )));
+    }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}

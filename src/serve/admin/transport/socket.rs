@@ -1,0 +1,105 @@
+//! The admin socket: created with its mode, never taken from a running meshd.
+
+use std::{
+    fs, io,
+    os::unix::{
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+};
+use tokio::net::UnixListener;
+
+/// Whoever may write to the socket is an operator: its owner and its group.
+const MODE: u32 = 0o660;
+/// Mode of a folder that is made for it.
+const FOLDER_MODE: u32 = 0o755;
+
+/// Why there is no admin socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another meshd answers there.
+    #[error("another meshd answers at {0}; stop it, or give this site another [admin].socket")]
+    Taken(PathBuf),
+    /// Something else lies there.
+    #[error("{0} is not a socket; remove it, or write another path into [admin].socket")]
+    Foreign(PathBuf),
+    /// The folder cannot be made, or the socket in it.
+    #[error("cannot make the admin socket {path}; write a path that meshd may use into [admin].socket")]
+    Make { path: PathBuf, source: io::Error },
+}
+
+/// The bound socket; its file goes when it is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    pub(crate) listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Gone already is as good; anything else is found by the next start.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Binds the admin socket. A socket that a dead process left is replaced.
+///
+/// # Errors
+/// When somebody lives there, or the file system refuses.
+pub fn bind(path: &Path) -> Result<Socket, SocketError> {
+    let failed = |source| SocketError::Make { path: path.to_owned(), source };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        fs::create_dir_all(folder).map_err(failed)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(failed)?;
+    }
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Foreign(path.to_owned())),
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => return Err(SocketError::Taken(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(failed(error)),
+        },
+    }
+    // Made under another name and renamed once its mode is right: nobody can connect before that.
+    let mut name = path.as_os_str().to_owned();
+    name.push("~");
+    let fresh = PathBuf::from(name);
+    let _ = fs::remove_file(&fresh);
+    let listener = UnixListener::bind(&fresh).map_err(failed)?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(MODE)).map_err(failed)?;
+    fs::rename(&fresh, path).map_err(failed)?;
+    Ok(Socket { listener, path: path.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn dead_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run/admin.sock");
+        let first = bind(&path).expect("a free path");
+        assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, MODE);
+        let refused = bind(&path).expect_err("it is alive").to_string();
+        assert!(refused.contains("another meshd answers") && refused.contains("[admin].socket"), "{refused}");
+        // What a killed process leaves: the file without a listener.
+        let dead = std::os::unix::net::UnixListener::bind(folder.path().join("dead")).expect("a free path");
+        drop((first, dead));
+        assert!(!path.exists(), "a socket that is closed in order is gone");
+        fs::rename(folder.path().join("dead"), &path).expect("same folder");
+        bind(&path).expect("a dead socket is replaced");
+    }
+
+    #[tokio::test]
+    async fn file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notes.txt");
+        fs::write(&path, "keep me").expect("written");
+        assert!(matches!(bind(&path), Err(SocketError::Foreign(_))));
+        assert_eq!(fs::read_to_string(&path).expect("still there"), "keep me");
+    }
+}

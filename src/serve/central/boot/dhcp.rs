@@ -1,0 +1,208 @@
+//! DHCP exchanges: leases are stored, boot sessions are opened and continued.
+
+use crate::serve::central::{boot::BootService, environment::alarms::raise};
+use meshd_model::fleet::{Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// One DHCP exchange, as the engine understood it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DhcpSeen {
+    /// The MAC address.
+    pub mac: MacAddr,
+    /// Firmware, iPXE, or an operating system.
+    pub exchange: DhcpExchange,
+    /// Option 97, if there was one that can be read.
+    pub uuid: Option<SystemUuid>,
+    /// Option 93.
+    pub arch: Option<ClientArch>,
+    /// The address that the machine has or is given; `None` in proxy mode.
+    pub address: Option<Ipv4Addr>,
+    /// A lease to be kept, when the exchange gave or renewed one.
+    pub lease: Option<Lease>,
+    /// The exchange began with a DISCOVER: the machine was ready to take another address.
+    pub discovered: bool,
+    /// Where the relay says that the machine is plugged in.
+    pub relay_port: Option<RelayPort>,
+    /// A relay passed it on.
+    pub is_relayed: bool,
+}
+
+/// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseChange {
+    /// As it was.
+    pub before: Lease,
+    /// As it is; `None`: forgotten.
+    pub after: Option<Lease>,
+}
+
+/// Something to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DhcpStep {
+    /// An exchange, with its lease.
+    Seen(DhcpSeen),
+    /// A lease of a virtual machine's card, which opens no boot session.
+    Leased(Lease),
+    /// A lease that ends, or goes.
+    Lease(LeaseChange),
+}
+
+impl BootService {
+    /// Stores leases and opens or refreshes boot sessions, all of them in one flush and in their order. Answers that promise
+    /// any of it may go out once this returned.
+    pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let mut ended = Vec::new();
+        let stored = self
+            .env
+            .store
+            .commit(|tx| {
+                // What the store does not show before the end: sessions that this very change opens.
+                let mut opened = BTreeMap::new();
+                for step in steps {
+                    match step {
+                        DhcpStep::Seen(seen) => ended.extend(self.seen(tx, seen, &mut opened, now)),
+                        // The machine may have been deleted since its card asked.
+                        DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                        DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
+                        DhcpStep::Lease(change) => change_lease(tx, change),
+                    }
+                }
+                Ok(())
+            })
+            .await;
+        fail::point("dhcp-committed");
+        for node in ended {
+            self.enrolment.capabilities.lock().void_node(node);
+        }
+        stored
+    }
+
+    /// Writes an exchange down. Returns the node whose boot it ended.
+    fn seen(
+        &self,
+        tx: &mut Tx<'_>,
+        seen: &DhcpSeen,
+        opened: &mut BTreeMap<MacAddr, BootSessionId>,
+        now: Timestamp,
+    ) -> Option<NodeId> {
+        if let Some(lease) = &seen.lease {
+            tx.put_lease(lease.clone());
+        }
+        let newest = opened.get(&seen.mac).copied();
+        let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+        if let Some(moved) = newest.and_then(|id| tx.session(id)).filter(|session| moved(session, seen, now)) {
+            return end_session(tx, moved.clone(), seen, now);
+        }
+        if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.env.random())) {
+            opened.insert(seen.mac, session.id);
+            tx.put_session(session);
+        }
+        None
+    }
+
+    /// Which node has been seen with a card, if any, by the ID that the site's reservations know it as.
+    pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
+        let live = self.env.live();
+        self.env.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
+    }
+
+    /// Records an event about the addresses of a segment. `cause` limits how often.
+    pub async fn dhcp_event(&self, kind: EventKind, cause: &str, detail: String) {
+        if self.env.allows(cause) {
+            self.env.record(Event::new(self.env.now(), Actor::Central, kind, detail)).await;
+        }
+    }
+
+    /// All DHCP leases, for the DHCP engine to start with.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.env.store.read(|model| model.leases().cloned().collect())
+    }
+}
+
+/// True if the machine of an open boot session seems to have another address now, though it began no new exchange: it keeps its
+/// address or asks anew, and whoever does neither speaks in its name.
+fn moved(session: &BootSession, seen: &DhcpSeen, now: Timestamp) -> bool {
+    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+    let is_open = session.is_fresh(now) || session.holds_address(now);
+    other && is_open && !seen.discovered && fail::defends("session-address-change")
+}
+
+/// Ends a boot session: nothing is given in it any more, and its tokens are void.
+fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpSeen, now: Timestamp) -> Option<NodeId> {
+    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let detail = format!(
+        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
+        session.mac,
+        shown(session.address),
+        shown(seen.address)
+    );
+    let id = session.id;
+    tx.put_session(BootSession { ended: true, ..session });
+    let Some(node) = node else {
+        let kind = EventKind::Raised { condition: ConditionKind::BootImpersonated };
+        tx.event(Event::new(now, Actor::Stranger, kind, detail).in_session(id));
+        return None;
+    };
+    let tokens: Vec<_> =
+        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
+    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
+    raise(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
+    Some(node)
+}
+
+fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
+    if tx.lease(change.before.address) == Some(&change.before) {
+        match &change.after {
+            Some(lease) => tx.put_lease(lease.clone()),
+            None => tx.remove_lease(change.before.address),
+        }
+    }
+}
+
+/// The session after this exchange, or `None` where it belongs to none: an operating system that meshd did not boot.
+fn current_session(
+    tx: &mut Tx<'_>,
+    seen: &DhcpSeen,
+    newest: Option<BootSessionId>,
+    now: Timestamp,
+    fresh: impl FnOnce() -> BootSessionId,
+) -> Option<BootSession> {
+    let stage = match seen.exchange {
+        DhcpExchange::Firmware => Stage::Dhcp,
+        DhcpExchange::Ipxe => Stage::IpxeDhcp,
+        DhcpExchange::Os => Stage::OsDhcp,
+    };
+    let newest = newest.and_then(|id| tx.session(id)).filter(|session| session.continues(seen.exchange, now)).cloned();
+    let mut session = match newest {
+        Some(session) => session,
+        None if seen.exchange == DhcpExchange::Os => return None,
+        None => {
+            let fresh = fresh();
+            let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
+            let started = Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
+            tx.event(started.of_node(node).in_session(fresh));
+            BootSession { stages: Vec::new(), ..BootSession::open(fresh, seen.mac, stage, now) }
+        }
+    };
+    if session.mark(stage, now) {
+        let reached = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
+        // Before its script a known machine is known by its card: its events count as its own.
+        let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+        tx.event(reached.of_node(node).in_session(session.id));
+    }
+    if seen.exchange != DhcpExchange::Os {
+        session.refreshed_at = now;
+    }
+    session.address = seen.address.or(session.address);
+    session.is_relayed = seen.is_relayed;
+    session.relay_port = seen.relay_port.clone().or(session.relay_port);
+    session.uuid = seen.uuid.or(session.uuid);
+    if seen.exchange == DhcpExchange::Firmware || session.arch.is_none() {
+        session.arch = seen.arch.or(session.arch);
+    }
+    Some(session)
+}

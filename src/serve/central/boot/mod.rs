@@ -1,0 +1,69 @@
+//! The boot of a machine, in the order of its steps.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `dhcp` | leases are stored, boot sessions opened and continued |
+//! | `segments` | health of DHCP on each segment |
+//! | `layer2` | which machine has an address, and whether a node is present |
+//! | `fetch` | loaders, kernel, initramfs, packages and modloop are fetched |
+//! | `script` | the boot script: identity, admission, rendering, capability, plan |
+//! | `admission` | which node a machine is, and whether it may boot |
+//! | `script_cache` | the same script for a repeated request |
+//! | `queue` | how many machines load at once |
+//! | `overlay` | the overlay: token, per-boot part, single use |
+//! | `stalls` | boots that stall, repeat, or have no overlay |
+
+mod admission;
+mod dhcp;
+mod fetch;
+mod layer2;
+mod overlay;
+mod queue;
+mod script;
+mod script_cache;
+mod segments;
+mod stalls;
+
+pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
+pub use fetch::Fetched;
+pub use overlay::{OverlayDenied, OverlayTransfer};
+pub use queue::LineState;
+pub use segments::{OtherServer, PoolUse, SegmentHealth};
+pub(super) use stalls::LOOK_INTERVAL;
+
+use super::{enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf};
+use bytes::Bytes;
+use meshd_model::boot::BootQueue;
+use meshd_types::BootSessionId;
+use overlay::PendingOverlay;
+use queue::Repeats;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Boots machines.
+pub struct BootService {
+    env: Arc<Environment>,
+    links: Arc<Links>,
+    enrolment: Arc<Enrolment>,
+    generations: Arc<Generations>,
+    /// Loaders by file name.
+    loaders: BTreeMap<String, Bytes>,
+    /// The overlay that the script of each session promised: what is delivered has the same generation.
+    promises: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
+    queue: Leaf<BootQueue>,
+    repeats: Repeats,
+    segments: Leaf<Vec<SegmentHealth>>,
+}
+
+impl BootService {
+    pub(super) fn new(
+        env: Arc<Environment>,
+        links: Arc<Links>,
+        enrolment: Arc<Enrolment>,
+        generations: Arc<Generations>,
+        loaders: BTreeMap<String, Bytes>,
+    ) -> Self {
+        let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
+        let (promises, repeats, segments) = (Leaf::default(), Repeats::default(), Leaf::default());
+        BootService { env, links, enrolment, generations, loaders, promises, queue, repeats, segments }
+    }
+}

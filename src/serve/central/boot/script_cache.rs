@@ -1,0 +1,136 @@
+//! The cached script of a boot session. A repeated request gets the same script with another capability, unless anything that the script
+//! depends on has changed.
+//!
+//! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
+
+use crate::serve::central::{
+    boot::{BootService, admission::teaches, script::is_recorded},
+    environment::site_snapshot::SiteSnapshot,
+};
+use meshd_model::{
+    boot::{Endpoint, ScriptRequest},
+    fleet::{
+        Generation, Identified, IdentityConflict, NextBootOverride, Node, ObservedMachine, Phase, PhaseChange,
+        Transition, identify,
+    },
+};
+use meshd_trust::capability::Grant;
+use meshd_types::{BootSessionId, ProfileName, Secret, Vars};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Weak},
+};
+
+/// A script as it was told, and all that it was made from.
+pub(crate) struct CachedScript {
+    request: ScriptRequest,
+    endpoint: Endpoint,
+    /// Not kept alive by this: it holds images.
+    live: Weak<SiteSnapshot>,
+    phase: Phase,
+    orders: Orders,
+    /// The text before and after the capability.
+    text: (String, String),
+}
+
+impl CachedScript {
+    /// Takes the script apart that was decided for this node, as it was before it booted. `None` if it holds no capability, or more
+    /// than one.
+    pub(crate) fn of(
+        script: &str,
+        capability: &Secret<String>,
+        request: &ScriptRequest,
+        endpoint: Endpoint,
+        live: &Arc<SiteSnapshot>,
+        node: &Node,
+    ) -> Option<Arc<Self>> {
+        // Exposed to be cut out.
+        let (before, after) = script.split_once(capability.expose())?;
+        let text = (before.to_owned(), after.to_owned());
+        (!after.contains(capability.expose())).then(|| {
+            Arc::new(CachedScript {
+                request: request.clone(),
+                endpoint,
+                live: Arc::downgrade(live),
+                // The phase in which the next request finds it, unless something happens.
+                phase: match node.phase.on(PhaseChange::Boot) {
+                    Ok(Transition::To(phase)) => phase,
+                    Ok(Transition::Stay) | Err(_) => node.phase,
+                },
+                orders: Orders::of(node),
+                text,
+            })
+        })
+    }
+
+    fn with(&self, capability: &Secret<String>) -> String {
+        // Exposed into the one script that is for this node.
+        [self.text.0.as_str(), capability.expose(), self.text.1.as_str()].concat()
+    }
+
+    fn is_of(&self, node: &Node) -> bool {
+        self.phase == node.phase && self.orders == Orders::of(node)
+    }
+}
+
+/// What operators say of a node that decides what it boots.
+#[derive(PartialEq, Eq)]
+struct Orders {
+    name: String,
+    profile: Option<ProfileName>,
+    vars: Vars,
+    /// Without the session that uses it: that is this one.
+    once: Option<NextBootOverride>,
+    pinned: Option<Generation>,
+}
+
+impl Orders {
+    fn of(node: &Node) -> Self {
+        Orders {
+            name: node.name.clone(),
+            profile: node.profile.clone(),
+            vars: node.vars.clone(),
+            once: node.once.clone().map(|once| NextBootOverride { used_by: None, ..once }),
+            pinned: node.pinned,
+        }
+    }
+}
+
+impl BootService {
+    /// The script of before with a new capability; `None` if it has to be made anew. The node's link does not answer.
+    pub(crate) fn again(
+        &self,
+        request: &ScriptRequest,
+        sighting: &ObservedMachine,
+        session: BootSessionId,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> Option<String> {
+        let told = self.promises.lock().get(&session)?.told.clone()?;
+        let same = told.request == *request && told.endpoint == endpoint;
+        let live = self.env.live();
+        if !same || !std::ptr::eq(told.live.as_ptr(), Arc::as_ptr(&live)) {
+            return None;
+        }
+        let id = sighting.node_id();
+        let unchanged = self.env.store.read(|model| {
+            let node = model.node(id).filter(|node| {
+                told.is_of(node)
+                    && is_recorded(model, id, session, from)
+                    && identify(Some(node), sighting, IdentityConflict::default()) == Identified::Known
+                    && !teaches(node, sighting, &live)
+            });
+            node.cloned()
+        });
+        self.take_turn(sighting.mac, &unchanged?).ok()?;
+        let now = self.env.now();
+        let grant = Grant { session, node: id, address: from };
+        let capability = self.enrolment.capabilities.lock().grant(now, self.env.random(), grant);
+        // The promise has to be there as long as the capability.
+        if !self.promise_again(session, now) {
+            return None;
+        }
+        self.repeats.count(session, now);
+        Some(told.with(&capability))
+    }
+}

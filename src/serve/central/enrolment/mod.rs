@@ -1,0 +1,48 @@
+//! Credentials of nodes: capabilities, tokens, certificates and their authority; how a node gets them and loses them.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `authority` | the certificate authority, and its rotation while meshd runs |
+//! | `enrol` | an agent's token or certificate is exchanged for a certificate |
+//! | `pending` | a node without a token waits for an operator's approval |
+//! | `revoke` | a node loses certificates, tokens, capability and link at once |
+//! | `site_rules` | nodes that the site's rules or policy let in |
+//! | `tokens` | one-time tokens for machines that are not netbooted |
+
+pub(crate) mod authority;
+pub(crate) mod enrol;
+pub(crate) mod pending;
+pub(crate) mod revoke;
+pub(crate) mod site_rules;
+pub(crate) mod tokens;
+
+pub use authority::{AuthorityState, MAX_GRACE, RotateError};
+pub use enrol::PlaneError;
+pub use pending::PendingTicket;
+pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
+
+use super::{environment::Environment, links::Links, locks::Leaf};
+use authority::Authority;
+use meshd_trust::{CertificateAuthority, capability::Book};
+use pending::PendingEnrolments;
+use std::sync::Arc;
+
+/// Gives nodes their credentials and takes them back.
+pub struct Enrolment {
+    env: Arc<Environment>,
+    links: Arc<Links>,
+    authority: Authority,
+    /// Capabilities for overlays. The boot service grants and spends them; a revocation voids them.
+    pub(crate) capabilities: Leaf<Book>,
+    pending: PendingEnrolments,
+    /// Counts revocations.
+    revocations: tokio::sync::watch::Sender<u64>,
+}
+
+impl Enrolment {
+    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, authority: CertificateAuthority) -> Self {
+        let authority = Authority::new(authority, env.now());
+        let (capabilities, pending) = (Leaf::default(), PendingEnrolments::default());
+        Enrolment { env, links, authority, capabilities, pending, revocations: tokio::sync::watch::Sender::new(0) }
+    }
+}

@@ -1,0 +1,113 @@
+//! What every service uses: store, clock, randomness, the boot LAN, the snapshot of the site, and the event log.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `alarms` | events and conditions for attacks, with a rate limit per cause |
+//! | `neighbours` | checks an address against the Ethernet address on the wire |
+//! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
+//! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
+//! | `sources` | traits for time, randomness and layer 2 |
+
+pub(crate) mod alarms;
+mod neighbours;
+pub(crate) mod records;
+pub(crate) mod site_snapshot;
+pub(crate) mod sources;
+
+use alarms::Limiter;
+use meshd_config::Site;
+use meshd_image::catalog::Catalog;
+use meshd_model::{
+    boot::Endpoint,
+    fleet::{AuditContext, Principal, Verb},
+};
+use meshd_store::Store;
+use meshd_types::{CorrelationId, Timestamp};
+use site_snapshot::SiteSnapshot;
+use sources::{Clock, Entropy, Lan};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+/// Shared by all services. Only the snapshot changes while meshd runs.
+pub struct Environment {
+    pub(crate) store: Store,
+    clock: Box<dyn Clock>,
+    entropy: Box<dyn Entropy>,
+    pub(crate) lan: Box<dyn Lan>,
+    snapshot: RwLock<Arc<SiteSnapshot>>,
+    alarms: Limiter,
+    /// Monotonic time at which meshd started.
+    pub(crate) started: Duration,
+}
+
+impl Environment {
+    pub(crate) fn new(
+        store: Store,
+        clock: Box<dyn Clock>,
+        entropy: Box<dyn Entropy>,
+        lan: Box<dyn Lan>,
+        snapshot: SiteSnapshot,
+    ) -> Self {
+        let started = clock.monotonic();
+        let (snapshot, alarms) = (RwLock::new(Arc::new(snapshot)), Limiter::default());
+        Environment { store, clock, entropy, lan, snapshot, alarms, started }
+    }
+
+    /// The snapshot that boots are decided from; hold it for one request only.
+    pub fn live(&self) -> Arc<SiteSnapshot> {
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn replace_live(&self, live: SiteSnapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+
+    /// The valid site as it is now.
+    pub fn site(&self) -> Arc<Site> {
+        self.live().site.clone()
+    }
+
+    /// Images and overlays as they are now; hold it for one request only.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.live().catalog.clone()
+    }
+
+    /// Returns where a node finds the central node at an address.
+    pub fn endpoint(&self, address: Ipv4Addr) -> Endpoint {
+        Endpoint { address, http_port: self.site().http.port }
+    }
+
+    /// Wall-clock time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Time that never goes back.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.entropy.fill(&mut bytes);
+        bytes
+    }
+
+    /// Returns a new ID for one request, or for one action of meshd itself.
+    pub fn new_correlation(&self) -> CorrelationId {
+        CorrelationId(self.random())
+    }
+
+    /// Returns the audit context of an action of meshd itself.
+    pub fn own_order(&self, verb: Verb) -> AuditContext {
+        AuditContext::new(Principal::Meshd, verb, self.new_correlation())
+    }
+
+    /// Returns the audit context of an action of a node.
+    pub(crate) fn node_order(&self, verb: Verb) -> AuditContext {
+        AuditContext::new(Principal::Node, verb, self.new_correlation())
+    }
+}

@@ -1,0 +1,41 @@
+//! Records that many services write inside a transaction: a boot stage, a change of phase, a cleared condition.
+
+use meshd_model::fleet::{Actor, Cause, ConditionKind, Event, EventKind, Phase, Stage};
+use meshd_store::Tx;
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+
+/// Marks a stage in its session, with an event when it is new there. True if it is.
+pub(crate) fn reach(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: Timestamp) -> bool {
+    if tx.edit_session(session, |session| session.mark(stage, now)) != Some(true) {
+        return false;
+    }
+    let node = tx.session(session).and_then(|session| {
+        // Before the script has decided it, the machine is known by its network card.
+        session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id))
+    });
+    tx.event(Event::new(now, Actor::Node, EventKind::Stage { stage }, "").of_node(node).in_session(session));
+    true
+}
+
+/// Records a change of phase, if there was one.
+pub(crate) fn phase_event(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    session: impl Into<Option<BootSessionId>>,
+    change: Option<(Phase, Phase)>,
+    cause: impl Into<Cause>,
+    now: Timestamp,
+) {
+    if let Some((from, to)) = change {
+        let event = Event::new(now, cause, EventKind::Phase { from, to }, format!("{from} -> {to}"));
+        tx.event(event.of_node(node).in_session(session.into()));
+    }
+}
+
+/// Clears a condition of a node, with an event if it was there.
+pub(crate) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, cause: impl Into<Cause>, now: Timestamp) {
+    if tx.edit_node(node, |node| node.clear(kind)) == Some(true) {
+        let boot = tx.node(node).and_then(|node| node.boot);
+        tx.event(Event::new(now, cause, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
+    }
+}

@@ -1,0 +1,153 @@
+//! Readiness checks: requested by an operator or reported by the node.
+
+use crate::serve::central::{
+    environment::records::{clear, phase_event, reach},
+    links::{LinkCommand, LinkError, LinkId, Links},
+};
+use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Most checks kept of one node.
+const MAX_CHECKS: usize = 64;
+/// How long a node may take to run its checks: a gateway that does not answer takes four seconds of it.
+const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Somebody waits for the checks of a node.
+pub(crate) struct Asking {
+    node: NodeId,
+    asked: u64,
+    done: oneshot::Sender<()>,
+}
+
+impl Links {
+    /// Has a node run its checks now, over its link. Returns what they say.
+    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, LinkError> {
+        let (done, told) = oneshot::channel();
+        let (commands, asked) = {
+            let mut links = self.inner.lock();
+            let commands = links.live.get(&id).map(|live| live.commands.clone());
+            let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
+            links.asked += 1;
+            let asked = links.asked;
+            links.asking.retain(|asking| !asking.done.is_closed());
+            links.asking.push(Asking { node: id, asked, done });
+            (commands, asked)
+        };
+        self.env
+            .record(Event::new(self.env.now(), by, EventKind::Task, "run the readiness checks".to_owned()).of_node(id))
+            .await;
+        let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
+        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));
+        let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
+        let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
+        report.filter(|_| answered).ok_or(late)
+    }
+
+    /// Has a node tell soon what it has to give now. Nobody waits for it; a node without a link tells when it is back.
+    pub(crate) fn ask_checks(&self, node: NodeId) {
+        let mut links = self.inner.lock();
+        links.asked += 1;
+        let asked = links.asked;
+        if let Some(live) = links.live.get(&node) {
+            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
+        }
+    }
+
+    /// A node tells its checks. Those of another boot than it is in count for nothing.
+    pub(crate) async fn checked(
+        &self,
+        link: LinkId,
+        session: BootSessionId,
+        mut report: CheckReport,
+    ) -> Result<(), StoreError> {
+        let id = link.node();
+        report.checks.truncate(MAX_CHECKS);
+        let (now, asked) = (self.env.now(), report.asked);
+        let failures: Vec<String> = report
+            .checks
+            .iter()
+            .filter(|check| check.status == CheckStatus::Fail)
+            .map(|check| format!("{}: {}", check.name, check.detail))
+            .collect();
+        let (passes, mut passed) = (failures.is_empty(), false);
+        let taken = self.env.store.commit(|tx| {
+            let mut change = None;
+            let (mut raised, mut taken) = (false, false);
+            tx.edit_node(id, |node| {
+                passed = node.passes();
+                taken = node.take_checks(report, session, now);
+                if !taken {
+                    return;
+                }
+                if failures.is_empty() {
+                    node.clear(ConditionKind::CheckFailed);
+                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
+                } else {
+                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
+                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
+                }
+            });
+            if !taken {
+                return Ok(false);
+            }
+            if raised {
+                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
+                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(Some(session)));
+            }
+            compare_units(tx, id, session, now);
+            if failures.is_empty() {
+                reach(tx, session, Stage::Online, now);
+                clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
+            }
+            phase_event(tx, id, session, change, Actor::Node, now);
+            Ok::<_, StoreError>(true)
+        });
+        if !taken.await? {
+            tracing::debug!(node = %id, "checks of another boot");
+            return Ok(());
+        }
+        self.is_checked(id);
+        if !passed && passes {
+            // What it is to run was held back until now.
+            self.notify_node(id, None);
+        }
+        if let Some(asked) = asked {
+            let mut links = self.inner.lock();
+            for asking in links.asking.extract_if(.., |it| it.node == id && it.asked <= asked) {
+                // Who asked may have stopped waiting.
+                let _ = asking.done.send(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a doctor says of a node by the checks of this boot; `None` where there are none.
+pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
+    let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
+    let units = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+    Some(DoctorReport::new(evidence.at, Some(evidence.session), checks.to_vec(), units))
+}
+
+/// Units that are not those that the node was approved with are a condition of it (GP-16).
+pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
+    let (mut drift, mut raised) = (None, false);
+    tx.edit_node(id, |node| {
+        drift = node.compare_units();
+        if let Some(detail) = &drift {
+            raised = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+        }
+    });
+    match drift {
+        None => clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if raised => {
+            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
+            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(id).in_session(session));
+        }
+        Some(_) => {}
+    }
+}

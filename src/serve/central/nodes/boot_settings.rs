@@ -1,0 +1,356 @@
+//! What a node boots: its profile, its variables, its pinned generation, and orders for the next boot.
+
+use super::{OperateError, boot_args};
+use crate::serve::central::{
+    generations::{Contexts, RenderError, kept},
+    nodes::NodeOps,
+    workloads::spare,
+};
+use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
+use meshd_model::{
+    boot::{self, Endpoint},
+    fleet::{
+        AuditContext, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, GenerationDiff, History,
+        NextBootOverride, Node, Phase,
+    },
+};
+use meshd_store::{ArchiveError, Model, Tx};
+use meshd_trust::Role;
+use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
+use std::{net::Ipv4Addr, sync::Arc};
+
+/// Most kernel arguments for one boot.
+const MAX_ONCE_ARGS: usize = 64;
+
+/// Why a node cannot be told that. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// A variable that it does not have.
+    #[error("node {node} has no variable `{name}` of its own; `meshd node show {node}` lists them")]
+    NoVar {
+        /// The node.
+        node: NodeId,
+        /// The name.
+        name: VarName,
+    },
+    /// A variable that no overlay of the site declares.
+    #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
+    UnknownVar {
+        /// The node.
+        node: NodeId,
+        /// The name.
+        name: VarName,
+        /// The name that was meant, or the names that there are.
+        hint: String,
+    },
+    /// Too many variables.
+    #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
+    TooManyVars {
+        /// The node.
+        node: NodeId,
+        /// The number.
+        count: usize,
+    },
+    /// A kernel argument that cannot be set.
+    #[error("kernel argument {0}")]
+    KernelArg(String),
+    /// A kernel argument that another role may set.
+    #[error(
+        "kernel argument `{arg}` for one boot: role {role} may not set it; ask an admin, or use one of {}",
+        boot_args::operator_args()
+    )]
+    ForbiddenArg {
+        /// As ordered.
+        arg: String,
+        /// The role of the operator.
+        role: Role,
+    },
+    /// Nothing was ordered, or too much.
+    #[error(
+        "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
+    )]
+    NoOrder,
+    /// It boots what it is pinned to and nothing else.
+    #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
+    Pinned {
+        /// The node.
+        node: NodeId,
+    },
+    /// It is not pinned.
+    #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
+    NotPinned {
+        /// The node.
+        node: NodeId,
+    },
+    /// No generation of it is named so.
+    #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
+    NoGeneration {
+        /// The node.
+        node: NodeId,
+        /// The text that was given.
+        text: String,
+    },
+    /// The generation that it runs is not known.
+    #[error("node {node} has not said yet which generation it runs; name one with --generation")]
+    RunsNothing {
+        /// The node.
+        node: NodeId,
+    },
+    /// What it runs is not kept.
+    #[error(transparent)]
+    NotKept(ArchiveError),
+    /// There is nothing to take back.
+    #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
+    NothingOrdered {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+impl NodeOps {
+    /// Gives a node a profile; it takes effect at its next boot.
+    pub async fn assign_profile(
+        self: &Arc<Self>,
+        id: NodeId,
+        profile: ProfileName,
+        by: &AuditContext,
+    ) -> Result<Node, OperateError> {
+        let site = self.env.site();
+        known(&site, &profile)?;
+        self.check_packages(id, &profile).await?;
+        let now = self.env.now();
+        self.order(id, |tx, mut node| {
+            spare(tx.before(), id, by)?;
+            let before = boot::effective_profile(&site, &node).name.clone();
+            node.profile = Some(profile.clone());
+            let detail = format!("{before} -> {profile}");
+            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+            let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
+            // Else it is found out from what the node runs and would boot.
+            if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
+                node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
+            }
+            tell(tx, &node, EventKind::ProfileAssigned, detail, by, now);
+            Ok(node)
+        })
+        .await
+    }
+
+    /// Refuses a profile whose packages its image does not have: the node would find out at its next boot. Whatever else keeps it from
+    /// being rendered is left to be put right before that boot.
+    async fn check_packages(self: &Arc<Self>, id: NodeId, profile: &ProfileName) -> Result<(), OperateError> {
+        if !fail::defends("assign-checks-packages") {
+            return Ok(());
+        }
+        let (mut node, _) = self.with_history(id)?;
+        (node.profile, node.once) = (Some(profile.clone()), None);
+        let this = self.clone();
+        let check = move || {
+            let (live, nowhere) = (this.env.live(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
+            let job =
+                |model: &Model| this.generations.job(&live, &mut Contexts::new(&live), model, &node, (None, nowhere));
+            this.env.store.read(job).map_or(Ok(()), |job| job.check_packages())
+        };
+        let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
+        Ok(checked.map_err(Arc::new)?)
+    }
+
+    /// Sets variables of a node, and removes others; they take effect at its next boot.
+    pub async fn set_vars(
+        self: &Arc<Self>,
+        id: NodeId,
+        set: Vars,
+        unset: Vec<VarName>,
+        by: &AuditContext,
+    ) -> Result<Node, OperateError> {
+        let now = self.env.now();
+        let live = self.env.live();
+        if let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) {
+            let hint = meshd_config::suggest(name.as_str(), live.declared().map(VarName::as_str));
+            return Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into());
+        }
+        self.order(id, |tx, mut node| {
+            if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
+                return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
+            }
+            let words = set.iter().map(|(name, value)| format!("{name}={value}"));
+            let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
+            node.vars.extend(set.clone());
+            node.vars.retain(|name, _| !unset.contains(name));
+            if node.vars.len() > MAX_VARS {
+                return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
+            }
+            tell(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
+            Ok(node)
+        })
+        .await
+    }
+
+    /// Orders something for the next boot of a node only, in place of what was ordered before. `role` decides which kernel arguments.
+    pub async fn boot_once(
+        self: &Arc<Self>,
+        id: NodeId,
+        profile: Option<ProfileName>,
+        kernel_args: Vec<String>,
+        role: Role,
+        by: &AuditContext,
+    ) -> Result<Node, OperateError> {
+        if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
+            return Err(OrderError::NoOrder.into());
+        }
+        if let Some(profile) = &profile {
+            known(&self.env.site(), profile)?;
+            self.check_packages(id, profile).await?;
+        }
+        for arg in &kernel_args {
+            let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
+            kernel_arg(&plain).map_err(OrderError::KernelArg)?;
+        }
+        if let Some(arg) = boot_args::beyond(role, &kernel_args) {
+            return Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into());
+        }
+        let (site, now) = (self.env.site(), self.env.now());
+        self.order(id, |tx, mut node| {
+            if node.pinned.is_some() {
+                return Err(OrderError::Pinned { node: id }.into());
+            }
+            let usual = &boot::effective_profile(&site, &node).name;
+            if profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
+                spare(tx.before(), id, by)?;
+            }
+            let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
+            tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
+            node.once = Some(once);
+            Ok(node)
+        })
+        .await
+    }
+
+    /// Takes back what was ordered for one boot.
+    pub async fn clear_once(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+        let now = self.env.now();
+        self.order(id, |tx, mut node| {
+            let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
+            tell(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
+            Ok(node)
+        })
+        .await
+    }
+
+    /// Makes a node boot one generation from now on: what it runs, or another one that it was given. Nothing is ordered for one boot
+    /// any more.
+    ///
+    /// # Errors
+    /// Not all of that generation is here any more; the node boots as before then.
+    pub async fn pin(
+        self: &Arc<Self>,
+        id: NodeId,
+        text: Option<&str>,
+        by: &AuditContext,
+    ) -> Result<Node, OperateError> {
+        let (node, history) = self.with_history(id)?;
+        let generation = match text {
+            None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
+            Some(text) => named(&history, id, text)?,
+        };
+        self.generations.hold(node, generation).await.map_err(Arc::new)?;
+        let now = self.env.now();
+        let pinned = self
+            .order(id, |tx, mut node| {
+                node.pinned = Some(generation);
+                node.once = None;
+                tell(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
+                Ok(node)
+            })
+            .await?;
+        self.generations.update_in_use().await;
+        Ok(pinned)
+    }
+
+    /// The node boots what its profile says again.
+    pub async fn unpin(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+        let now = self.env.now();
+        self.order(id, |tx, mut node| {
+            let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
+            tell(tx, &node, EventKind::Pinned, format!("no longer to generation {}", generation.0.short()), by, now);
+            Ok(node)
+        })
+        .await
+    }
+
+    fn with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
+        let found = self
+            .env
+            .store
+            .read(|model| Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default())));
+        found.ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+    }
+
+    /// The generations that a node was given, newest first, each with whether all of it is kept.
+    pub fn generations(&self, id: NodeId) -> Result<Vec<(DeliveredGeneration, bool)>, OperateError> {
+        let (_, history) = self.with_history(id)?;
+        let each = history.0.into_iter().rev();
+        Ok(each
+            .map(|given| (self.generations.is_kept(given.generation), given))
+            .map(|(kept, given)| (given, kept))
+            .collect())
+    }
+
+    /// How what a node would boot now differs from what it runs.
+    pub async fn node_diff(
+        self: &Arc<Self>,
+        id: NodeId,
+        endpoint: Endpoint,
+    ) -> Result<(Generation, Generation, GenerationDiff), OperateError> {
+        let (node, _) = self.with_history(id)?;
+        let runs = node.booted.ok_or(OrderError::RunsNothing { node: id })?;
+        let endpoint = node.told.map_or(endpoint, |told| self.env.endpoint(told));
+        let next = self.generations.render(&node, endpoint).await?;
+        let this = self.clone();
+        let before = tokio::task::spawn_blocking(move || this.generations.kept_generation(runs)).await;
+        let before = before.map_err(|_| Arc::new(RenderError::Interrupted))?.map_err(OrderError::NotKept)?;
+        Ok((runs, next.generation, before.diff(&kept(&next))))
+    }
+
+    /// Changes a node by an operator's word, and finds out what it would boot now.
+    async fn order(
+        self: &Arc<Self>,
+        id: NodeId,
+        change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
+    ) -> Result<Node, OperateError> {
+        let node = self
+            .env
+            .store
+            .commit(|tx| {
+                let node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
+                let node = change(tx, node)?;
+                tx.put_node(node.clone());
+                Ok::<_, OperateError>(node)
+            })
+            .await?;
+        fail::point("order-committed");
+        self.generations.reconsider(vec![id]).await?;
+        Ok(node)
+    }
+}
+
+/// The generation that somebody means by its digest or the beginning of it.
+fn named(history: &History, node: NodeId, text: &str) -> Result<Generation, OrderError> {
+    let mut found = history.0.iter().map(|given| given.generation).filter(|one| one.to_string().starts_with(text));
+    match (found.next(), found.next()) {
+        (Some(generation), None) if !text.is_empty() => Ok(generation),
+        _ => Err(OrderError::NoGeneration { node, text: text.chars().take(80).collect() }),
+    }
+}
+
+fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateError> {
+    if site.profiles.contains_key(profile) {
+        return Ok(());
+    }
+    let known: Vec<&str> = site.profiles.keys().map(ProfileName::as_str).collect();
+    Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") })
+}
+
+fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
+    tx.event(Event::new(now, by, kind, detail).of_node(node.id));
+}

@@ -1,0 +1,43 @@
+//! What operators order of nodes.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `boot_args` | which kernel arguments a role may order for one boot |
+//! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
+//! | `drain` | takes no new work, then maintenance |
+//! | `error` | why an order is refused |
+//! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
+//! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
+//! | `operations` | resolve a name, approve, release, reboot |
+
+mod boot_args;
+mod boot_settings;
+mod drain;
+mod error;
+mod fence;
+mod lifecycle;
+mod operations;
+
+pub use boot_settings::OrderError;
+pub use drain::DrainPolicy;
+pub use error::OperateError;
+
+use super::{
+    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,
+    orphans::OrphanWork, tasks::Tasks, workloads::Workloads,
+};
+use meshd_model::fleet::Lease;
+use std::sync::Arc;
+
+/// Follows the orders of operators about nodes.
+pub struct NodeOps {
+    pub(super) env: Arc<Environment>,
+    pub(super) links: Arc<Links>,
+    pub(super) enrolment: Arc<Enrolment>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) workloads: Arc<Workloads>,
+    pub(super) generations: Arc<Generations>,
+    pub(super) orphans: Arc<OrphanWork>,
+    /// Leases of removed nodes, for the DHCP service to take.
+    pub(super) freed: Leaf<Vec<Lease>>,
+}

@@ -1,0 +1,99 @@
+//! What nodes report of their tasks: state, output, release.
+
+use crate::serve::central::{enrolment::enrol::PlaneError, links::LinkId, tasks::Tasks};
+use meshd_model::{
+    fleet::{Actor, Event, EventKind},
+    work::job::NodeObservation,
+};
+use meshd_proto::{
+    FromCentral,
+    job::{JobNews, JobOrder, JobReport, JobWant, MAX_JOBS, Output, OutputKept},
+};
+use meshd_types::{BootSessionId, JobId, NodeId};
+use std::sync::Arc;
+
+impl Tasks {
+    /// Handles a report about tasks.
+    pub(crate) async fn job_news(&self, link: LinkId, news: JobNews) -> Result<Option<FromCentral>, PlaneError> {
+        let (node, now) = (link.node(), self.env.now());
+        match news {
+            JobNews::Output(output) => return Ok(self.keep_output(node, output).await),
+            JobNews::Released { job } => {
+                self.edit_jobs(&[job], |job| job.released(node, now)).await?;
+                self.orphans.jobs.forget(node, job);
+            }
+            JobNews::All { jobs } => self.jobs_told(node, jobs).await?,
+        }
+        Ok(None)
+    }
+
+    /// All jobs of a node, as it tells.
+    async fn jobs_told(&self, node: NodeId, mut jobs: Vec<JobReport>) -> Result<(), PlaneError> {
+        jobs.truncate(MAX_JOBS);
+        let now = self.env.now();
+        let own = self.env.store.read(|model| model.job_on(node).map(|job| job.id));
+        if let Some(own) = own {
+            let state = jobs.iter().find(|report| report.job == own).map(|report| &report.state);
+            self.edit_jobs(&[own], |job| job.told(node, state, now)).await?;
+        }
+        let (over, strange): (Vec<JobId>, Vec<JobId>) = self.env.store.read(|model| {
+            let others = jobs.iter().map(|report| report.job).filter(|job| Some(*job) != own);
+            others.partition(|job| model.job(*job).is_some())
+        });
+        // On record, and not this node's any more: it has come back from where it was thought to be gone.
+        for job in over {
+            self.order_gone(node, job);
+        }
+        // Nobody can ask for what has ended: the node need not keep it.
+        let ended = jobs.iter().filter(|report| report.state.has_ended() && strange.contains(&report.job));
+        ended.for_each(|report| self.order_gone(node, report.job));
+        let names: Vec<String> = strange.iter().map(JobId::to_string).collect();
+        let is_news = self.orphans.jobs.are(node, strange.into_iter().collect());
+        // A node that invents them drives out nobody's events.
+        if is_news && self.env.allows(&format!("strange tasks of {node}")) {
+            let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
+            self.env.record(Event::new(now, Actor::Node, EventKind::Job, detail).of_node(node)).await;
+        }
+        Ok(())
+    }
+
+    /// An agent of a node is there: of this boot, or of another one.
+    pub(crate) async fn job_node_linked(&self, node: NodeId, session: BootSessionId) {
+        let now = self.env.now();
+        let Some(job) = self.env.store.read(|model| model.job_on(node).map(|job| job.id)) else { return };
+        if let Err(error) = self.edit_jobs(&[job], |job| job.seen(node, NodeObservation::Linked(session), now)).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
+        }
+        self.tell_of_work(node);
+    }
+
+    /// An operator ends a job that is on no record; true if a node has it.
+    pub(crate) fn release_stranger(&self, job: JobId) -> bool {
+        let nodes = self.orphans.jobs.with(job);
+        nodes.iter().for_each(|node| self.order_gone(*node, job));
+        !nodes.is_empty()
+    }
+
+    fn order_gone(&self, node: NodeId, job: JobId) {
+        // It is sent again with the next welcome if this is lost.
+        self.links.try_send(node, FromCentral::Job(JobOrder { job, want: JobWant::Gone }));
+    }
+
+    /// Keeps a piece of output if the job has the node. One that cannot be kept is not answered: it comes again.
+    async fn keep_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
+        let (job, stream, when) = (output.job, output.stream, self.env.now());
+        if !self.env.store.read(|model| model.job(job).is_some_and(|job| job.holds(node))) {
+            // Of a job that nobody will ever ask for, or that is over there: taken and thrown away, so that it does not wait for ever.
+            return Some(FromCentral::JobKept(OutputKept { job, stream, upto: u64::MAX }));
+        }
+        let outputs = Arc::clone(&self.outputs);
+        let kept = tokio::task::spawn_blocking(move || outputs.append(node, output, when)).await;
+        match kept.map_err(std::io::Error::other).and_then(|kept| kept) {
+            Ok(upto) => Some(FromCentral::JobKept(OutputKept { job, stream, upto })),
+            Err(error) => {
+                tracing::error!(%job, %node, %error, "the output of a task is not kept; check the disk");
+                None
+            }
+        }
+    }
+}

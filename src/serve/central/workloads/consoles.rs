@@ -1,0 +1,169 @@
+//! Joins an operator and a node at the console of a virtual machine.
+//!
+//! The node is asked over its link, and brings the console over a connection of its own. Buffers are bounded: a slow operator delays only that
+//! connection, and the node drops output and reports the gap.
+
+use crate::serve::central::{
+    links::LinkCommand,
+    workloads::{
+        Workloads,
+        vms::{VmError, story},
+    },
+};
+use bytes::Bytes;
+use meshd_model::fleet::{AuditContext, EventKind};
+use meshd_proto::{
+    FromCentral,
+    vm::{ConsoleId, ConsoleNote, ConsoleOrder},
+};
+use meshd_store::StoreError;
+use meshd_trust::Peer;
+use meshd_types::{NodeId, SystemUuid};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::mpsc;
+
+/// Consoles of a site that are sat at, at once.
+const MAX_SITTINGS: usize = 256;
+/// How long a node may take to bring one.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Pieces that wait for an operator.
+const SHOWN: usize = 16;
+/// Pieces of typing that wait for a node.
+const TYPED: usize = 64;
+
+/// Open and requested consoles.
+pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
+
+pub(super) struct PendingConsole {
+    node: NodeId,
+    /// Taken by the node that brings it; then it is sat at for as long as somebody holds the other ends.
+    end: Option<NodeEnd>,
+    operator: mpsc::WeakSender<Bytes>,
+}
+
+/// What a console shows.
+#[derive(Debug)]
+pub enum ConsoleFrame {
+    /// What the guest wrote.
+    Bytes(Bytes),
+    /// A note to the operator.
+    Note(ConsoleNote),
+}
+
+/// The operator's end.
+#[derive(Debug)]
+pub struct ConsoleSession {
+    /// What is shown; ends when the node hangs up.
+    pub shown: mpsc::Receiver<ConsoleFrame>,
+    /// What is typed.
+    pub typed: mpsc::Sender<Bytes>,
+}
+
+/// The node's end.
+#[derive(Debug)]
+pub struct NodeEnd {
+    /// What is shown.
+    pub shown: mpsc::Sender<ConsoleFrame>,
+    /// What is typed; ends when the operator leaves.
+    pub typed: mpsc::Receiver<Bytes>,
+}
+
+/// Why there is no console.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsoleError {
+    /// Not of this machine.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// No node has it.
+    #[error("virtual machine {0} has no node now; start it first")]
+    Unplaced(SystemUuid),
+    /// Its node is not there.
+    #[error("node {0} has no link, so nobody can sit at its machines; wait until it is back")]
+    NotLinked(NodeId),
+    /// Its node did not bring it.
+    #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
+    NoAnswer {
+        /// The node.
+        node: NodeId,
+    },
+    /// There are too many.
+    #[error("{MAX_SITTINGS} consoles are open; leave one first")]
+    TooMany,
+    /// It could not be written down.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Workloads {
+    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `by` the operator may type, which is recorded.
+    pub async fn sit(
+        &self,
+        uuid: SystemUuid,
+        history: u64,
+        follow: bool,
+        by: Option<&AuditContext>,
+    ) -> Result<ConsoleSession, ConsoleError> {
+        let node = self.whose_console(uuid)?;
+        let link = self.links.commands(node);
+        let link = link.ok_or(ConsoleError::NotLinked(node))?;
+        if let Some(by) = by {
+            self.sits_down(uuid, node, by).await?;
+        }
+        let console = ConsoleId(u64::from_be_bytes(self.env.random()));
+        let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
+        {
+            let mut all = self.consoles.lock();
+            // Nobody sits there any more.
+            all.retain(|_, waiting| waiting.operator.upgrade().is_some());
+            if all.len() >= MAX_SITTINGS {
+                return Err(ConsoleError::TooMany);
+            }
+            let end = Some(NodeEnd { shown: show, typed: typing });
+            all.insert(console, PendingConsole { node, end, operator: typed.downgrade() });
+        }
+        let order = FromCentral::Console(ConsoleOrder { console, uuid, history, follow });
+        let asked = async {
+            link.send(LinkCommand::Send(order)).await.ok()?;
+            shown.recv().await
+        };
+        let first = tokio::time::timeout(PATIENCE, asked).await;
+        if !matches!(first, Ok(Some(_))) {
+            self.consoles.lock().remove(&console);
+            return Err(ConsoleError::NoAnswer { node });
+        }
+        Ok(ConsoleSession { shown, typed })
+    }
+
+    /// The end of a console that a node was asked to bring; each once.
+    pub fn bring_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+        let mut all = self.consoles.lock();
+        let waiting = all.get_mut(&console).filter(|waiting| waiting.node == peer.node)?;
+        waiting.end.take()
+    }
+
+    fn whose_console(&self, uuid: SystemUuid) -> Result<NodeId, ConsoleError> {
+        if let Some(node) = self.env.store.read(|model| model.vm(uuid).map(|vm| vm.node())) {
+            // Another node that says that it has it is not given what an operator types for this one.
+            return node.ok_or(ConsoleError::Unplaced(uuid));
+        }
+        let stranger = self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string()))?)
+    }
+
+    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
+        let now = self.env.now();
+        self.env
+            .store
+            .commit(|tx| {
+                let detail = "somebody sits at its console".to_owned();
+                let event = match tx.vm(uuid) {
+                    Some(vm) => story(vm, node, EventKind::VmConsole, by, detail, now),
+                    None => meshd_model::fleet::Event::new(now, by, EventKind::VmConsole, format!("{uuid}: {detail}"))
+                        .of_node(node),
+                };
+                tx.event(event);
+                Ok(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,295 @@
+//! What nodes report of their virtual machines. A report is compared with the records: differences are recorded, and unknown virtual
+//! machines are shown and left alone.
+
+use super::disk_records;
+use crate::serve::central::workloads::{
+    Workloads,
+    vms::{known, story},
+};
+use meshd_config::vm::VmAsk;
+use meshd_model::{
+    fleet::{Actor, Event, EventKind, Node, Phase},
+    work::{Vm, VmTold, VmWish},
+};
+use meshd_proto::{
+    DiskFacts, UnitState,
+    vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec},
+};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+/// Longest reason that is kept, in characters.
+const MAX_REASON: usize = 500;
+
+/// How far nodes are with the volumes that they fetch. In memory: it is told each second.
+pub(super) type Fetching = BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>;
+
+/// What nodes gave to the cards of their private networks. In memory: it is told again after each welcome.
+pub(super) type Addresses = BTreeMap<NodeId, VmAddresses>;
+
+/// By machine and card.
+type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
+
+impl Workloads {
+    /// What a node gave to the cards of a machine.
+    pub(crate) fn told_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
+        self.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
+    }
+
+    /// How far the fetch of a machine's volumes is.
+    pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
+        self.fetching.lock().get(&node)?.get(&uuid).cloned()
+    }
+
+    fn told_besides(&self, node: NodeId, vms: &[VmReport]) {
+        let now: BTreeMap<_, _> =
+            vms.iter().filter_map(|report| Some((report.uuid, report.fetching.clone()?))).collect();
+        replace(&mut self.fetching.lock(), node, now);
+        let given = vms.iter().filter(|report| !report.addresses.is_empty());
+        let given: VmAddresses = given.map(|report| (report.uuid, report.addresses.clone())).collect();
+        replace(&mut self.addresses.lock(), node, given);
+    }
+
+    /// Handles a report about virtual machines.
+    pub(crate) async fn vm_news(&self, node: NodeId, news: VmNews) -> Result<(), StoreError> {
+        match news {
+            VmNews::All { mut vms } => {
+                vms.truncate(MAX_VMS);
+                self.told_besides(node, &vms);
+                self.told_all(node, vms).await
+            }
+            VmNews::Released { uuid } => self.released(node, uuid).await,
+            VmNews::ReleaseBlocked { uuid, reason } => self.release_blocked(node, uuid, reason).await,
+        }
+    }
+
+    async fn told_all(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let (is_news, odd) = self.env.store.read(|model| {
+            let told = |report: &VmReport| match concern(model.vm(report.uuid), node) {
+                Concern::Own(vm) => vm.has_told(report),
+                Concern::Going | Concern::Strange => true,
+            };
+            (!vms.iter().all(told) || absent(model, node, &vms).next().is_some(), strange(model, node, &vms))
+        });
+        if !is_news && !self.has_new(node, &odd) {
+            self.orphans.vms.are(node, odd);
+            return Ok(());
+        }
+        let order = CorrelationId(self.env.random());
+        let refused = self
+            .env
+            .store
+            .commit(|tx| {
+                let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
+                for report in &vms {
+                    let Concern::Own(vm) = concern(tx.vm(report.uuid), node) else { continue };
+                    let mut vm = vm.clone();
+                    disk_records::given(tx, &vm, report, node, order, now);
+                    let told = vm.tell(report.clone(), now);
+                    if vm.give_back().is_some() {
+                        refused.push(vm.uuid());
+                    }
+                    record(tx, vm, node, told, now);
+                }
+                let absent: Vec<Vm> = absent(tx.before(), node, &vms).cloned().collect();
+                for mut vm in absent {
+                    let told = vm.missing(serves, now);
+                    record(tx, vm, node, told, now);
+                }
+                self.meet(tx, node, strange(tx.before(), node, &vms), now);
+                Ok::<_, StoreError>(refused)
+            })
+            .await?;
+        // What is wanted of those that ended is another thing now.
+        self.notify_unsettled(node);
+        for uuid in refused {
+            self.place_again(uuid).await;
+        }
+        Ok(())
+    }
+
+    fn has_new(&self, node: NodeId, strange: &BTreeMap<SystemUuid, VmReport>) -> bool {
+        let all = self.orphans.vms.lock();
+        let known = all.get(&node);
+        strange.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
+    }
+
+    /// Those of whom nothing is known: shown, never ended. Each is an event once, but no node drives out the events of others.
+    fn meet(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
+        let before: BTreeSet<SystemUuid> =
+            self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
+        let cause = format!("strangers of {node}");
+        for (uuid, report) in strange.iter().filter(|(uuid, _)| !before.contains(uuid)) {
+            if !self.env.allows(&cause) {
+                break;
+            }
+            let release = format!("to end it: meshd vm delete {uuid} --node {node}");
+            let detail = format!("{} ({uuid}), {}, is not on record; {release}", report.name, report.state.as_str());
+            tx.event(Event::new(now, Actor::Node, EventKind::VmUnknown, detail).of_node(node));
+        }
+        self.orphans.vms.are(node, strange);
+    }
+
+    /// What nodes have that is not on record there.
+    pub fn strangers(&self) -> Vec<(NodeId, VmReport)> {
+        let all = self.orphans.vms.lock();
+        all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
+    }
+
+    /// The little that is known of one, so that it can be released.
+    pub(crate) fn stranger(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
+        let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
+        Some(VmAsk::new(VmSpec::unknown(report.name, uuid)))
+    }
+
+    async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
+        let (now, order) = (self.env.now(), CorrelationId(self.env.random()));
+        // Whether units and disks are clean only the node can say, and it tells of them when its link comes up.
+        let unsure = self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| looks_used(model, node, vm)));
+        self.env
+            .store
+            .commit(|tx| {
+                let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
+                let before = vm.clone();
+                let stray = vm.left(node);
+                let own = vm.node() == Some(node) && vm.wish == VmWish::Release;
+                if !stray && !own {
+                    return Ok(());
+                }
+                disk_records::wiped(tx, &before, node, order, now);
+                tx.event(story(&vm, node, EventKind::VmReleased, Actor::Node, "nothing of it is left".to_owned(), now));
+                if own {
+                    vm.unplace("its node released it".to_owned());
+                }
+                if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
+                    tx.remove_vm(uuid);
+                } else {
+                    tx.put_vm(vm);
+                }
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        // It may have been given the same machine anew.
+        self.links.notify_node(node, Some(uuid));
+        if unsure {
+            self.links.ask_checks(node);
+        }
+        Ok(())
+    }
+
+    async fn release_blocked(&self, node: NodeId, uuid: SystemUuid, reason: String) -> Result<(), StoreError> {
+        let (now, reason) = (self.env.now(), reason.chars().take(MAX_REASON).collect::<String>());
+        self.env
+            .store
+            .commit(|tx| {
+                let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
+                let concerned = vm.node() == Some(node) || vm.strays.contains(&node);
+                if concerned && vm.trouble.as_ref() != Some(&reason) {
+                    vm.trouble = Some(reason.clone());
+                    tx.event(story(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
+                    tx.put_vm(vm);
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Repeats the orders that a node has not followed yet.
+    pub(crate) fn notify_unsettled(&self, node: NodeId) {
+        let open: Vec<SystemUuid> = self.env.store.read(|model| {
+            let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
+            model.vms_of(node).filter(|vm| !vm.is_settled()).chain(strays).map(Vm::uuid).collect()
+        });
+        for uuid in open {
+            self.links.notify_node(node, Some(uuid));
+        }
+    }
+}
+
+/// Puts what a node reports in place of what it reported before.
+fn replace<T>(all: &mut BTreeMap<NodeId, BTreeMap<SystemUuid, T>>, node: NodeId, now: BTreeMap<SystemUuid, T>) {
+    if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
+}
+
+/// What a machine had may still stand there as used, by what its node told while it ran.
+fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
+    let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
+    let units = !vm.ask.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
+    let blocked = |disk: &DiskIdentity| {
+        DiskFacts::called(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
+    };
+    units || vm.ask.spec.disks().any(blocked)
+}
+
+/// A node boots anew: what ran on it is gone, and the record says so.
+pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
+    let own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
+    let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
+    let serves = tx.node(node).is_some_and(Node::serves);
+    for mut vm in own {
+        let before = vm.clone();
+        let is_another = vm.place.as_ref().is_some_and(|place| place.session != Some(session));
+        if was_lost && is_another && vm.may_move() {
+            // Its credentials are of the boot before, and go before anything is started elsewhere.
+            tx.edit_node(node, Node::revoke);
+            let why = "its node was lost, and booted anew";
+            tx.event(story(&vm, node, EventKind::VmLost, Actor::Node, why, now));
+            vm.unplace(why.to_owned());
+            tx.put_vm(vm);
+            continue;
+        }
+        let told = vm.rebooted(session, serves, now);
+        if vm != before {
+            record(tx, vm, node, told, now);
+        }
+    }
+}
+
+fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Timestamp) {
+    if let Some(told) = told {
+        let (kind, detail) = match told {
+            VmTold::Started => (EventKind::VmStarted, "the guest runs".to_owned()),
+            VmTold::Stopped => (EventKind::VmStopped, "it is off".to_owned()),
+            VmTold::Paused(why) => (EventKind::VmPaused, why),
+            VmTold::Failed(why) => (EventKind::VmFailed, why),
+            VmTold::Restarted(why) => (EventKind::VmRestarted, why),
+            VmTold::Lost(why) => (EventKind::VmLost, why),
+        };
+        tx.event(story(&vm, node, kind, Actor::Node, detail, now));
+    }
+    tx.put_vm(vm);
+}
+
+/// What a report of a node is to the central node.
+enum Concern<'a> {
+    /// It is on record there.
+    Own(&'a Vm),
+    /// The node has to release it, also where the node has been given it again.
+    Going,
+    /// It is not on record there.
+    Strange,
+}
+
+fn concern(vm: Option<&Vm>, node: NodeId) -> Concern<'_> {
+    match vm {
+        Some(vm) if vm.strays.contains(&node) => Concern::Going,
+        Some(vm) if vm.node() == Some(node) => Concern::Own(vm),
+        _ => Concern::Strange,
+    }
+}
+
+fn strange(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid, VmReport> {
+    let is = |report: &&VmReport| matches!(concern(model.vm(report.uuid), node), Concern::Strange);
+    vms.iter().filter(is).map(|report| (report.uuid, report.clone())).collect()
+}
+
+/// Those on record at a node that are not among what it tells.
+fn absent<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
+    let told: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
+    model.vms_of(node).filter(move |vm| vm.is_told() && !told.contains(&vm.uuid()))
+}

@@ -1,0 +1,400 @@
+//! The task of the DHCP service. Replies that need no stored change are sent at once. Changes are collected during a flush and stored together.
+
+use super::{
+    convert,
+    socket::{Bound, BoundInterface},
+    telemetry::Telemetry,
+    warnings,
+};
+use crate::serve::{
+    central::{DhcpStep, Shared},
+    log::Log,
+};
+use meshd_config::DhcpMode;
+use meshd_dhcp::{
+    BootSources, Effect, Engine, Origin, Reply, Setup, Warning, firmware::loader_names, packet::probe_packets,
+};
+use meshd_store::StoreError;
+use std::{
+    collections::VecDeque,
+    future::{Future, pending, poll_fn},
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::time::MissedTickBehavior;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The longest packet.
+const MAX_PACKET: usize = 2048;
+/// Packets read from one socket before the next socket.
+const READ_BATCH: usize = 64;
+/// Most changes and replies that wait for a flush. Beyond it no packets are read, and the kernel drops them when its buffer is full.
+const MAX_WAITING: usize = 4096;
+/// Shortest time between two commits. A commit costs the same for one lease as for a hundred, so changes are collected. A single client
+/// never waits for it.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(8);
+/// Replies of one flush are sent in slices, a millisecond apart. A slice has at least this many replies, and at least this part of the
+/// waiting ones. The receive buffer of a relay (208 KiB) holds some 270 replies.
+const SLICE: usize = 12;
+const SLICE_PART: usize = 8;
+const BETWEEN_SLICES: Duration = Duration::from_millis(1);
+/// Pause after a receive error.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+/// Most events and alarms that are being stored.
+const MAX_ALARMS: usize = 64;
+/// Interval of periodic work, and the number of intervals in a second.
+const TICK: Duration = Duration::from_millis(250);
+const SECOND: u64 = 4;
+/// Before meshd serves as the only server of a network, it probes for other servers twice and waits this many ticks.
+const PROBE_WAIT: u64 = SECOND;
+const PROBE_AGAIN: u64 = SECOND / 2;
+/// Then it probes every five minutes, and listens for this many ticks: servers may ping an address before they offer it.
+const PROBE_EVERY: u64 = 300 * SECOND;
+const PROBE_LISTEN: u64 = 5 * SECOND;
+
+/// Serves all segments until `shutdown`; then stores pending changes and sends their replies.
+///
+/// # Errors
+/// The sockets are unusable.
+pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> io::Result<()> {
+    if bound.interfaces.iter().all(|interface| interface.server.is_none()) {
+        shutdown.cancelled().await;
+        return Ok(());
+    }
+    let mut driver = Driver::new(shared, bound);
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut committing: Option<Committing> = None;
+    loop {
+        if committing.is_none() && driver.may_commit() {
+            committing = driver.commit();
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
+            () = tokio::time::sleep_until(driver.next_slice), if !driver.ready_replies.is_empty() => driver.send_slice(),
+            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && driver.has_steps() => {}
+            _ = ticks.tick() => driver.tick(),
+            () = driver.ready(), if driver.has_room() => driver.read(),
+        }
+    }
+    while let Some(last) = committing.take().or_else(|| driver.commit()) {
+        driver.committed(last.await);
+    }
+    while !driver.ready_replies.is_empty() {
+        driver.send_slice();
+    }
+    driver.tasks.close();
+    driver.tasks.wait().await;
+    Ok(())
+}
+
+/// A running commit, with the replies that wait for it.
+type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
+
+async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<PendingReply>) {
+    match committing {
+        Some(committing) => committing.await,
+        None => pending().await,
+    }
+}
+
+/// A reply that waits for a commit, and when its request arrived.
+struct PendingReply {
+    reply: Reply,
+    since: Instant,
+}
+
+/// The state of the task.
+struct Driver {
+    shared: Shared,
+    engine: Engine,
+    /// The version of the virtual machines' NICs that the engine knows.
+    nics_seen: u64,
+    interfaces: Vec<BoundInterface>,
+    steps: Vec<DhcpStep>,
+    waiting: Vec<PendingReply>,
+    /// Replies whose changes are stored.
+    ready_replies: VecDeque<PendingReply>,
+    next_slice: tokio::time::Instant,
+    telemetry: Telemetry,
+    log: Arc<Log>,
+    tasks: TaskTracker,
+    /// When the next commit may begin.
+    next_commit: tokio::time::Instant,
+    ticks: u64,
+    paused_until: Option<tokio::time::Instant>,
+    buffer: Box<[u8; MAX_PACKET]>,
+}
+
+impl Driver {
+    fn new(shared: Shared, bound: Bound) -> Self {
+        let loaders = loader_names().filter(|name| shared.boot.loader(name).is_some()).map(str::to_owned).collect();
+        let site = shared.site();
+        let (nics_seen, nics) = shared.workloads.all_cards();
+        let setup = Setup {
+            interfaces: bound.interfaces.iter().map(|bound| bound.interface.clone()).collect(),
+            segments: site.segments.iter().map(convert::segment).collect(),
+            reservations: site.reservations.iter().map(convert::reservation).collect(),
+            nics: nics.into_iter().map(convert::nic).collect(),
+            deny: site.identity.deny.clone(),
+            sources: BootSources { http_port: site.http.port, loaders },
+        };
+        for BoundInterface { interface, .. } in bound.interfaces.iter().filter(|bound| bound.server.is_some()) {
+            tracing::info!(interface = interface.name, address = %interface.address, "DHCP serves");
+        }
+        let mut engine = Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
+        engine.keep_addresses(&shared.boot.approved_cards());
+        Driver {
+            engine,
+            nics_seen,
+            shared,
+            interfaces: bound.interfaces,
+            steps: Vec::new(),
+            waiting: Vec::new(),
+            ready_replies: VecDeque::new(),
+            next_slice: tokio::time::Instant::now(),
+            telemetry: Telemetry::default(),
+            log: Arc::default(),
+            tasks: TaskTracker::new(),
+            next_commit: tokio::time::Instant::now(),
+            ticks: 0,
+            paused_until: None,
+            buffer: Box::new([0; MAX_PACKET]),
+        }
+    }
+
+    fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    fn may_commit(&self) -> bool {
+        tokio::time::Instant::now() >= self.next_commit
+    }
+
+    fn has_room(&self) -> bool {
+        self.steps.len() + self.ready_replies.len() < MAX_WAITING
+    }
+
+    /// Returns true after the probes for other servers, or if there are none.
+    fn serves(&self) -> bool {
+        let authoritative = |segment: &meshd_config::Segment| segment.mode == DhcpMode::Authoritative;
+        let probes = self.interfaces.iter().any(|interface| interface.probe.is_some());
+        self.ticks > PROBE_WAIT || !probes || !self.shared.site().segments.iter().any(authoritative)
+    }
+
+    fn listens(&self) -> bool {
+        self.ticks % PROBE_EVERY < PROBE_LISTEN
+    }
+
+    /// Returns true if a socket is readable. Polls every socket, so that each of them can wake the task.
+    fn poll_ready(&self, context: &mut Context<'_>) -> bool {
+        let (serves, listens) = (self.serves(), self.listens());
+        let mut ready = false;
+        for interface in &self.interfaces {
+            if let Some(receiver) = interface.receiver.as_ref().filter(|_| serves) {
+                ready |= receiver.poll_ready(context).is_ready();
+            }
+            if let Some(probe) = interface.probe.as_ref().filter(|_| listens) {
+                ready |= probe.poll_recv_ready(context).is_ready();
+            }
+        }
+        ready
+    }
+
+    /// Resolves when a socket is readable.
+    async fn ready(&self) {
+        if let Some(until) = self.paused_until {
+            tokio::time::sleep_until(until).await;
+        }
+        poll_fn(|context| if self.poll_ready(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Reads up to [`READ_BATCH`] packets from each socket.
+    fn read(&mut self) {
+        self.paused_until = None;
+        // NICs that were recorded before a request arrived must be known to the engine.
+        self.update_nics();
+        let since = Instant::now();
+        let (serves, listens) = (self.serves(), self.listens());
+        for via in 0..self.interfaces.len() {
+            for _ in 0..if serves { READ_BATCH } else { 0 } {
+                if self.receive_one(via, since).is_none() {
+                    break;
+                }
+                self.telemetry.received();
+            }
+            for _ in 0..if listens { READ_BATCH } else { 0 } {
+                if self.receive_probe_reply(via, since).is_none() {
+                    break;
+                }
+                self.telemetry.received();
+            }
+        }
+    }
+
+    fn update_nics(&mut self) {
+        if let Some((seen, changes)) = self.shared.workloads.cards_since(self.nics_seen) {
+            self.nics_seen = seen;
+            self.engine.change_nics(convert::nic_changes(changes));
+        }
+        let warnings = self.engine.take_warnings();
+        self.perform(warnings.into_iter().map(Effect::Warn), Instant::now());
+    }
+
+    /// Receives and handles one packet of a client or relay. Returns `None` if there is none.
+    fn receive_one(&mut self, via: usize, since: Instant) -> Option<()> {
+        let receiver = self.interfaces.get_mut(via)?.receiver.as_mut()?;
+        let received = match receiver.try_receive(&mut self.buffer[..]) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Some(()),
+            Err(error) => return self.unreadable(via, &error),
+        };
+        let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
+        let origin = Origin { via, source: received.source, local_port: received.port, hardware: received.hardware };
+        let effects = self.engine.handle(now, packet, origin, &*self.shared);
+        self.perform(effects, since);
+        Some(())
+    }
+
+    /// Receives one reply to a probe. Returns `None` if there is none.
+    fn receive_probe_reply(&mut self, via: usize, since: Instant) -> Option<()> {
+        let probe = self.interfaces.get(via)?.probe.as_ref()?;
+        let length = match probe.try_recv_from(&mut self.buffer[..]) {
+            Ok((length, _)) => length,
+            Err(error) => return self.unreadable(via, &error),
+        };
+        let warning = self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, via);
+        self.perform(warning, since);
+        Some(())
+    }
+
+    /// Handles a receive error: pauses, unless there is just no packet.
+    fn unreadable(&mut self, via: usize, error: &io::Error) -> Option<()> {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            let name = self.interfaces.get(via).map_or("?", |bound| bound.interface.name.as_str());
+            self.log.warn("receive", || format!("cannot receive DHCP packets on {name}: {error}"));
+            self.paused_until = Some(tokio::time::Instant::now() + ERROR_PAUSE);
+        }
+        None
+    }
+
+    /// Executes effects in order. Replies behind a change wait until it is stored.
+    fn perform(&mut self, effects: impl IntoIterator<Item = Effect>, since: Instant) {
+        let mut waits = false;
+        for effect in effects {
+            match effect {
+                Effect::Reply(reply) if waits => self.waiting.push(PendingReply { reply, since }),
+                Effect::Reply(reply) => self.send(&reply, since),
+                Effect::Store(change) => {
+                    waits = true;
+                    self.steps.push(convert::step(change));
+                }
+                Effect::Warn(warning) => self.warn(&warning),
+            }
+        }
+    }
+
+    /// Logs a warning, and records its event or alarm.
+    fn warn(&mut self, warning: &Warning) {
+        let cause = warnings::cause(warning);
+        self.log.warn(cause, || warnings::text(warning));
+        self.raise(warning);
+        if let Some(kind) = warnings::event(warning) {
+            let (shared, text) = (Arc::clone(&self.shared), warnings::text(warning));
+            self.tasks.spawn(async move { shared.boot.dhcp_event(kind, cause, text).await });
+        }
+    }
+
+    /// Records the alarm of a warning, if any. The number of tasks is limited.
+    fn raise(&mut self, warning: &Warning) {
+        let Some((mac, kind, who)) = warnings::alarm(warning) else { return };
+        let limit = if self.shared.boot.node_of_mac(mac).is_some() { MAX_ALARMS * 4 } else { MAX_ALARMS };
+        if self.tasks.len() >= limit {
+            return;
+        }
+        let (shared, detail) = (Arc::clone(&self.shared), warnings::text(warning));
+        self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &who, detail).await });
+    }
+
+    fn send(&mut self, reply: &Reply, since: Instant) {
+        let Some(interface) = self.interfaces.get(reply.via) else { return };
+        match interface.send(reply) {
+            Ok(()) => self.telemetry.sent(reply.kind, since),
+            Err(error) => {
+                self.telemetry.unsent();
+                self.log.warn("send", || format!("cannot send a DHCP reply to {:?}: {error}", reply.to));
+            }
+        }
+    }
+
+    /// Begins to store the collected changes, if there are any.
+    fn commit(&mut self) -> Option<Committing> {
+        if self.steps.is_empty() {
+            return None;
+        }
+        self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
+        let (steps, waiting) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.waiting));
+        let shared = Arc::clone(&self.shared);
+        Some(Box::pin(async move { (shared.boot.dhcp_steps(&steps).await, waiting) }))
+    }
+
+    /// Releases the replies of a finished commit.
+    fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>)) {
+        if let Err(error) = stored {
+            let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
+            tracing::error!(count, error, "cannot store leases: their clients get no DHCP reply");
+            return;
+        }
+        self.ready_replies.extend(waiting);
+        self.send_slice();
+    }
+
+    /// Sends a slice of the ready replies.
+    fn send_slice(&mut self) {
+        let slice = SLICE.max(self.ready_replies.len() / SLICE_PART).min(self.ready_replies.len());
+        let replies: Vec<PendingReply> = self.ready_replies.drain(..slice).collect();
+        for PendingReply { reply, since } in replies {
+            self.send(&reply, since);
+        }
+        self.next_slice = tokio::time::Instant::now() + BETWEEN_SLICES;
+    }
+
+    /// Does the periodic work.
+    fn tick(&mut self) {
+        self.update_nics();
+        let now = self.shared.now();
+        for lease in self.shared.nodes.take_freed() {
+            self.engine.end_lease(now, &convert::stored_lease(lease));
+        }
+        let phase = self.ticks % PROBE_EVERY;
+        if phase == 0 || phase == PROBE_AGAIN {
+            self.probe();
+        }
+        if self.ticks.is_multiple_of(SECOND) {
+            self.engine.keep_addresses(&self.shared.boot.approved_cards());
+            let status = self.engine.status(self.shared.now());
+            self.telemetry.publish(self.engine.counters());
+            status.into_iter().for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));
+        }
+        self.ticks += 1;
+    }
+
+    /// Probes all segments for other servers.
+    fn probe(&mut self) {
+        for (via, bound) in self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some()) {
+            let xid =
+                u32::try_from(self.ticks).unwrap_or_default() ^ 0x6d65_0000 ^ u32::try_from(via).unwrap_or_default();
+            for packet in probe_packets(bound.interface.address, xid) {
+                if let Err(error) = bound.send_probe(&packet) {
+                    let name = &bound.interface.name;
+                    self.log.warn("probe", || format!("cannot probe for other DHCP servers on {name}: {error}"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A packet socket that sends replies to clients without an address. It receives nothing.
+
+use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, udp_frame};
+use meshd_types::MacAddr;
+use nix::{
+    ifaddrs::getifaddrs,
+    sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket},
+};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+/// ARPHRD_ETHER.
+const ETHERNET: u16 = 1;
+
+/// Sends frames on one interface.
+pub(super) struct FrameSocket {
+    socket: OwnedFd,
+    link: LinkAddr,
+    mac: MacAddr,
+}
+
+impl FrameSocket {
+    /// Opens the socket on an Ethernet interface.
+    pub(super) fn open(interface: &str) -> io::Result<Self> {
+        let link = getifaddrs()?
+            .filter(|entry| entry.interface_name == interface)
+            .find_map(|entry| entry.address.as_ref()?.as_link_addr().copied())
+            .filter(|link| link.hatype() == ETHERNET);
+        let mac = link.as_ref().and_then(LinkAddr::addr).map(MacAddr);
+        let (Some(link), Some(mac)) = (link, mac) else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"));
+        };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        // Without a protocol it receives nothing.
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
+        Ok(FrameSocket { socket, link, mac })
+    }
+
+    /// Sends a DHCP packet to a NIC and its future address.
+    pub(super) fn send(&self, from: Ipv4Addr, to: MacAddr, address: Ipv4Addr, packet: &[u8]) -> io::Result<()> {
+        let from = (self.mac, SocketAddrV4::new(from, SERVER_PORT));
+        let to = (to, SocketAddrV4::new(address, CLIENT_PORT));
+        let frame = udp_frame(from, to, packet).ok_or(io::ErrorKind::InvalidInput)?;
+        sendto(self.socket.as_raw_fd(), &frame, &self.link, MsgFlags::MSG_DONTWAIT)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Finds the DHCP servers of a network before meshd serves there.
+
+use crate::serve::bind::{BindError, Service, udp};
+use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, ServerMessage, probe_packets};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    time::{Duration, Instant},
+};
+
+/// The longest packet of an Ethernet network.
+const LONGEST: usize = 1500;
+
+/// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`, without `address`, the interface's own.
+/// Sends a DISCOVER and an INFORM and accepts no offer. Needs UDP port 68 and therefore root.
+pub fn find_servers(
+    interface: &str,
+    address: Ipv4Addr,
+    xid: u32,
+    wait: Duration,
+) -> Result<BTreeSet<Ipv4Addr>, BindError> {
+    let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, CLIENT_PORT);
+    let socket = UdpSocket::from(udp(Service::Dhcp, Some(interface), at)?);
+    let failed = |source| BindError::Io { service: Service::Dhcp, at, source };
+    socket.set_nonblocking(false).map_err(failed)?;
+    for packet in probe_packets(address, xid) {
+        socket.send_to(&packet, (Ipv4Addr::BROADCAST, SERVER_PORT)).map_err(failed)?;
+    }
+    let (end, mut found, mut buffer) = (Instant::now() + wait, BTreeSet::new(), [0; LONGEST]);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(found);
+        }
+        socket.set_read_timeout(Some(left)).map_err(failed)?;
+        // A timeout ends the loop above; an ICMP error is no answer.
+        if let Ok((length, _)) = socket.recv_from(&mut buffer) {
+            let message = ServerMessage::parse(&buffer[..length]).filter(|message| message.xid == xid);
+            found.extend(message.map(|message| message.server).filter(|server| *server != address));
+        }
+    }
+}

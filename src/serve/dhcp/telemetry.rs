@@ -1,0 +1,57 @@
+//! Metrics of the DHCP service, published once a second, so that no packet needs a look-up. Pool usage is a gauge of the central node.
+
+use meshd_dhcp::{Counters, ReplyKind, RequestKind};
+use std::time::Instant;
+
+/// Counters since the start.
+#[derive(Default)]
+pub(super) struct Telemetry {
+    received: u64,
+    sent: [u64; 3],
+    unsent: u64,
+}
+
+impl Telemetry {
+    pub(super) fn received(&mut self) {
+        self.received += 1;
+    }
+
+    /// Counts a sent reply. `since`: when the request arrived.
+    pub(super) fn sent(&mut self, kind: ReplyKind, since: Instant) {
+        self.sent[kind as usize] += 1;
+        if kind == ReplyKind::Ack {
+            metrics::histogram!("meshd_dhcp_ack_seconds").record(since.elapsed());
+        }
+    }
+
+    pub(super) fn unsent(&mut self) {
+        self.unsent += 1;
+    }
+
+    pub(super) fn publish(&self, counters: Counters) {
+        for (kind, word) in [
+            (RequestKind::Discover, "discover"),
+            (RequestKind::Request, "request"),
+            (RequestKind::Decline, "decline"),
+            (RequestKind::Release, "release"),
+            (RequestKind::Inform, "inform"),
+        ] {
+            metrics::counter!("meshd_dhcp_requests_total", "kind" => word).absolute(counters.requests[kind as usize]);
+        }
+        for (kind, word) in [(ReplyKind::Offer, "offer"), (ReplyKind::Ack, "ack"), (ReplyKind::Nak, "nak")] {
+            metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
+        }
+        let Counters { malformed, rate_limited, forged, foreign_relay, refused, .. } = counters;
+        for (reason, count) in [
+            ("odd", malformed),
+            ("flood", rate_limited),
+            ("forged", forged),
+            ("foreign_relay", foreign_relay),
+            ("pool_exhausted", refused),
+            ("not_sent", self.unsent),
+        ] {
+            metrics::counter!("meshd_dhcp_dropped_total", "reason" => reason).absolute(count);
+        }
+        metrics::counter!("meshd_dhcp_received_total").absolute(self.received);
+    }
+}

@@ -1,0 +1,91 @@
+//! Warnings of the DHCP engine: their text and log cause, and the event or alarm that they become.
+
+use super::convert::relay_port;
+use meshd_dhcp::{NoLoader, PoolUse, Warning, lease::PoolLevel};
+use meshd_model::fleet::{ConditionKind, EventKind};
+use meshd_types::MacAddr;
+
+/// Returns the cause in the log, which has one line for each cause and minute.
+pub(super) fn cause(warning: &Warning) -> &'static str {
+    match warning {
+        Warning::NoLoader(NoLoader::UnknownArch(_)) => "unknown architecture",
+        Warning::NoLoader(NoLoader::Absent { loader, .. }) => loader,
+        Warning::ForeignRelay(_) => "foreign relay",
+        Warning::OtherServer { proxy: false, .. } => "other DHCP server",
+        Warning::OtherServer { proxy: true, .. } => "other PXE server",
+        Warning::Declined { .. } => "declined",
+        Warning::Forged { .. } => "forged sender",
+        Warning::OtherPort { .. } => "other relay port",
+        Warning::NotReserved { .. } => "not reserved",
+        Warning::Pool { .. } => "pool",
+    }
+}
+
+/// Returns the event to record, if any.
+pub(super) fn event(warning: &Warning) -> Option<EventKind> {
+    match warning {
+        Warning::NoLoader(_) | Warning::ForeignRelay(_) | Warning::NotReserved { .. } => None,
+        // Alarms, by [`alarm`].
+        Warning::Forged { .. } | Warning::OtherPort { .. } => None,
+        Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
+        Warning::Declined { .. } => Some(EventKind::AddressDeclined),
+        Warning::Pool { level: PoolLevel::Exhausted, .. } => Some(EventKind::PoolExhausted),
+        Warning::Pool { .. } => Some(EventKind::PoolFilling),
+    }
+}
+
+/// Returns the alarm to raise, if any: the impersonated NIC, the condition, and the sender or port of the packet.
+pub(super) fn alarm(warning: &Warning) -> Option<(MacAddr, ConditionKind, String)> {
+    match warning {
+        Warning::Forged { mac, sender, .. } => Some((*mac, ConditionKind::BootImpersonated, sender.to_string())),
+        Warning::OtherPort { mac, seen, .. } => {
+            let port = seen.clone().map_or_else(|| "no relay port".to_owned(), |seen| relay_port(seen).to_string());
+            Some((*mac, ConditionKind::RelayPortChanged, port))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the text for log, events and alarms.
+pub(super) fn text(warning: &Warning) -> String {
+    match warning {
+        Warning::NoLoader(NoLoader::UnknownArch(arch)) => format!(
+            "a machine with client architecture {} (DHCP option 93) asks to boot; there is no loader for it",
+            arch.0
+        ),
+        Warning::NoLoader(NoLoader::Absent { firmware, loader }) => format!(
+            "a {firmware} machine asks to boot, but {loader} is not in [boot].loaders_dir; add it and restart meshd"
+        ),
+        Warning::ForeignRelay(relay) => {
+            format!("relay {relay} belongs to no segment and gets no answer; add [[segment]] relay = \"{relay}\"")
+        }
+        Warning::OtherServer { segment, server, proxy: false } => {
+            format!("another DHCP server, {server}, answers on {segment}; stop it, or set mode = \"proxy\" there")
+        }
+        Warning::OtherServer { segment, server, proxy: true } => {
+            format!("another PXE server, {server}, answers on {segment}; machines may boot from either; stop it")
+        }
+        Warning::Declined { segment, address } => {
+            format!("{address} on {segment} is used by a machine that did not get it from meshd; take it out of range")
+        }
+        Warning::Forged { mac, sender, kind } => {
+            format!("{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored")
+        }
+        Warning::OtherPort { mac, known, seen } => {
+            let seen = seen.clone().map_or_else(|| "no port at all".to_owned(), |seen| relay_port(seen).to_string());
+            let known = relay_port(known.clone());
+            format!("{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored")
+        }
+        Warning::NotReserved { vm, address } => format!(
+            "{address} is recorded for the virtual machine {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
+        ),
+        Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
+            format!("every one of the {} addresses of {segment} is in use; widen range or shorten lease", usage.size)
+        }
+        Warning::Pool { segment, usage, .. } => {
+            let PoolUse { size, leased, offered, declined } = usage;
+            let used = leased.saturating_add(*offered).saturating_add(*declined);
+            format!("{used} of the {size} addresses of {segment} are in use; widen range or shorten lease")
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! One worker: a thread with one socket and one engine. It handles requests from the listening task, packets of its transfers, and the
+//! engine's deadlines.
+
+use super::{
+    adaptive_polling::AdaptivePolling,
+    batch_socket::{BATCH, BatchSocket, Message, Sent, headers_of, messages_of},
+};
+use crate::{
+    effect::{Effects, Payload, Transmission},
+    engine::{Engine, Limits, Lookup},
+    files::{Files, Observer, Problem},
+};
+use bytes::Bytes;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc;
+
+/// Limits of one worker.
+const LIMITS: Limits = Limits { transfers: 4096, window_bytes: 32 << 20 };
+/// Requests that wait for one worker. Further ones are dropped; clients repeat them.
+const MAX_REQUESTS: usize = 1024;
+/// How long transfers may continue after shutdown was requested.
+const DRAIN: Duration = Duration::from_secs(3);
+/// Longest wait for a full send queue of the kernel. Then the engine's timers retransmit what was not sent.
+const SEND_QUEUE_WAIT: Duration = Duration::from_millis(100);
+
+/// A worker polls with at most this many transfers. With more it sleeps: several packets arrive meanwhile.
+const MAX_POLLING_TRANSFERS: usize = 4;
+/// Pause after a receive error, which would repeat at once.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+/// A client that acknowledged all blocks of a file.
+pub(super) type Completed<F> = (Ipv4Addr, F);
+
+/// A request packet with its sender.
+pub(super) type RawRequest = (SocketAddrV4, Bytes);
+
+/// The listening task's side of a worker. Dropping it stops the worker.
+pub(super) struct WorkerHandle {
+    requests: SyncSender<RawRequest>,
+    wakeup: Arc<Wakeup>,
+}
+
+/// Wakes a sleeping worker.
+struct Wakeup {
+    event: EventFd,
+    stop: AtomicBool,
+}
+
+impl Wakeup {
+    fn wake(&self) {
+        // It fails only if the counter overflows, at 2^64 - 2 pending wakes.
+        let _ = self.event.write(1);
+    }
+}
+
+impl WorkerHandle {
+    /// Passes a request to the worker. Returns false if its queue is full.
+    pub(super) fn send(&self, request: RawRequest) -> bool {
+        match self.requests.try_send(request) {
+            Ok(()) => self.wakeup.wake(),
+            Err(TrySendError::Full(_)) => return false,
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+        true
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.wakeup.stop.store(true, Ordering::Release);
+        self.wakeup.wake();
+    }
+}
+
+/// Creates a worker for a bound socket: its handle, and the function for its thread.
+pub(super) fn worker<F: Files, O: Observer>(
+    socket: UdpSocket,
+    files: Arc<F>,
+    observer: Arc<O>,
+    completed: mpsc::Sender<Completed<F::Id>>,
+) -> io::Result<(WorkerHandle, impl FnOnce() -> io::Result<()> + Send + 'static)> {
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+    let wakeup = Arc::new(Wakeup { event, stop: AtomicBool::new(false) });
+    let (sender, requests) = sync_channel(MAX_REQUESTS);
+    let handle = WorkerHandle { requests: sender, wakeup: Arc::clone(&wakeup) };
+    let run = move || {
+        let (socket, engine, polling) = (BatchSocket::new(socket), Engine::new(LIMITS), AdaptivePolling::new());
+        Worker { socket, engine, requests, wakeup, files, observer, completed, polling }.run()
+    };
+    Ok((handle, run))
+}
+
+/// The state of the worker thread.
+struct Worker<F: Files, O> {
+    socket: BatchSocket,
+    engine: Engine<F::Id>,
+    requests: Receiver<RawRequest>,
+    wakeup: Arc<Wakeup>,
+    files: Arc<F>,
+    observer: Arc<O>,
+    completed: mpsc::Sender<Completed<F::Id>>,
+    polling: AdaptivePolling,
+}
+
+impl<F: Files, O: Observer> Worker<F, O> {
+    /// Runs until the handle is dropped and all transfers ended or [`DRAIN`] is over.
+    fn run(mut self) -> io::Result<()> {
+        let mut out = Effects::default();
+        let mut until = None;
+        loop {
+            let now = Instant::now();
+            let received = self.receive(now, &mut out)?;
+            let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
+            self.engine.tick(now, &mut out);
+            self.flush(&mut out)?;
+            if until.is_none() && taken == 0 && self.wakeup.stop.load(Ordering::Acquire) {
+                until = Some(now + DRAIN);
+            }
+            if until.is_some_and(|until| self.engine.is_empty() || until <= now) {
+                self.engine.close(&mut out);
+                return self.flush(&mut out);
+            }
+            if received + taken > 0 {
+                self.polling.succeeded();
+            } else if !(1..=MAX_POLLING_TRANSFERS).contains(&self.engine.len()) || !self.polling.poll_again(now) {
+                self.wait(now, until)?;
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Instant, out: &mut Effects<F::Id>) -> io::Result<usize> {
+        let engine = &mut self.engine;
+        match self.socket.receive(|from, bytes| engine.receive(now, from, bytes, out)) {
+            Ok(received) => Ok(received),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+            Err(error) => {
+                self.observer.problem(Problem::Receive(&error));
+                wait_for(&mut [PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN)], Some(ERROR_PAUSE))?;
+                Ok(0)
+            }
+        }
+    }
+
+    fn take(&mut self, now: Instant, out: &mut Effects<F::Id>) -> usize {
+        let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
+        let mut taken = 0;
+        for (client, bytes) in self.requests.try_iter().take(BATCH) {
+            self.engine.request(now, client, &bytes, files, out);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Sends the datagrams and reports the events of the engine.
+    fn flush(&mut self, out: &mut Effects<F::Id>) -> io::Result<()> {
+        for sends in out.sends.chunks(BATCH) {
+            let headers = headers_of(sends);
+            let mut messages = messages_of(sends, &headers, self.socket.has_segmentation());
+            let mut done = 0;
+            while done < messages.len() {
+                match self.socket.send(&messages[done..]) {
+                    Sent::All => break,
+                    Sent::Full(sent) => {
+                        done += sent;
+                        if !self.writable()? {
+                            self.observer.problem(Problem::SendQueueFull);
+                            break;
+                        }
+                    }
+                    Sent::Failed(sent, error) => {
+                        done += sent + 1;
+                        self.observer.problem(Problem::Send(&error));
+                    }
+                    Sent::NoSegmentation(sent, error) => {
+                        self.observer.problem(Problem::NoSegmentation(&error));
+                        messages = messages.split_off(done + sent).into_iter().flat_map(Message::into_single).collect();
+                        done = 0;
+                    }
+                }
+            }
+        }
+        let (bytes, resent) = count_blocks(&out.sends);
+        self.observer.sent(bytes, resent);
+        out.sends.clear();
+        for completed in out.completed.drain(..) {
+            // A full queue loses a report, never a transfer.
+            let _ = self.completed.try_send(completed);
+        }
+        out.events.drain(..).for_each(|event| self.observer.event(&event));
+        Ok(())
+    }
+
+    fn writable(&self) -> io::Result<bool> {
+        let mut files = [PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLOUT)];
+        wait_for(&mut files, Some(SEND_QUEUE_WAIT))?;
+        Ok(files[0].any() == Some(true))
+    }
+
+    /// Waits for a packet, a request, or a deadline.
+    fn wait(&self, now: Instant, until: Option<Instant>) -> io::Result<()> {
+        let next = self.engine.next_deadline().into_iter().chain(until).min();
+        let left = next.map(|at| at.saturating_duration_since(now));
+        let mut files = [
+            PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN),
+        ];
+        wait_for(&mut files, left)?;
+        if files[1].any() == Some(true) {
+            let _ = self.wakeup.event.read();
+        }
+        Ok(())
+    }
+}
+
+/// Waits for one of `files`, at most for `left`.
+fn wait_for(files: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> {
+    // poll(2) counts in milliseconds; one more ensures that the deadline has passed.
+    let timeout = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX));
+    match poll(files, timeout.unwrap_or(PollTimeout::NONE)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the bytes of file data, and the number of retransmitted blocks.
+fn count_blocks(sends: &[Transmission]) -> (u64, u64) {
+    let (mut bytes, mut retransmitted) = (0, 0);
+    for send in sends {
+        if let Payload::Blocks { file, block, first, count, resent } = &send.payload {
+            let start = (first - 1) * u64::from(*block);
+            bytes += (u64::from(*block) * u64::from(*count)).min(file.len() as u64 - start);
+            retransmitted += if *resent { u64::from(*count) } else { 0 };
+        }
+    }
+    (bytes, retransmitted)
+}

@@ -1,0 +1,273 @@
+//! All transfers of one worker, by client address and port: (time, packet) -> [`Effects`]. Pure.
+//!
+//! All resources are bounded. When the table is full, a new request evicts a transfer:
+//!
+//! 1. The oldest transfer that was never acknowledged, if there are many of these: requests with forged senders evict each other.
+//! 2. Otherwise the slowest transfer of an address that holds more than its share of the table.
+//! 3. Otherwise a transfer that hardly moves, then the oldest one that was never acknowledged.
+//!
+//! A client that reads at a usual rate is never evicted for one with as many transfers. If no transfer can be evicted, the request
+//! is not answered and the client repeats it; an ERROR would end its boot. When the window budget
+//! is spent, windows become smaller; no client is refused.
+
+use crate::{
+    effect::{Effects, Event, Payload, Refusal, Transmission},
+    negotiation::Negotiated,
+    packet::{self, Code, Mode, Packet, Request},
+    transfer::{EVICTABLE_RATE, RepeatedRequest, Transfer, TransferAction},
+};
+use bytes::Bytes;
+use meshd_types::fail;
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Instant,
+};
+
+/// In a full table, one address may hold the n-th part, and so may clients that never acknowledged anything.
+const SHARE: usize = 4;
+
+/// Limits of one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Simultaneous transfers. Each takes about 300 bytes and shares the file's memory.
+    pub transfers: usize,
+    /// Sum of all windows in bytes: the largest burst that the network has to take.
+    pub window_bytes: usize,
+}
+
+/// Looks up a file by name.
+pub type Lookup<'a, F> = &'a dyn Fn(&str) -> Option<(Bytes, F)>;
+
+/// All transfers of one worker. `F` identifies files ([`crate::Files::Id`]).
+pub struct Engine<F> {
+    limits: Limits,
+    transfers: HashMap<SocketAddrV4, TransferEntry<F>>,
+    /// One timer for each transfer. It may fire early: an acknowledgement postpones a deadline without touching the timer.
+    timers: BTreeSet<(Instant, SocketAddrV4)>,
+    /// Transfers that were never acknowledged, oldest first.
+    unconfirmed: BTreeSet<(Instant, SocketAddrV4)>,
+    by_address: HashMap<Ipv4Addr, usize>,
+    window_bytes: usize,
+}
+
+struct TransferEntry<F> {
+    transfer: Transfer,
+    id: F,
+    began: Instant,
+    /// Key in `timers`.
+    timer: Instant,
+    unconfirmed: bool,
+}
+
+impl<F: Copy> Engine<F> {
+    /// Creates an engine without transfers.
+    pub fn new(limits: Limits) -> Self {
+        Engine {
+            limits,
+            transfers: HashMap::new(),
+            timers: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            by_address: HashMap::new(),
+            window_bytes: 0,
+        }
+    }
+
+    /// Returns the number of transfers.
+    pub fn len(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Returns true if there is no transfer.
+    pub fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// Returns the time at which [`Engine::tick`] must be called; `None` without transfers.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Handles a packet to the well-known port (69).
+    pub fn request(
+        &mut self,
+        now: Instant,
+        client: SocketAddrV4,
+        bytes: &[u8],
+        files: Lookup<'_, F>,
+        out: &mut Effects<F>,
+    ) {
+        match packet::parse(bytes) {
+            Some(Packet::Read(request)) if request.mode == Mode::Octet => {
+                self.read(now, client, &request, files, out);
+            }
+            Some(Packet::Read(_)) => out.refuse(client, Refusal::Mode),
+            Some(Packet::Write) => out.refuse(client, Refusal::Write),
+            // Some firmware sends its ERROR to the well-known port.
+            Some(Packet::Error(_)) => self.end(client, Event::Aborted, out),
+            Some(Packet::Ack(_) | Packet::Unexpected) | None => out.events.push(Event::Malformed),
+        }
+    }
+
+    /// Handles a packet to the port of the transfers.
+    pub fn receive(&mut self, now: Instant, client: SocketAddrV4, bytes: &[u8], out: &mut Effects<F>) {
+        let number = match packet::parse(bytes) {
+            Some(Packet::Ack(number)) => number,
+            Some(Packet::Error(_)) => return self.end(client, Event::Aborted, out),
+            _ => return out.events.push(Event::Malformed),
+        };
+        // Usually a duplicate of the last acknowledgement; an ERROR could only disturb its sender.
+        let Some(entry) = self.transfers.get_mut(&client) else { return };
+        let action = entry.transfer.ack(now, number);
+        if entry.unconfirmed && entry.transfer.confirmed {
+            entry.unconfirmed = false;
+            self.unconfirmed.remove(&(entry.began, client));
+        }
+        self.perform(client, action, out);
+    }
+
+    /// Handles all deadlines up to `now`.
+    pub fn tick(&mut self, now: Instant, out: &mut Effects<F>) {
+        while let Some((at, client)) = self.timers.first().copied()
+            && at <= now
+        {
+            let Some(entry) = self.transfers.get_mut(&client) else {
+                self.timers.pop_first();
+                continue;
+            };
+            let action =
+                if entry.transfer.deadline <= now { entry.transfer.expire(now) } else { TransferAction::Nothing };
+            self.perform(client, action, out);
+            self.reschedule(client);
+        }
+    }
+
+    /// Ends all transfers with an ERROR, so that clients try the next server at once.
+    pub fn close(&mut self, out: &mut Effects<F>) {
+        for client in self.transfers.keys().copied().collect::<Vec<_>>() {
+            out.packet(client, packet::error(Code::Undefined, "the server is stopping; try again"));
+            self.end(client, Event::CutOff, out);
+        }
+    }
+
+    fn read(
+        &mut self,
+        now: Instant,
+        client: SocketAddrV4,
+        request: &Request<'_>,
+        files: Lookup<'_, F>,
+        out: &mut Effects<F>,
+    ) {
+        let request_hash = hash_of(request);
+        match self.transfers.get_mut(&client).map(|entry| entry.transfer.repeated(now, request_hash)) {
+            Some(RepeatedRequest::Ignore) => return,
+            Some(RepeatedRequest::Answer(action)) => return self.perform(client, action, out),
+            Some(RepeatedRequest::Restart) => self.end(client, Event::Restarted, out),
+            None => {}
+        }
+        let Some((file, id)) = files(request.name) else {
+            return out.refuse(client, Refusal::NotFound { name: request.name.to_owned() });
+        };
+        if !self.make_room(now, out) {
+            return out.events.push(Event::Full { client });
+        }
+        let budget = self.limits.window_bytes.saturating_sub(self.window_bytes);
+        let negotiated = Negotiated::grant(&request.options, budget);
+        let option_ack = negotiated.option_ack(&request.options, file.len());
+        let (transfer, action) = Transfer::begin(now, file, negotiated, option_ack, request_hash);
+
+        self.window_bytes += negotiated.window_bytes();
+        *self.by_address.entry(*client.ip()).or_default() += 1;
+        self.unconfirmed.insert((now, client));
+        let timer = transfer.deadline;
+        self.timers.insert((timer, client));
+        self.transfers.insert(client, TransferEntry { transfer, id, began: now, timer, unconfirmed: true });
+        out.events.push(Event::Began);
+        self.perform(client, action, out);
+    }
+
+    /// Evicts a transfer if the table is full. Returns false if none can be evicted.
+    fn make_room(&mut self, now: Instant, out: &mut Effects<F>) -> bool {
+        if self.transfers.len() < self.limits.transfers {
+            return true;
+        }
+        let unconfirmed = self.unconfirmed.first().map(|(_, client)| *client);
+        let many_unconfirmed = self.unconfirmed.len() > self.limits.transfers / SHARE;
+        let slowest =
+            if many_unconfirmed || !fail::defends("tftp-displaces-stalled") { None } else { self.slowest(now) };
+        let Some(evicted) = slowest.or(unconfirmed) else { return false };
+        self.end(evicted, Event::Evicted, out);
+        true
+    }
+
+    /// Returns the confirmed transfer to evict first. An address with more than its share loses transfers at any rate, other
+    /// addresses only transfers that hardly move.
+    fn slowest(&self, now: Instant) -> Option<SocketAddrV4> {
+        let share = self.limits.transfers / SHARE;
+        let candidates = self.transfers.iter().filter_map(|(client, entry)| {
+            let rate = entry.transfer.evictable_rate(now).filter(|_| !entry.unconfirmed)?;
+            let within_share = self.by_address.get(client.ip()).is_none_or(|own| *own <= share);
+            (!within_share || rate < EVICTABLE_RATE).then_some((within_share, rate, entry.began, *client))
+        });
+        candidates.min().map(|(.., client)| client)
+    }
+
+    fn perform(&mut self, client: SocketAddrV4, action: TransferAction, out: &mut Effects<F>) {
+        let Some(entry) = self.transfers.get(&client) else { return };
+        let (transfer, id) = (&entry.transfer, entry.id);
+        match action {
+            TransferAction::Nothing => {}
+            TransferAction::OptionAck => {
+                if let Some(option_ack) = &transfer.option_ack {
+                    out.packet(client, option_ack.clone());
+                }
+            }
+            TransferAction::Blocks { first, count, resent } => {
+                let (file, block) = (transfer.file.clone(), transfer.negotiated.block);
+                out.sends
+                    .push(Transmission { to: client, payload: Payload::Blocks { file, block, first, count, resent } });
+            }
+            TransferAction::Finished => {
+                out.completed.push((*client.ip(), id));
+                return self.end(client, Event::Completed, out);
+            }
+            TransferAction::TimeOut => {
+                let (acked, blocks) = transfer.position();
+                return self.end(client, Event::TimedOut { client, acked, blocks }, out);
+            }
+        }
+        if transfer.deadline < entry.timer {
+            self.reschedule(client);
+        }
+    }
+
+    fn reschedule(&mut self, client: SocketAddrV4) {
+        if let Some(entry) = self.transfers.get_mut(&client) {
+            self.timers.remove(&(entry.timer, client));
+            entry.timer = entry.transfer.deadline;
+            self.timers.insert((entry.timer, client));
+        }
+    }
+
+    fn end(&mut self, client: SocketAddrV4, how: Event, out: &mut Effects<F>) {
+        let Some(entry) = self.transfers.remove(&client) else { return };
+        self.timers.remove(&(entry.timer, client));
+        self.unconfirmed.remove(&(entry.began, client));
+        self.window_bytes -= entry.transfer.negotiated.window_bytes();
+        if let Some(count) = self.by_address.get_mut(client.ip()) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(client.ip());
+            }
+        }
+        out.events.push(how);
+    }
+}
+
+/// Returns a hash that distinguishes the requests of one client.
+fn hash_of(request: &Request<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (request.name, request.options).hash(&mut hasher);
+    hasher.finish()
+}

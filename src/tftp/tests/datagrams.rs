@@ -1,0 +1,96 @@
+//! Windows as the kernel cuts them, over loopback.
+
+use crate::{
+    driver::batch_socket::{BatchSocket, Message, Sent, enlarge, headers_of, messages_of},
+    effect::{Payload, Transmission},
+    packet,
+};
+use bytes::Bytes;
+use std::{
+    net::{SocketAddr, SocketAddrV4, UdpSocket},
+    time::Duration,
+};
+
+fn socket() -> (UdpSocket, SocketAddrV4) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    enlarge(&socket);
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    let SocketAddr::V4(address) = socket.local_addr().expect("bound") else { panic!("IPv4") };
+    (socket, address)
+}
+
+/// Three clients: windows of two sizes, single blocks and packets longer than both, the end of a file in a window.
+fn sends(to: SocketAddrV4) -> Vec<Transmission> {
+    let file = Bytes::from_iter((0..100_000u32).map(|at| (at % 253) as u8));
+    let blocks = |block, first, count| Transmission {
+        to,
+        payload: Payload::Blocks { file: file.clone(), block, first, count, resent: false },
+    };
+    vec![
+        blocks(512, 1, 16),
+        Transmission { to, payload: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))) },
+        blocks(8, 1, 64),
+        blocks(1468, 3, 1),
+        blocks(1468, 5, 64),
+        blocks(1024, 90, 8),
+    ]
+}
+
+/// What each block must be, without any cutting.
+fn expected(sends: &[Transmission]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for send in sends {
+        match &send.payload {
+            Payload::Packet(bytes) => all.push(bytes.to_vec()),
+            Payload::Blocks { file, block, first, count, .. } => {
+                for number in *first..first + u64::from(*count) {
+                    let data = file.chunks(usize::from(*block)).nth(number as usize - 1).unwrap_or_default();
+                    all.push([&[0, 3, 0, number as u8], data].concat());
+                }
+            }
+        }
+    }
+    all
+}
+
+fn arrive(apart: bool) {
+    let (client, to) = socket();
+    let sends = sends(to);
+    let headers = headers_of(&sends);
+    let mut shared = BatchSocket::new(socket().0);
+    assert!(shared.has_segmentation(), "this kernel knows UDP_SEGMENT");
+    let mut messages = messages_of(&sends, &headers, true);
+    assert!(messages.len() < 20, "windows are few messages: {}", messages.len());
+    if apart {
+        messages = messages.into_iter().flat_map(Message::into_single).collect();
+    }
+    let sent = shared.send(&messages);
+    assert!(matches!(sent, Sent::All), "{sent:?}");
+    let mut buffer = [0; 65_536];
+    for (at, packet) in expected(&sends).iter().enumerate() {
+        let length = client.recv(&mut buffer).expect("a datagram");
+        assert!(buffer[..length] == packet[..], "datagram {at}, apart: {apart}");
+    }
+}
+
+#[test]
+fn windows_arrive_as_the_datagrams_that_they_are_whoever_cuts_them() {
+    arrive(false);
+    arrive(true);
+}
+
+#[test]
+fn datagrams_are_read_many_at_a_time() {
+    let (client, _) = socket();
+    let (server, to) = socket();
+    let mut shared = BatchSocket::new(server);
+    for number in 0..100u16 {
+        client.send_to(&[&[0, 4][..], &number.to_be_bytes(), &[0; 200]].concat(), to).expect("loopback takes it");
+    }
+    let mut numbers = Vec::new();
+    while numbers.len() < 100 {
+        let read = shared.receive(|_, bytes| numbers.push(u16::from(bytes[3])));
+        assert!(read.expect("they are there") > 0);
+    }
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+}

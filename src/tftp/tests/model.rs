@@ -1,0 +1,289 @@
+//! One transfer against a model of a client, over a network that loses, doubles and reorders. All in one thread, in its own time.
+
+use crate::{
+    check::check_invariants,
+    effect::{Effects, Event, Payload, block_of},
+    engine::{Engine, Limits},
+    packet,
+};
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::{Duration, Instant},
+};
+
+pub(super) const LIMITS: Limits = Limits { transfers: 8, window_bytes: 1 << 20 };
+pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 7), 2070);
+/// One way through the network.
+const TRIP: Duration = Duration::from_micros(100);
+/// A client that hears nothing asks or acknowledges again.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// After a packet that was lost so many arrive: a network that loses all of somebody's tries is a broken one.
+const SPARED: usize = 4;
+
+/// What happens to the packets, one after the other. Once each was used they come again in another order each time: a network that
+/// loses every so many-th packet for ever can always lose the same one.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Arrives,
+    Lost,
+    Doubled,
+    Late,
+}
+
+/// A reader as RFC 1350 and 7440 describe it. It answers old blocks too, as the sorcerer's apprentice did.
+struct Reader {
+    request: Vec<u8>,
+    block: usize,
+    window: u64,
+    got: Vec<u8>,
+    have: u64,
+    in_window: u64,
+    started: bool,
+    finished: bool,
+}
+
+impl Reader {
+    fn new(block: usize, window: u64) -> Self {
+        Reader {
+            request: request(&format!("blksize {block} windowsize {window} ")),
+            block,
+            window,
+            got: Vec::new(),
+            have: 0,
+            in_window: 0,
+            started: false,
+            finished: false,
+        }
+    }
+
+    fn hear(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let number = u16::from_be_bytes([packet[2], packet[3]]);
+        match packet[1] {
+            6 if !self.started => {
+                self.started = true;
+                Some(ack(0))
+            }
+            3 if number == (self.have + 1) as u16 && !self.finished => {
+                self.started = true;
+                self.got.extend_from_slice(&packet[4..]);
+                self.have += 1;
+                self.in_window += 1;
+                self.finished = packet.len() - 4 < self.block;
+                let full = self.finished || self.in_window == self.window;
+                full.then(|| self.answer())
+            }
+            3 => Some(self.answer()),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self) -> Vec<u8> {
+        self.in_window = 0;
+        ack(self.have)
+    }
+
+    fn nag(&mut self) -> Vec<u8> {
+        if self.started { self.answer() } else { self.request.clone() }
+    }
+}
+
+pub(super) fn ack(number: u64) -> Vec<u8> {
+    [[0, 4], (number as u16).to_be_bytes()].concat()
+}
+
+pub(super) fn request(options: &str) -> Vec<u8> {
+    [b"\0\x01file\0octet\0".as_slice(), options.replace(' ', "\0").as_bytes()].concat()
+}
+
+/// The datagrams of some effects.
+pub(super) fn datagrams(out: &mut Effects<()>) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    for send in out.sends.drain(..) {
+        match send.payload {
+            Payload::Packet(bytes) => packets.push(bytes.to_vec()),
+            Payload::Blocks { file, block, first, count, .. } => {
+                for number in first..first + u64::from(count) {
+                    packets.push([&packet::data_header(number as u16), block_of(&file, block, number)].concat());
+                }
+            }
+        }
+    }
+    packets
+}
+
+struct Outcome {
+    got: Vec<u8>,
+    finished: bool,
+    sent: usize,
+    events: Vec<Event>,
+    took: Duration,
+}
+
+/// Packets on their way, ordered by the time at which they arrive.
+struct Network<'f> {
+    fates: &'f [Fate],
+    count: usize,
+    /// How many packets ago the last one was lost.
+    spared: usize,
+    flying: BTreeMap<(Instant, usize), (bool, Vec<u8>)>,
+}
+
+impl Network<'_> {
+    fn launch(&mut self, now: Instant, to_server: bool, packet: &[u8]) {
+        let trips: &[u32] = match self.fate() {
+            Fate::Arrives => &[1],
+            Fate::Lost => &[],
+            Fate::Doubled => &[1, 2],
+            Fate::Late => &[40],
+        };
+        for (copy, trips) in trips.iter().enumerate() {
+            self.flying.insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
+        }
+        self.count += 1;
+    }
+
+    fn fate(&mut self) -> Fate {
+        let all = self.fates.len();
+        // Weyl's sequence by the golden ratio: every place as often as any other, in no period.
+        let mixed = (self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let fate = self.fates[if self.count < all { self.count } else { mixed as usize % all }];
+        self.spared += 1;
+        match fate {
+            Fate::Lost if self.spared < SPARED && all > 1 => Fate::Arrives,
+            Fate::Lost => {
+                self.spared = 0;
+                fate
+            }
+            _ => fate,
+        }
+    }
+
+    fn arrived(&mut self, now: Instant) -> Option<(bool, Vec<u8>)> {
+        Some(self.flying.first_entry().filter(|entry| entry.key().0 <= now)?.remove())
+    }
+}
+
+/// Plays a transfer to its end.
+fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
+    let mut reader = Reader::new(block, window);
+    let mut network = Network { fates, count: 0, spared: SPARED, flying: BTreeMap::new() };
+    let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+    let (mut sent, mut now) = (0, begin);
+    network.launch(now, true, &reader.request);
+    let mut nag_at = now + PATIENCE;
+    while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.is_empty()) {
+        let next = [network.flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
+        now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
+        while let Some((to_server, packet)) = network.arrived(now) {
+            if !to_server {
+                nag_at = now + PATIENCE;
+                if let Some(answer) = reader.hear(&packet) {
+                    network.launch(now, true, &answer);
+                }
+            } else if packet[1] == 1 {
+                engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), ())), &mut out);
+            } else {
+                engine.receive(now, CLIENT, &packet, &mut out);
+            }
+        }
+        engine.tick(now, &mut out);
+        for packet in datagrams(&mut out) {
+            sent += usize::from(packet[1] == 3);
+            network.launch(now, false, &packet);
+        }
+        if now >= nag_at {
+            nag_at = now + PATIENCE;
+            network.launch(now, true, &reader.nag());
+        }
+    }
+    Outcome { got: reader.got, finished: reader.finished, sent, events: out.events, took: now - begin }
+}
+
+fn file_of(length: usize) -> Bytes {
+    (0..length).map(|at| (at % 251) as u8).collect()
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![12 => Just(Fate::Arrives), 1 => Just(Fate::Lost), 1 => Just(Fate::Doubled), 1 => Just(Fate::Late)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_transfer_survives_loss_copies_and_disorder_with_the_right_bytes(
+        length in 0usize..40_000,
+        // With smaller blocks such a network is slower than the minimum rate.
+        block in prop_oneof![Just(256usize), Just(512), Just(1468)],
+        window in 1u64..=64,
+        fates in prop::collection::vec(fate(), 23..97),
+    ) {
+        let file = file_of(length.min(block * 500));
+        let outcome = play(&file, block, window, &fates);
+        prop_assert!(outcome.finished, "{:?} after {:?}", outcome.events, outcome.took);
+        prop_assert!(outcome.got == file);
+        let fetched = outcome.events.iter().filter(|event| matches!(event, Event::Completed)).count();
+        let silent = outcome.events.iter().any(|event| matches!(event, Event::TimedOut { .. }));
+        prop_assert!(fetched >= 1 || silent, "only a lost last acknowledgement goes unreported");
+    }
+
+    #[test]
+    fn any_sequence_of_packets_keeps_the_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        check_invariants(&bytes);
+    }
+}
+
+#[test]
+fn a_network_that_doubles_everything_never_doubles_the_blocks_that_are_sent() {
+    let file = file_of(100 * 512);
+    for window in [1, 4] {
+        let outcome = play(&file, 512, window, &[Fate::Doubled]);
+        assert!(outcome.finished && outcome.got == file);
+        assert_eq!(outcome.sent, 101, "window {window}: each block once");
+    }
+}
+
+#[test]
+fn block_numbers_roll_over_to_zero() {
+    let file = file_of(70_000 * 8 + 3);
+    for window in [1, 7] {
+        let outcome = play(&file, 8, window, &[Fate::Arrives]);
+        assert!(outcome.finished && outcome.got == file, "window {window}");
+    }
+}
+
+#[test]
+fn a_lost_block_within_a_window_costs_no_timeout() {
+    // The tenth packet is a block in the middle of the first window of 16.
+    let mut fates = [Fate::Arrives; 400];
+    fates[9] = Fate::Lost;
+    let outcome = play(&file_of(100 * 512), 512, 16, &fates);
+    assert!(outcome.finished && outcome.took < Duration::from_millis(100), "{:?}", outcome.took);
+}
+
+#[test]
+fn a_client_that_vanishes_at_any_block_is_forgotten_in_time() {
+    let file = file_of(40 * 512);
+    for heard in 0..40 {
+        let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+        let bytes = request("blksize 512 windowsize 4 ");
+        engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), ())), &mut out);
+        for number in (0..heard).step_by(4) {
+            engine.receive(begin, CLIENT, &ack(number), &mut out);
+        }
+        datagrams(&mut out);
+        let (mut now, mut again) = (begin, 0);
+        while let Some(at) = engine.next_deadline() {
+            now = at;
+            engine.tick(now, &mut out);
+            again += datagrams(&mut out).len();
+        }
+        assert!(now - begin < Duration::from_secs(25), "after block {heard}: {:?}", now - begin);
+        assert!(again <= 5 * 4, "after block {heard}: {again} datagrams for nobody");
+        assert_eq!(engine.len(), 0);
+    }
+}

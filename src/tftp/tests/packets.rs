@@ -1,0 +1,80 @@
+//! Bytes and what they mean.
+
+use crate::{
+    negotiation::{MAX_BLOCK, MAX_WINDOW, Negotiated},
+    packet::{self, Code, Mode, Packet, Request, RequestedOptions},
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const NONE: RequestedOptions = RequestedOptions { block: None, timeout: None, size: false, window: None };
+
+#[test]
+fn a_request_is_read_with_its_options_in_any_case() {
+    let bytes = b"\0\x01ipxe.efi\0OcTet\0tsize\x000\0BLKSIZE\x001468\0windowsize\x004\0timeout\x003\0";
+    let options = RequestedOptions { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
+    let request = Request { name: "ipxe.efi", mode: Mode::Octet, options };
+    assert_eq!(packet::parse(bytes), Some(Packet::Read(request)));
+}
+
+#[test]
+fn options_that_are_out_of_bounds_unknown_or_cut_off_are_not_answered() {
+    let cases: [&[u8]; 9] = [
+        b"",
+        b"blksize\x007\0",
+        b"blksize\x0065465\0",
+        b"timeout\x000\0timeout\x00256\0",
+        b"windowsize\x000\0",
+        b"windowsize\0+4\0blksize\x001468x\0",
+        b"multicast\0\0",
+        b"blksize\x001468",
+        b"\0\0\0\0blksize\x001468\0",
+    ];
+    for options in cases {
+        let bytes = [b"\0\x01a\0octet\0".as_slice(), options].concat();
+        let request = Request { name: "a", mode: Mode::Octet, options: NONE };
+        assert_eq!(packet::parse(&bytes), Some(Packet::Read(request)), "{:?}", String::from_utf8_lossy(options));
+    }
+}
+
+#[test]
+fn what_is_no_packet_is_none() {
+    let cases: [&[u8]; 8] =
+        [b"", b"\0", b"\0\x01", b"\0\x01a\0octet", b"\0\x01\xff\0octet\0", b"\0\x04\0", b"\0\x07\0\0", b"\x01\0a"];
+    for bytes in cases {
+        assert_eq!(packet::parse(bytes), None, "{bytes:?}");
+    }
+    let long = [b"\0\x01".as_slice(), &[b'a'; 600], b"\0octet\0"].concat();
+    assert_eq!(packet::parse(&long), None, "RFC 2347 allows 512 bytes");
+}
+
+#[test]
+fn what_the_server_writes_is_as_the_rfcs_say() {
+    assert_eq!(packet::data_header(0x1234), [0, 3, 0x12, 0x34]);
+    assert_eq!(
+        packet::option_ack([("blksize", 1468), ("tsize", 70_000)])[..],
+        b"\0\x06blksize\x001468\0tsize\x0070000\0"[..]
+    );
+    assert_eq!(packet::error(Code::NotFound, "no such file")[..], b"\0\x05\0\x01no such file\0"[..]);
+}
+
+#[test]
+fn terms_stay_within_the_bounds_and_a_spent_budget_makes_windows_smaller() {
+    let options = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
+    let terms = Negotiated::grant(&options, usize::MAX);
+    assert_eq!((terms.block, terms.window, terms.timeout), (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255)));
+    assert_eq!(Negotiated::grant(&options, 5 * usize::from(MAX_BLOCK)).window, 5);
+    assert_eq!(Negotiated::grant(&options, 0).window, 1, "one block is always granted");
+    let plain = Negotiated::grant(&NONE, usize::MAX);
+    assert_eq!((plain.block, plain.window, plain.option_ack(&NONE, 7)), (512, 1, None));
+    assert_eq!((plain.blocks(0), plain.blocks(511), plain.blocks(512)), (1, 1, 2), "the last block is short or empty");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_packet_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        if let Some(Packet::Read(request)) = packet::parse(&bytes) {
+            prop_assert!(bytes.len() <= 512 && !request.name.contains('\0'));
+        }
+    }
+}
