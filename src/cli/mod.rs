@@ -24,7 +24,6 @@ mod client;
 mod completions;
 mod id;
 mod image;
-mod init;
 pub mod lab;
 mod node;
 mod output;
@@ -84,7 +83,7 @@ enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Write a site file for this machine
-    Init(init::Init),
+    Init(site::init::Init),
     /// Run the central node
     Serve(site::serve::Serve),
     /// Reload site, overlays and images, all or nothing

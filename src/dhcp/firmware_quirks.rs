@@ -58,7 +58,7 @@ pub const QUIRKS: [(Quirk, &str, &str); 17] = [
     (Quirk::ProxyNeedsClass, "OVMF, iPXE", "option 60 `PXEClient` goes back from a proxy"),
     (Quirk::LooksForBootServers, "BIOS ROMs of Intel and Broadcom", "option 43 = 06 01 08 ff from a proxy"),
     (Quirk::StumblesOverMenu, "EDK II before 2019 on servers of several makers", "no option 43 for UEFI"),
-    (Quirk::HeaderOnly, "U-Boot", "file and server stand in the header too; its class is no PXEClient"),
+    (Quirk::HeaderOnly, "U-Boot", "file and server are also in the header; the class is not PXEClient"),
     (Quirk::NoShortReply, "BOOTP ROMs and relays (RFC 1542, 2.1)", "answers are padded to 300 bytes"),
     (Quirk::WaitsForProxy, "iPXE (3 to 5 s, build of 2019)", "option 175 says no-pxedhcp where meshd leases"),
     (Quirk::AsksProxyFromAnyPort, "OVMF (from 4011), iPXE (from 68)", "the answer goes to the port that asked"),

@@ -2,6 +2,7 @@
 //!
 //! | module | commands |
 //! | --- | --- |
+//! | `init` | `meshd init` |
 //! | `serve` | `meshd serve` |
 //! | `reload` | `meshd reload` |
 //! | `check` | `meshd check` |
@@ -16,6 +17,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod events;
+pub(crate) mod init;
 pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -5,15 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 const MAX_ENTRIES: usize = 15;
 /// Folders that still exceed the limit. Remove a folder from the list once it does not.
-const TOO_LARGE: [&str; 7] = [
-    "src/agent",
-    "src/agent/vm",
-    "src/model/fleet",
-    "src/model/work",
-    "src/serve/admin",
-    "src/serve/central",
-    "src/serve/dhcp",
-];
+const TOO_LARGE: [&str; 1] = ["src/agent"];
 /// Folders whose `mod.rs` and `lib.rs` still lack a module in their map. Remove a folder once it is complete.
 const UNMAPPED: [&str; 3] = ["src/agent", "src/model", "src/serve"];
 
@@ -57,8 +49,9 @@ fn module_is_missing_in_the_map_of_no_folder() {
         if !is_folder || is_tests(&path) {
             continue;
         }
-        let map: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
-        for module in declared(&text).iter().filter(|name| !map.contains(&format!("| `{name}` |"))) {
+        let map: String =
+            text.lines().take_while(|line| line.starts_with("//!") || line.starts_with("#![doc")).collect();
+        for module in declared(&text).iter().filter(|name| !map.contains(&format!("`{name}`"))) {
             match UNMAPPED.iter().find(|folder| path.starts_with(folder)) {
                 Some(folder) => drop(incomplete.insert(*folder)),
                 None => faults.push(format!("{}: add a line for `{module}` to the map", path.display())),

@@ -8,7 +8,7 @@ use std::{
 };
 use toml_edit::{DocumentMut, value};
 
-const SAMPLE: &str = include_str!("../../../site.toml");
+const SAMPLE: &str = include_str!("../../../../site.toml");
 
 /// What differs from the sample.
 pub(super) struct Values {

@@ -8,7 +8,7 @@
 mod range;
 mod write;
 
-use super::{Context, Failure, shown};
+use crate::cli::{Context, Failure, shown};
 use crate::serve::{
     bind::{self, BindError, Service},
     dhcp,
@@ -33,7 +33,7 @@ const VIRTUAL: [&str; 5] = ["lo", "docker", "veth", "virbr", "cni"];
 
 /// Such as `meshd init --interface br0 --range 10.77.0.100-10.77.0.200`.
 #[derive(Debug, Args)]
-pub(super) struct Init {
+pub(crate) struct Init {
     /// Interface of the boot network
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
@@ -69,7 +69,7 @@ impl Mode {
 }
 
 impl Init {
-    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let file = context.site.clone().unwrap_or_else(default_file);
         if file.exists() && !self.force {
             let message = format!("cannot write {}: the file exists", shown(&file));
