@@ -1,7 +1,9 @@
 //! What generations consist of, kept as files: so that a node can be compared with what it runs, and boot it again.
 //!
-//!     state_dir/generations/<generation>.json    a generation: everything public of it, files by their digests
-//!     state_dir/generations/content/<digest>     the content of a file, or the target of a link
+//! ```text
+//! state_dir/generations/<generation>.json    a generation: everything public of it, files by their digests
+//! state_dir/generations/content/<digest>     the content of a file, or the target of a link
+//! ```
 //!
 //! A file is written beside its place and renamed, contents first, so what is named is there. Whatever is read is compared with its
 //! digest. Nothing here is secret: files with secrets are not kept.

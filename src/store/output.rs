@@ -1,6 +1,8 @@
 //! What jobs wrote, kept as files that are bounded: the beginning and the newest, with a hole between them where there was more.
 //!
-//!     state_dir/jobs/<job>/<place>    lines of JSON, one for each piece; the file's name is the place of its first byte
+//! ```text
+//! state_dir/jobs/<job>/<place>    lines of JSON, one for each piece; the file's name is the place of its first byte
+//! ```
 //!
 //! A place counts bytes of all lines that the job ever had, so that a reader can go on where it was. Pieces of one stream of one node come
 //! in order and may come twice: each is kept once. Nothing is synced to the disk for them; what a power cut takes is missing, and the

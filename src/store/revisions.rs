@@ -1,7 +1,9 @@
 //! What revisions of profiles consist of, kept as files: so that a profile can be rolled back after its overlays were edited.
 //!
-//!     state_dir/revisions/<generation>.json          a revision: the profile, versions of its overlays and of its image
-//!     state_dir/revisions/overlays/<digest>/<name>/  an overlay's folder as it was, to be read as any other
+//! ```text
+//! state_dir/revisions/<generation>.json          a revision: the profile, versions of its overlays and of its image
+//! state_dir/revisions/overlays/<digest>/<name>/  an overlay's folder as it was, to be read as any other
+//! ```
 //!
 //! Each is made beside its place and renamed. Whoever reads an overlay back compares it with the digest.
 

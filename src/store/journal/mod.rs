@@ -1,9 +1,11 @@
 //! The journal: a map of keys to values that is a file of changes, each flushed before it is acknowledged.
 //!
-//!     store/journal-<N>     all records as they were when it began, then every change since, one frame each
-//!     store/numbered-<N>    numbered records (events) of the journal N, which has ended
-//!     store/acknowledged    up to where changes were acknowledged
-//!     store/lock            held by the meshd that has it open
+//! ```text
+//! store/journal-<N>     all records as they were when it began, then every change since, one frame each
+//! store/numbered-<N>    numbered records (events) of the journal N, which has ended
+//! store/acknowledged    up to where changes were acknowledged
+//! store/lock            held by the meshd that has it open
+//! ```
 //!
 //! **Change.** A frame is appended and flushed by `fdatasync`, many changes together; then the [witness] says that it is there, and
 //! only then is anybody told. A write that fails is done again at the same place at the next flush, so a disk that was full goes on by
