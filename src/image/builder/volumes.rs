@@ -1,8 +1,10 @@
 //! Volume files of virtual machines, named by digest.
 //!
-//!     blobs_dir/volumes/<digest>         a file, never changed
-//!     blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole
-//!     blobs_dir/volumes/.new-*           half a file; the next that is added removes it
+//! ```text
+//! blobs_dir/volumes/<digest>         a file, never changed
+//! blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole
+//! blobs_dir/volumes/.new-*           half a file; the next that is added removes it
+//! ```
 
 use meshd_proto::vm::qcow2;
 use meshd_types::{Digest, Timestamp, VolumeFileName};

@@ -1,7 +1,9 @@
 //! Built bundles: squashfs layers named by SHA-256.
 //!
-//!     blobs_dir/sha256/<hex>            the layer
-//!     blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side
+//! ```text
+//! blobs_dir/sha256/<hex>            the layer
+//! blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side
+//! ```
 
 use super::{
     image::{Blob, read_blob, read_bounded},

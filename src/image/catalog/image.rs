@@ -1,7 +1,9 @@
 //! Built images: a manifest that names blobs by SHA-256.
 //!
-//!     blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
-//!     blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
+//! ```text
+//! blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
+//! blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
+//! ```
 //!
 //! [`crate::catalog`] reads what the image builder writes. A blob whose bytes do not have its digest is never handed out.
 //! [`super::versions`] says how several versions of an image stand side by side.

@@ -1,9 +1,11 @@
 //! Reads the versions of an image or bundle, and the current one. [`crate::builder`] writes them.
 //!
-//!     blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest. What it names never changes
-//!     blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n
-//!     blobs_dir/<kind>/<name>.json                  a link to the last move: what nodes get. The one thing that is replaced
-//!     blobs_dir/in-use/<who>                        digests that must stay, one a line, written by whoever needs them
+//! ```text
+//! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest. What it names never changes
+//! blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n
+//! blobs_dir/<kind>/<name>.json                  a link to the last move: what nodes get. The one thing that is replaced
+//! blobs_dir/in-use/<who>                        digests that must stay, one a line, written by whoever needs them
+//! ```
 //!
 //! One rename moves current and previous together, so whoever reads, or dies, sees the old pair or the new one. A plain file
 //! in place of the link is a version without a past, as earlier releases wrote it.

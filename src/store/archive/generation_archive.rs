@@ -1,7 +1,9 @@
 //! The generation archive: contents of generations as files, for comparison and for booting them again.
 //!
-//!     state_dir/generations/<generation>.json    a generation: all its public parts, files by digest
-//!     state_dir/generations/content/<digest>     the content of a file, or the target of a link
+//! ```text
+//! state_dir/generations/<generation>.json    a generation: all its public parts, files by digest
+//! state_dir/generations/content/<digest>     the content of a file, or the target of a link
+//! ```
 //!
 //! Files are written under another name and renamed, contents first, so that a named digest exists. Reads verify digests. Files with
 //! secrets are not archived.

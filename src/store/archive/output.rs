@@ -1,6 +1,8 @@
 //! Output of tasks as bounded files: the beginning and the newest part.
 //!
-//!     state_dir/jobs/<job>/<offset>    lines of JSON, one for each piece; the file's name is the offset of its first byte
+//! ```text
+//! state_dir/jobs/<job>/<offset>    lines of JSON, one for each piece; the file's name is the offset of its first byte
+//! ```
 //!
 //! An offset counts the bytes of all lines that the task ever wrote, so that a reader can resume. Pieces of one stream of one node arrive
 //! in order, possibly twice; each is stored once. Output is not flushed: a power failure may lose some, which the offsets show.

@@ -1,7 +1,9 @@
 //! The revision archive: contents of profile revisions as files, for rollback.
 //!
-//!     state_dir/revisions/<generation>.json          a revision: the profile, versions of its overlays and of its image
-//!     state_dir/revisions/overlays/<digest>/<name>/  the folder of an overlay at that revision
+//! ```text
+//! state_dir/revisions/<generation>.json          a revision: the profile, versions of its overlays and of its image
+//! state_dir/revisions/overlays/<digest>/<name>/  the folder of an overlay at that revision
+//! ```
 //!
 //! Files are written under another name and renamed. Reads verify the digest of an overlay.
 

@@ -8,10 +8,12 @@
 //! | `numbered` | append-only records with sequence numbers, such as events, read from the disk |
 //! | `open` | opens a journal: verifies every byte, and tells a crash from damage by the commit marker |
 //!
-//!     store/journal-<N>     all records at its creation, then every change, one frame each
-//!     store/numbered-<N>    numbered records (events) of the finished journal N
-//!     store/acknowledged    the commit marker: the position of the last acknowledged change
-//!     store/lock            held by the meshd that uses the store
+//! ```text
+//! store/journal-<N>     all records at its creation, then every change, one frame each
+//! store/numbered-<N>    numbered records (events) of the finished journal N
+//! store/acknowledged    the commit marker: the position of the last acknowledged change
+//! store/lock            held by the meshd that uses the store
+//! ```
 //!
 //! **Change.** Frames are appended and flushed by `fdatasync`, many changes together. Then the commit marker advances, and only then are
 //! writers acknowledged. The next flush repeats a failed write at the same position, so the journal recovers when the disk has room again.
