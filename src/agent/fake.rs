@@ -3,7 +3,15 @@
 use super::system::Tree;
 use crate::vfio::KernelOps;
 use crate::vfio::ProbeError;
-use std::{cell::RefCell, collections::BTreeMap, fs, io, os::unix::fs::symlink, path::Path};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
 pub type Row = (&'static str, &'static str, &'static str, i32, &'static str, i32);
@@ -222,4 +230,17 @@ pub fn run(program: &str, args: &[&str]) -> String {
         std::process::Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+/// Writes an executable script by another process. A file that this process writes cannot be executed while a child of another test,
+/// between `fork` and `exec`, holds its descriptor (ETXTBSY).
+pub fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install starts");
+    install.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("written");
+    assert!(install.wait().expect("it ends").success(), "cannot write {}", path.display());
 }

@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn qemu_is_asked_once_and_again_when_it_is_another() {
-        use std::{fs, os::unix::fs::PermissionsExt as _};
+        use crate::fake::write_program;
+        use std::fs;
         let dir = tempfile::tempdir().expect("a folder");
         let (qemu, count) = (dir.path().join("qemu"), dir.path().join("count"));
         let says = |words: &str| {
             let text = format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{words}\nEND\n", count.display());
             let fresh = dir.path().join("new");
-            fs::write(&fresh, text).expect("written");
-            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).expect("runs");
+            write_program(&fresh, &text);
             fs::rename(fresh, &qemu).expect("there");
         };
         let asked = || fs::read_to_string(&count).unwrap_or_default().lines().count();

@@ -55,7 +55,8 @@ pub fn check(qemu: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use crate::fake::write_program;
+    use std::fs;
 
     #[test]
     fn qemu_without_sandbox_is_not_check_installed() {
@@ -65,9 +66,7 @@ mod tests {
         let tree = Tree::new(dir.path());
         assert_eq!(check_installed(&tree), Ok(()), "there is no QEMU");
         let qemu = bin.join("qemu-system-x86_64");
-        fs::write(&qemu, "#!/bin/sh\necho '-sandbox support is not enabled in this QEMU binary' >&2\nexit 1\n")
-            .expect("written");
-        fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).expect("set");
+        write_program(&qemu, "#!/bin/sh\necho '-sandbox support is not enabled in this QEMU binary' >&2\nexit 1\n");
         let why = check_installed(&tree).expect_err("no sandbox");
         assert!(why.contains("no seccomp sandbox") && why.contains("not enabled"), "{why}");
         assert_eq!(check(Path::new("/usr/bin/qemu-system-x86_64")), Ok(()), "Debian's has it");
