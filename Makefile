@@ -54,9 +54,9 @@ test-attack: agent ## Runs each attack test with its defence on (must pass) and 
 
 test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECONDS=600); an hour and a half
 	@.ci/setup test
-	@cargo test --quiet --locked --test e2e --no-run
+	@cargo test --quiet --locked --test floods --no-run
 	@target/debug/meshd lab image
-	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test e2e -- --ignored --nocapture floods::
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test floods -- --nocapture
 
 test-full: test test-attack test-crash test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
@@ -83,7 +83,7 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@echo "lint: formatting, clippy, licences"
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
-	@cargo clippy --quiet --locked --package meshd --test e2e -- -D warnings
+	@cargo clippy --quiet --locked --package meshd --test e2e --test floods -- -D warnings
 	@cargo clippy --quiet --locked --package meshd --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 

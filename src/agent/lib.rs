@@ -1,21 +1,20 @@
 //! The node: what mesh-agent does on a machine that has booted.
 //!
-//! ```text
-//! overlay ─▶ files     agent.json, boot.json with the token of this boot, CA certificate
-//!            keys      a key that never leaves the node, and its certificate, in tmpfs
-//!            system    the node as its kernel shows it: sysfs and procfs
-//!            facts     what the node reports of itself
-//!            disks     whole disks, and which may be given away
-//!            vfio      PCI devices that VMs can get
-//!            slots     which disk and fabric device are nearest to each unit
-//!            checks    is it fit for work?
-//!            machine   what to do next: pure, no socket, no clock
-//!            call      TLS, one POST, or a WebSocket to the central node; the agent only dials out
-//!            vm        virtual machines, run by QEMU
-//!            nat       their private network, where the profile has one
-//!            job       programs on the metal, each in a control group
-//!            driver    gives the machine events and does what it says
-//! ```
+//! | module | what it holds |
+//! | --- | --- |
+//! | `files` | files of the overlay: agent.json, boot.json with the token of this boot, CA certificate |
+//! | `link` | the connection to the central node: TLS, the node's key and certificate |
+//! | `machine` | the link state machine: enrolment, connection, heartbeats, retries; pure, no socket, no clock |
+//! | `driver` | passes events to `machine` and executes its actions |
+//! | `system` | the kernel's view of the node: sysfs and procfs |
+//! | `facts` | what the node reports about itself |
+//! | `disks` | whole disks, and which of them are free |
+//! | `vfio` | PCI devices that VMs can use |
+//! | `checks` | the health checks of `mesh-agent doctor` |
+//! | `vm` | virtual machines, run by QEMU |
+//! | `nat` | the private network of VMs, if the profile has one |
+//! | `job` | tasks: programs on bare metal, each in a control group |
+//!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
 
 pub mod checks;
@@ -24,18 +23,15 @@ pub mod driver;
 pub mod facts;
 pub mod files;
 pub mod job;
+mod link;
 pub mod machine;
 mod nat;
-mod slots;
 pub mod system;
 pub mod vfio;
 pub mod vm;
 
-mod call;
 #[cfg(test)]
 mod fake;
-mod keys;
-mod tasks;
 
 use meshd_types::Timestamp;
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
 use crate::{
-    boots::rig::{Machine, Rig, ordered},
+    boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, dhcp::As, eventually, node::PxeNode},
 };
 use meshd::serve::central::{DhcpSeen, DhcpStep};

@@ -4,7 +4,7 @@
 use super::boot_lan::{STRANGER_MAC, stranger};
 use super::client::Identity;
 use crate::{
-    boots::rig::{Machine, Rig},
+    boot::sessions::rig::{Machine, Rig},
     world::{
         World,
         dhcp::{self, As},
@@ -265,7 +265,7 @@ async fn alarm_survives_boots_and_only_an_operator_clears_it() {
     assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(), "a boot does not clear it");
     rig.central
         .nodes
-        .approve(victim.id(), &crate::boots::rig::ordered(meshd_model::fleet::Verb::Approve))
+        .approve(victim.id(), &crate::boot::sessions::rig::ordered(meshd_model::fleet::Verb::Approve))
         .await
         .unwrap();
     assert_eq!(rig.condition(victim.id(), ConditionKind::BootImpersonated), None);

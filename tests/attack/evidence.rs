@@ -1,7 +1,7 @@
 //! What happened stays on record, whoever floods the boot network or asks for more.
 
 use crate::{
-    boots::rig::{Machine, Rig, ordered},
+    boot::sessions::rig::{Machine, Rig, ordered},
     world::World,
 };
 use meshd::serve::central::{DhcpSeen, DhcpStep};
@@ -58,7 +58,7 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
         machine.mac, machine.uuid, machine.serial
     );
     let request = meshd_model::boot::ScriptRequest::parse(&query);
-    rig.central.boot.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boots::rig::ENDPOINT).await;
+    rig.central.boot.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boot::sessions::rig::ENDPOINT).await;
     rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
     let audit = || rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
     let events = |kind: &str| {

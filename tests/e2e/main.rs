@@ -9,21 +9,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-mod bundles;
-mod failing;
-mod fails_closed;
-mod first_light;
-mod floods;
-mod images;
-mod life;
-mod let_in;
-mod mpi;
-mod neighbours;
-mod other_networks;
-mod private_net;
+mod boot;
+mod nodes;
 mod overlays;
 mod racks;
-mod recipe;
-mod stranger;
-mod vfio;
-mod vms;
+mod work;

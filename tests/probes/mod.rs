@@ -1,5 +1,5 @@
 //! What must hold for any bytes from the network: one function for each parser, used by the fuzz targets (tests/fuzz) and by
-//! `make test` (tests/it/parsers.rs), so that both ask the same question. A probe panics when a promise is broken.
+//! `make test` (tests/it/boot/parsers.rs), so that both ask the same question. A probe panics when a promise is broken.
 
 use meshd_model::{
     boot::{Endpoint, Refusal, ScriptRequest, refusal_script},

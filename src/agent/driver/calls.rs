@@ -2,9 +2,9 @@
 
 use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, edge::source};
 use crate::{
-    call::{self, CallError},
     facts, files,
-    keys::KeyError,
+    link::call::{self, CallError},
+    link::keys::KeyError,
     machine::Event,
 };
 use futures_util::SinkExt as _;

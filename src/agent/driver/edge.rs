@@ -4,7 +4,7 @@ use super::Options;
 use crate::{
     files::{self, FileError},
     machine::Event,
-    tasks::MAX_REMEMBERED,
+    machine::tasks::MAX_REMEMBERED,
 };
 use meshd_proto::{CheckStatus, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome};
 use meshd_types::Timestamp;

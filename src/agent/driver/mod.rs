@@ -10,11 +10,11 @@ use self::{
     edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
 };
 use super::{
-    call::{self, Endpoint, LinkRead, Socket},
     checks, facts,
     files::{self, FileError},
     job::Jobs,
-    keys::{KeyError, Keys},
+    link::call::{self, Endpoint, LinkRead, Socket},
+    link::keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,

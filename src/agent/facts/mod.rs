@@ -1,7 +1,11 @@
 //! Facts about this machine, read from sysfs and procfs below a root, without external programs. What cannot be read is absent.
+//!
+//! `slots` suggests the disk and the fabric device of each unit.
+
+mod slots;
 
 use super::{
-    disks, slots,
+    disks,
     system::{self, Tree, source},
     version, vm,
 };

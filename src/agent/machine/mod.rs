@@ -23,17 +23,18 @@
 
 mod linked;
 mod runs;
+pub mod tasks;
 mod words;
 
 pub use words::{Action, Event, Life, Now};
 
 use self::{linked::Linked, runs::CheckRuns};
-use super::tasks::Tasks;
 use meshd_proto::{
     CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
 };
 use meshd_types::NodeId;
 use std::time::Duration;
+use tasks::Tasks;
 
 /// First pause before another try.
 pub const RETRY: Duration = Duration::from_secs(5);

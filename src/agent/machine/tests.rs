@@ -1,7 +1,7 @@
 //! The machine: the order of the start, the pauses, the heartbeats, the tasks; and no sequence of events breaks a promise.
 
 use super::*;
-use crate::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE};
+use crate::machine::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE};
 use meshd_proto::{Check, Task, TaskAction, TaskId, TaskOutcome};
 use meshd_types::{Secret, Timestamp};
 use proptest::prelude::*;

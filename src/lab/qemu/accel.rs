@@ -38,7 +38,7 @@ impl Accel {
             // processor QEMU 7.2.22 kept an old translation of that place: one processor took the breakpoint of the patch again and
             // again though memory held the new code, the other one waited for it with interrupts off, and the node fell silent.
             // `thread=single` is no way out: a guest of such a node came no further in 4 minutes. A node that runs guests holds one
-            // KVM guest from its boot on, begun while it has one processor online: see tests/e2e/vms.rs.
+            // KVM guest from its boot on, begun while it has one processor online: see tests/e2e/work/vms/trial.initd.
             Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
         }
     }

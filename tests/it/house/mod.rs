@@ -22,9 +22,14 @@ use std::{
 };
 
 fn sources() -> BTreeMap<PathBuf, String> {
+    programs("src")
+}
+
+/// The Rust files below a folder, with their text.
+fn programs(folder: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
-    walk(Path::new("src"), &mut found);
-    assert!(found.len() > 50, "the sources were found");
+    walk(Path::new(folder), &mut found);
+    assert!(found.len() > 50, "the files below {folder} were found");
     found
 }
 

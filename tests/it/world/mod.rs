@@ -58,7 +58,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
     }
 }
 
-/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`: another version, see [`crate::compat`].
+/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`: another version, see [`crate::site::compat`].
 pub fn program(built: &str) -> PathBuf {
     let other = std::env::var_os("MESHD_TEST_PROGRAMS");
     let other = other.and_then(|folder| Some(Path::new(&folder).join(Path::new(built).file_name()?)));

@@ -1,7 +1,7 @@
 //! Connects a console to the central node: scrollback, new output, input.
 
 use super::console_log::{Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter};
-use crate::call::{self, Endpoint, Socket};
+use crate::link::call::{self, Endpoint, Socket};
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_proto::{
     CONSOLE_PATH,

@@ -2,7 +2,7 @@
 //! a fetch.
 
 use crate::{
-    call::{self, Endpoint, Piece},
+    link::call::{self, Endpoint, Piece},
     system::Tree,
     vm::{
         host::{capacity::room, config::HostConfig, memory},

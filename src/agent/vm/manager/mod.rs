@@ -14,7 +14,7 @@ mod waiting_vms;
 
 use self::vms::{StartError, Vms};
 use crate::{
-    call::Endpoint,
+    link::call::Endpoint,
     vm::{
         console::console_session,
         disks::{ownership_marker, volumes::Volumes},

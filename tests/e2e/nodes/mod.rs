@@ -1,0 +1,9 @@
+//! Nodes over several boots, and nodes with failing parts.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `failing` | an unreadable sector, a hanging disk, a service that dies |
+//! | `life` | two machines with the same UUID, a power cycle, another NIC, removal and return |
+
+mod failing;
+mod life;

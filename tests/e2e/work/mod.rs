@@ -1,0 +1,13 @@
+//! Workloads on netbooted nodes.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `bundles` | `meshd lab try` with the shipped overlays and bundles |
+//! | `mpi` | an MPI task on two nodes, one of which loses power |
+//! | `vfio` | IOMMU groups, drivers and units |
+//! | `vms` | virtual machines with a GPU, a slot's disk and both networks |
+
+mod bundles;
+mod mpi;
+mod vfio;
+mod vms;

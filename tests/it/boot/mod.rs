@@ -1,0 +1,25 @@
+//! The boot chain with real clients, relays and servers beside ours.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `captures` | packets of real firmware, and meshd's answers to them |
+//! | `chain` | the whole chain over real sockets, with a fake machine and a real agent |
+//! | `contract` | every address that an answer names is served |
+//! | `dhcp` | DHCP with real clients, a real relay and foreign servers |
+//! | `http` | the boot API with a cache, curl and many machines |
+//! | `identity` | machines that show the same hardware, and machines whose hardware changed |
+//! | `ndp` | IPv6 router solicitations |
+//! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
+//! | `sessions` | boots that stall or loop, and the reports about them |
+//! | `storm` | more machines than can be served at once |
+
+mod captures;
+mod chain;
+pub mod contract;
+pub mod dhcp;
+mod http;
+mod identity;
+mod ndp;
+mod parsers;
+pub mod sessions;
+mod storm;

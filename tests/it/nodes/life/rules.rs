@@ -1,0 +1,59 @@
+//! Machines that need no operator: rules of the site, also for those that wait already.
+
+use crate::{
+    boot::sessions::rig::{Machine, Rig, ordered},
+    world::World,
+};
+use meshd_model::fleet::{Phase, Principal, Stage, Verb};
+
+fn add(world: &World, text: &str) {
+    let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
+    std::fs::write(world.path("site.toml"), site + text).unwrap();
+}
+
+#[tokio::test]
+async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
+    let world = World::prepared("approve");
+    add(
+        &world,
+        "[[enroll.rule]]\nname = \"bought\"\nserials = [\"sn-1\"]\nsegments = [\"br0\"]\nprofile = \"compute\"\n",
+    );
+    let rig = Rig::new(&world);
+    let (mut fits, mut other) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    fits.boot(Stage::Online).await;
+    let node = rig.node(fits.id());
+    assert_eq!(node.phase, Phase::Online);
+    assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
+    let by =
+        rig.events("phase").into_iter().find(|event| event.detail.ends_with("approved")).and_then(|event| event.by);
+    assert_eq!(by.map(|by| (by.who, by.verb)), Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve)));
+
+    other.boot(Stage::Overlay).await;
+    assert_eq!((rig.node(other.id()).phase, &other.token), (Phase::Discovered, &None));
+    add(&world, "[[enroll.rule]]\nname = \"more\"\nmac_prefixes = [\"52:54:00\"]\n");
+    let reloaded = rig.central.generations.reload(&ordered(Verb::Reload)).await;
+    assert!(reloaded.changed, "{reloaded:?}");
+    assert_eq!(rig.node(other.id()).phase, Phase::Approved, "it need not boot again");
+    assert_eq!(rig.node(other.id()).profile, None, "the rule names none");
+}
+
+#[tokio::test]
+async fn no_rule_lets_in_whom_an_operator_turned_away_or_holds() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let (mut turned_away, mut held) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    turned_away.boot(Stage::Script).await;
+    held.boot(Stage::Script).await;
+    rig.central.nodes.reject(turned_away.id(), &ordered(Verb::Reject)).await.unwrap();
+    rig.central.nodes.quarantine(held.id(), &ordered(Verb::Quarantine)).await.unwrap();
+    add(&world, "[[enroll.rule]]\nname = \"all\"\nmac_prefixes = [\"52\"]\n");
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
+    for machine in [&mut turned_away, &mut held] {
+        machine.boot(Stage::Script).await;
+        assert!(!machine.script.contains("/overlay/"), "{}", machine.script);
+    }
+    assert_eq!(rig.node(turned_away.id()).phase, Phase::Rejected);
+    rig.central.nodes.remove(turned_away.id(), &ordered(Verb::Remove)).await.unwrap();
+    turned_away.boot(Stage::Online).await;
+    assert_eq!(rig.node(turned_away.id()).phase, Phase::Online, "removed is forgotten: the rule counts again");
+}

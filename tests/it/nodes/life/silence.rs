@@ -1,0 +1,76 @@
+//! Offline: when, and when not.
+
+use crate::{
+    boot::sessions::rig::{Machine, Rig},
+    world::World,
+};
+use meshd_model::fleet::{Phase, Stage};
+use std::time::Duration;
+
+/// `[agent].offline_after` of the site.
+const OFFLINE_AFTER: u64 = 20;
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_silent_node_is_offline_after_its_time_and_at_most_one_look_later() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    // Heartbeats at any distance from a look: milliseconds after, or before.
+    for late in [1, 500, 999] {
+        rig.pass(SECOND).await;
+        rig.clock.turn(Duration::from_millis(late));
+        assert!(machine.heartbeat(0).await);
+        rig.clock.turn(Duration::from_millis(1000 - late));
+        rig.central.watch().await;
+        // Since the heartbeat.
+        let mut silent = Duration::from_millis(1000 - late);
+        while silent <= SECOND * u32::try_from(OFFLINE_AFTER).unwrap() {
+            assert_eq!(rig.node(id).phase, Phase::Online, "{silent:?} after its last word");
+            rig.pass(SECOND).await;
+            silent += SECOND;
+        }
+        assert_eq!(rig.node(id).phase, Phase::Offline, "{silent:?} after its last word");
+        assert!(silent <= SECOND * u32::try_from(OFFLINE_AFTER + 1).unwrap(), "the worst case");
+        machine.power_off().await;
+        machine.link_up().await;
+        machine.step(Stage::Online).await;
+        assert_eq!(rig.node(id).phase, Phase::Online);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_speaks_now_and_then_is_never_offline_however_seldom_anybody_looks() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    for _ in 0..50 {
+        rig.pass(SECOND * 4).await;
+        assert!(machine.heartbeat(0).await);
+        rig.clock.turn(SECOND);
+        assert_eq!(rig.node(machine.id()).phase, Phase::Online);
+    }
+    assert!(rig.events("phase").iter().all(|event| !event.detail.ends_with("offline")));
+}
+
+#[tokio::test]
+async fn a_restart_gives_every_node_its_whole_time_to_come_back() {
+    let world = World::prepared("auto");
+    let (id, mac) = {
+        let rig = Rig::new(&world);
+        let mut machine = Machine::new(&rig, 1);
+        machine.boot(Stage::Online).await;
+        (machine.id(), machine.mac)
+    };
+    // Hours later, as far as the wall clock goes.
+    let rig = Rig::new(&world);
+    assert_eq!(rig.central.boot.node_of_mac(mac), Some(id));
+    for _ in 0..=OFFLINE_AFTER {
+        assert_eq!(rig.node(id).phase, Phase::Online, "it has had no time to connect");
+        rig.pass(SECOND).await;
+    }
+    assert_eq!(rig.node(id).phase, Phase::Offline, "it did not come");
+}

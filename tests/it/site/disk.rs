@@ -1,0 +1,233 @@
+//! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was acknowledged is lost.
+
+use crate::{
+    boot::sessions::rig::{Machine, Rig, ordered},
+    world::{DEADLINE, World, eventually, node::PxeNode},
+};
+use meshd::serve::central::OperateError;
+use meshd_model::fleet::{Phase, Stage, Verb};
+use meshd_proto::{FromAgent, PciFacts, TaskId, TaskOutcome};
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A file system of 4 MiB in memory; gone when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(path: PathBuf) -> Self {
+        fs::create_dir_all(&path).unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", path.to_str().unwrap()]);
+        Small(path)
+    }
+
+    fn remount(&self, how: &str) {
+        run("mount", &["-o", &format!("remount,{how}"), self.0.to_str().unwrap()]);
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("fill")).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.0.join("fill")).unwrap();
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        run("umount", &["-l", self.0.to_str().unwrap()]);
+    }
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A site whose state is on a small disk, with one machine.
+fn world() -> (World, Small, String) {
+    let mut world = World::prepared("auto");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let disk = Small::mount(world.path("state"));
+    world.write_image();
+    world.start();
+    PxeNode::new(&world, 1).power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    (world, disk, id)
+}
+
+fn set(world: &World, id: &str, value: u32) -> Result<(), String> {
+    let output = world.meshd(&["node", "set", id, &format!("mpi_slots={value}")]);
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+fn value(world: &World, id: &str) -> u64 {
+    world.json(&["node", "show", id, "-o", "json"])["vars"]["mpi_slots"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room() {
+    let (mut world, disk, id) = world();
+    disk.fill();
+    // What still fits into the last page does.
+    let mut acknowledged = 0;
+    let refused = (1..500).find_map(|value| match set(&world, &id, value) {
+        Ok(()) => {
+            acknowledged = value;
+            None
+        }
+        Err(said) => Some(said),
+    });
+    let refused = refused.expect("the disk is full");
+    assert!(refused.contains("check the disk (full?") && refused.contains("No space left"), "{refused}");
+    assert!(set(&world, &id, 1000).is_err(), "and so is the next one");
+    assert!(world.meshd(&["node", "list"]).status.success(), "it answers all the while");
+
+    disk.make_room();
+    eventually("orders are taken without a restart", || set(&world, &id, 2000));
+    assert_eq!(value(&world, &id), 2000);
+
+    // It starts on a full disk too, with everything that it ever acknowledged.
+    disk.fill();
+    let mut last = 2000;
+    while set(&world, &id, last + 1).is_ok() {
+        last += 1;
+    }
+    world.kill();
+    world.start();
+    let found = value(&world, &id);
+    assert!(found == u64::from(last) || found == u64::from(last) + 1, "{found}, {last} was acknowledged");
+    disk.make_room();
+    eventually("orders are taken", || set(&world, &id, 9000));
+    assert!(acknowledged < 500 && !world.log_text().contains("panicked"), "{}", world.log_text());
+}
+
+#[test]
+fn full_disk_makes_status_and_healthz_say_not_ready() {
+    let (world, disk, id) = world();
+    let health = || {
+        let url = "http://10.77.0.1:8080/healthz";
+        let host = PxeNode::new(&world, 1).host();
+        let answer = host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        (answer.status, answer.text())
+    };
+    let status = || {
+        let output = world.meshd(&["status"]);
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(health(), (200, "ok\n".to_owned()));
+    assert!(status().1.contains("ready       yes") || status().1.contains("yes"), "{}", status().1);
+    disk.fill();
+    let (code, said) = health();
+    assert!(code == 503 && said.contains("cannot write the store"), "before anybody tried: {code} {said}");
+    assert!(!status().0 && status().1.contains("cannot write the store"), "{}", status().1);
+    while set(&world, &id, 1).is_ok() {}
+    assert_eq!(health().0, 503, "and after somebody did");
+    assert!(!status().0);
+    disk.make_room();
+    eventually("it is ready without a restart", || {
+        let (code, said) = health();
+        if code == 200 { Ok(()) } else { Err(said) }
+    });
+    set(&world, &id, 2).unwrap();
+}
+
+/// The number of the one task that there is.
+async fn task(rig: &Rig) -> TaskId {
+    let told = async {
+        loop {
+            if let Some(event) = rig.events("task").first() {
+                let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
+                return TaskId(number.parse().unwrap());
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("a task is ordered")
+}
+
+#[tokio::test]
+async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_acknowledged() {
+    let world = World::prepared("auto");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let disk = Small::mount(world.path("state"));
+    world.write_image();
+    let rig = Rig::new(&world);
+    let (mut machine, mut other) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    // Its record is longer than the rest of any page.
+    let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
+    machine.facts.pci = vec![device; 100];
+    machine.boot(Stage::Online).await;
+    other.boot(Stage::Online).await;
+    let id = machine.id();
+    let hold = || async { rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await };
+    let by = ordered(Verb::Reboot);
+    let node_side = async {
+        let done = FromAgent::TaskDone { task: task(&rig).await, outcome: TaskOutcome::Done };
+        disk.fill();
+        let held = hold().await;
+        assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
+        assert!(rig.central.links.link_state(id).since.is_none(), "it may be held: its link is over");
+        for _ in 0..2 {
+            assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
+        }
+        disk.make_room();
+        assert!(other.say(done).await);
+    };
+    let (rebooted, ()) = tokio::join!(rig.central.nodes.reboot(other.id(), &by), node_side);
+    rebooted.unwrap();
+    assert_eq!(hold().await.unwrap().phase, Phase::Quarantined);
+    assert!(!machine.heartbeat(0).await);
+}
+
+#[test]
+fn on_a_read_only_disk_it_says_so_and_starts_once_it_may_write() {
+    let (mut world, disk, id) = world();
+    set(&world, &id, 7).unwrap();
+    assert!(world.stop().success());
+    disk.remount("ro");
+    let said = world.serve_and_fail();
+    assert!(said.contains("that meshd may write") && said.contains("Read-only file system"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    disk.remount("rw");
+    world.start();
+    assert_eq!(value(&world, &id), 7);
+}
+
+fn journal(world: &World) -> PathBuf {
+    let files = fs::read_dir(world.path("state/store")).unwrap().flatten().map(|entry| entry.path());
+    let is_journal =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-"));
+    files.into_iter().find(is_journal).expect("a journal")
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_store_with_one_altered_byte_is_refused_with_its_place_and_taken_once_it_is_put_back() {
+    let mut world = World::new("auto");
+    PxeNode::new(&world, 1).power_on().unwrap();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    set(&world, &id, 7).unwrap();
+    world.kill();
+    let path = journal(&world);
+    let length = fs::read(&path).unwrap().len();
+    for at in [2, 40, length / 2, length - 1] {
+        flip(&path, at);
+        let said = world.serve_and_fail();
+        assert!(said.contains("the store is damaged") && said.contains("meshd backup restore"), "at {at}: {said}");
+        assert!(said.contains("journal-") && !said.contains("panicked"), "at {at}: {said}");
+        flip(&path, at);
+    }
+    world.start();
+    assert_eq!(value(&world, &id), 7, "to be refused changed nothing");
+}

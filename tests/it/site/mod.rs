@@ -1,0 +1,25 @@
+//! The site: commands of operators and overlay authors, images, backups, and the state on disk.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `authoring` | the commands of docs/overlays.md |
+//! | `backup` | a rack boots from a restored backup |
+//! | `build_commit` | both programs report the commit of their build |
+//! | `compat` | files and messages of an older meshd |
+//! | `crash` | `kill -9` under load loses no acknowledged change |
+//! | `disk` | full, read-only and damaged disks |
+//! | `images` | images imported from a mirror |
+//! | `init` | `meshd init` beside a real dnsmasq |
+//! | `secrets` | secrets of overlays |
+//! | `ssh` | the overlay `ssh` with a real OpenSSH server |
+
+mod authoring;
+mod backup;
+mod build_commit;
+mod compat;
+mod crash;
+mod disk;
+mod images;
+mod init;
+mod secrets;
+mod ssh;
