@@ -29,7 +29,7 @@ fn sources() -> BTreeMap<PathBuf, String> {
 fn programs(folder: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     walk(Path::new(folder), &mut found);
-    assert!(found.len() > 50, "the files below {folder} were found");
+    assert!(!found.is_empty(), "the files below {folder} were found");
     found
 }
 
@@ -64,7 +64,7 @@ fn word(text: &str) -> String {
 #[test]
 fn each_file_says_what_it_is_for_and_is_one_room() {
     let mut faults = Vec::new();
-    for (path, text) in sources() {
+    for (path, text) in sources().into_iter().chain(programs("tests")).chain(programs("benches")) {
         if !text.starts_with("//!") {
             faults.push(format!("{} does not open with //!", path.display()));
         }
