@@ -76,8 +76,8 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("changed");
         assert!(matches!(MarkKey::load_or_create(&state, [3; 32]), Err(TrustError::Exposed { .. })));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("changed");
-        fs::write(&file, "not a key").expect("written");
+        fs::write(&file, "leaked text").expect("written");
         let error = MarkKey::load_or_create(&state, [3; 32]).expect_err("damaged").to_string();
-        assert!(error.contains("restore it") && !error.contains("not a key"), "{error}");
+        assert!(error.contains("restore it") && !error.contains("leaked text"), "{error}");
     }
 }

@@ -118,7 +118,7 @@ fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
     assert!(verify(&second, &der(&issued(&second).certificate_pem), now()).is_ok());
     assert!(!second.roots(now())[0].has_key);
     let refused = second.rotated(GRACE, now()).expect_err("nobody can sign the next issuer");
-    assert!(refused.to_string().contains("root.key is not there"), "{refused}");
+    assert!(refused.to_string().contains("root.key is missing"), "{refused}");
     fs::rename(&away, &key).expect("back");
     second.rotated(GRACE, now()).expect("rotated");
 }
