@@ -161,7 +161,7 @@ fn a_pin_to_what_is_not_all_there_any_more_is_refused() {
     fs::write(&kept, String::from_utf8(bytes.clone()).unwrap().replace("panic=10", "panic=11")).unwrap();
     refused(&world, &["node", "pin", &id, "--generation", &generation], &["damaged"]);
     fs::remove_file(&kept).unwrap();
-    refused(&world, &["node", "pin", &id, "--generation", &generation], &["not kept"]);
+    refused(&world, &["node", "pin", &id, "--generation", &generation], &["is not archived"]);
     fs::write(&kept, bytes).unwrap();
     done(&world, &["node", "pin", &id, "--generation", &generation]);
 }

@@ -13,7 +13,7 @@ use std::{
 
 /// Set for the copy of this program that runs inside of a network namespace of its own.
 const INSIDE: &str = "MESHD_GUEST_INSIDE";
-const NAME: &str = "vms::isolated::port_of_a_guest_is_its_users_filtered_and_gone_with_it";
+const NAME: &str = "work::vms::isolated::port_of_a_guest_is_its_users_filtered_and_gone_with_it";
 
 fn run(program: &str, args: &[&str]) {
     let ran = Command::new(program).args(args).output().unwrap();
