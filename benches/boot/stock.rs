@@ -17,7 +17,6 @@ use std::{
 
 /// The server's address on the rack's network.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// What it leases.
 const RANGE: &str = "10.77.0.210,10.77.0.220,1h";
 /// The initramfs as Alpine's release builder makes it for its netboot bundle, in place of the recipe's own section.
 const INITRAMFS: &str = r#"[initramfs]

@@ -24,7 +24,6 @@ pub trait Engine {
     fn read(&self) -> anyhow::Result<Leases>;
 }
 
-/// What opens one.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,

@@ -42,7 +42,6 @@ impl Process {
         Ok(Process { child, id })
     }
 
-    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -92,7 +91,6 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }

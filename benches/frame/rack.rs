@@ -17,7 +17,6 @@ use std::{
 /// PCI functions that each node tells of: a machine with eight GPUs.
 const FUNCTIONS: usize = 64;
 
-/// The rack.
 pub struct Rack {
     runtime: tokio::runtime::Runtime,
     central: Shared,

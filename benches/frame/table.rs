@@ -5,9 +5,7 @@ use std::fmt;
 /// What a ratio, or a figure without peer, should be.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// At least this.
     AtLeast(f64),
-    /// At most this.
     AtMost(f64),
     /// Printed for information.
     None,

@@ -66,7 +66,6 @@ fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 
-/// One agent.
 struct Agent<'a> {
     storm: &'a Storm,
     host: &'a mut Host,

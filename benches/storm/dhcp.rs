@@ -35,7 +35,6 @@ impl As {
     }
 }
 
-/// Who it is.
 pub struct Client<'a> {
     pub mac: MacAddr,
     pub uuid: SystemUuid,

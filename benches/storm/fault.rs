@@ -3,13 +3,10 @@
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// DHCP.
     #[error("DHCP: {0}")]
     Dhcp(&'static str),
-    /// TFTP.
     #[error("TFTP: {0}")]
     Tftp(String),
-    /// HTTP.
     #[error("HTTP: {0}")]
     Http(String),
     /// The script is no boot script; iPXE waits and asks again.

@@ -91,7 +91,6 @@ impl Tally {
         });
     }
 
-    /// Prints one step.
     pub fn print_step(&self, step: Step) {
         let name = STEPS.iter().find(|(one, _)| *one == step).map_or("", |(_, name)| name);
         self.with(|inner| print_times(name, inner.steps.entry(step).or_default()));

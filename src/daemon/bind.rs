@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Why the central node does not run.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is its sentence")]
 pub enum DaemonError {
     #[error("cannot read overlays, or their secrets; `meshd check` shows the same faults")]
     Overlays(#[source] meshd_config::Faults),

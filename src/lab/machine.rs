@@ -149,7 +149,6 @@ impl FromStr for Nic {
 pub struct Shape {
     /// Virtual processors.
     pub cpus: u8,
-    /// Memory, MiB.
     pub memory_mib: u32,
     /// Network card.
     pub nic: Nic,

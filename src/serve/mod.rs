@@ -1,4 +1,19 @@
-//! Step 6, serve: the servers, in the order in which a node meets them. Protocol engines are pure; sockets are thin.
+//! Step 6, serve: the servers, in boot-chain order. Protocol engines are pure; sockets are thin.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `bind` | opens the ports |
+//! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
+//! | `limiter` | connection limits of one API |
+//! | `log` | a log with a rate limit for each cause |
+//! | `central` | the services that all servers use |
+//! | `metrics` | metrics for Prometheus |
+//! | `dhcp` | DHCP |
+//! | `tftp` | TFTP |
+//! | `ndp` | answers IPv6 router solicitations |
+//! | `http` | the boot API |
+//! | `agent` | the agent API |
+//! | `admin` | the admin API |
 
 pub mod bind;
 pub mod lan;

@@ -72,7 +72,6 @@ impl Model {
         nodes
     }
 
-    /// One node.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         #[cfg(any(test, feature = "testing"))]
         LOOKED_AT.with(|count| count.set(count.get() + 1));

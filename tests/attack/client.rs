@@ -20,7 +20,6 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
 
-/// Where attackers are.
 pub const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
 /// A session that nobody opened.
 const NO_SESSION: [u8; 12] = [9; 12];

@@ -16,7 +16,6 @@ const CEILING: u32 = 64_000;
 /// The answer is this near to the truth, as a part of it.
 const PRECISION: f64 = 0.06;
 
-/// One try.
 struct Try {
     /// Exchanges that were completed, a second.
     rate: f64,

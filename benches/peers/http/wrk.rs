@@ -8,7 +8,6 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What wrk counted.
 pub struct Load {
     pub requests_a_second: f64,
     pub bytes_a_second: f64,

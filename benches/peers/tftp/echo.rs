@@ -26,7 +26,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const BATCH: usize = 64;
 const BLOCK: usize = 1468;
 
-/// The responder.
 pub struct Responder {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,

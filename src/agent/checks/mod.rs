@@ -1,5 +1,19 @@
-//! Checks whether this node is fit for work. `mesh-agent doctor` prints them, and each connection sends them to the central node. Only a
+//! Health checks: is this node fit for work? `mesh-agent doctor` prints them, and each connection sends them to the central node. Only a
 //! failed check keeps a node from being online.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `clock` | the clock against the overlay and the central node |
+//! | `images` | volumes of VMs against their digests |
+//! | `kernel` | errors in the kernel log since the boot |
+//! | `nat` | the private network of VMs |
+//! | `network` | connections to the central node and beyond |
+//! | `probe` | probes of the running system, which tests replace |
+//! | `report` | runs all checks with a deadline each |
+//! | `services` | services that started and no longer run |
+//! | `store` | free space of the store of VMs |
+//! | `virtualization` | KVM and the units of the profile |
+//! | `work` | memory that VMs and tasks use |
 
 mod clock;
 mod images;

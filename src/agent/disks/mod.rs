@@ -1,12 +1,8 @@
 //! Whole disks: identities, location, content, and whether a disk may be assigned. Kernel names change with each boot, so a disk is named
-//! by its WWID or serial number.
+//! by its WWID or serial number. `content` determines what a disk holds.
 //!
-//! ```text
-//! content  what a disk or partition holds, by libblkid and by the bytes at its ends
-//! ```
-//! What the node stands on, what is in use, what cannot be read and what the profile marks as data is never given away; anything else is a
-//! candidate, also with something written on it: what that is, is told. Each disk is read in a thread of its own with a deadline: one that
-//! hangs is blocked, and the others are judged as ever.
+//! The boot disk, disks in use, unreadable disks and disks that the profile marks as data are never assigned. Every other disk is a
+//! candidate; its content is reported. Each disk is read in its own thread with a deadline, so a disk that hangs blocks only itself.
 
 mod content;
 

@@ -1,5 +1,11 @@
 //! Passes events to the link state machine ([`super::machine`]) and executes its actions. One task, one connection; slow work runs beside
 //! it and returns as an event.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `apart` | a second thread for VMs and tasks |
+//! | `calls` | one call to the central node at a time |
+//! | `edge` | clock, randomness, log, files, reboot |
 
 mod apart;
 mod calls;
@@ -63,10 +69,8 @@ pub enum RunError {
     /// A file of the overlay.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Keys.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Threads.
     #[error("cannot start threads: {0}")]
     Threads(#[from] std::io::Error),
 }
@@ -295,7 +299,7 @@ impl Driver {
                 self.say(&message).await;
                 if let FromAgent::Checks(report) = &message {
                     let (failures, warnings) = meshd_proto::tally(&report.checks);
-                    tracing::info!(failures, warnings, "the checks are told");
+                    tracing::info!(failures, warnings, "check report sent");
                 }
             }
             Action::AskRenewal => match self.keys.request() {

@@ -28,7 +28,6 @@ const ROOTS: &str = "roots.json";
 /// An error of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// A file.
     #[error(transparent)]
     File(#[from] FileError),
     /// The CA certificate of the overlay.
@@ -42,7 +41,6 @@ pub enum KeyError {
     Tls(#[from] rustls::Error),
 }
 
-/// The stored certificate.
 #[derive(Serialize, Deserialize)]
 struct StoredCertificate {
     node: NodeId,

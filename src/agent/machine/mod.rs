@@ -19,7 +19,14 @@
 //! ```
 //! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a stated reason.
 //! Every failure waits about 5 s, then 10, 20 and 30 (AG-4); a welcome sets that back. A token is forgotten as soon as the
-//! central node has answered it, with whatever (EN-11). Workloads and tasks go on in every state.
+//! central node has answered it, whatever the answer (EN-11). Workloads and tasks continue in every state.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `linked` | the state while connected: next heartbeat, report or renewal |
+//! | `runs` | runs of the checks, one at a time |
+//! | `tasks` | administrative tasks, each executed at most once |
+//! | `words` | events and actions |
 
 mod linked;
 mod runs;
@@ -172,7 +179,6 @@ impl Machine {
         actions
     }
 
-    /// EN-10.
     fn choose(&mut self, now: Now) -> Vec<Action> {
         let expired = self.certificate.is_some_and(|life| now.wall >= life.expires_at);
         let (state, action) = if self.token {

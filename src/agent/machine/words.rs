@@ -99,7 +99,6 @@ pub enum Action {
     Heartbeat,
     /// Run the checks.
     Check,
-    /// Say this.
     Say(FromAgent),
     /// See to it that a virtual machine is as it shall be.
     Vm(VmOrder),

@@ -57,7 +57,6 @@ pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(seconds * 1000)
 }
 
-/// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// `PXEClient` with this option 93.
@@ -72,7 +71,6 @@ pub enum Who {
     IpxeInList,
     /// U-Boot with this option 93.
     UBoot(u16),
-    /// Linux.
     Os,
 }
 

@@ -47,7 +47,6 @@ impl VolumeKind {
     }
 }
 
-/// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// What people call it.

@@ -49,12 +49,10 @@ pub struct Pointer {
 }
 
 impl Shelf {
-    /// Of an image.
     pub fn image(blobs_dir: &Path, name: &ImageName) -> Self {
         Shelf { root: blobs_dir.join(IMAGES), name: name.to_string() }
     }
 
-    /// Of a bundle.
     pub fn bundle(blobs_dir: &Path, name: &BundleName) -> Self {
         Shelf { root: blobs_dir.join(BUNDLES), name: name.to_string() }
     }

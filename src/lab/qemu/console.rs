@@ -33,7 +33,6 @@ pub enum Left {
     Reached,
 }
 
-/// One console.
 pub struct Console<'a> {
     /// The serial port.
     pub port: UnixStream,

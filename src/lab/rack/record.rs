@@ -28,7 +28,6 @@ pub struct Record {
     pub nodes: Vec<NodeRecord>,
 }
 
-/// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Counted from 1.

@@ -49,9 +49,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The answer to a machine that wants to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAnswer {
-    /// Now.
     Admitted,
-    /// Later.
     Wait {
         /// When to ask again.
         seconds: u32,
@@ -65,7 +63,6 @@ pub enum QueueAnswer {
 pub enum MachineState {
     /// An operator or a rule of the site let it in.
     Approved,
-    /// Anybody.
     Unknown,
 }
 

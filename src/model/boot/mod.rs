@@ -1,9 +1,16 @@
-//! Step 4, boot: (site, image, node, request) -> what this machine boots, or why not; then the iPXE text of it.
+//! Step 4, boot: the site, image, node and request determine what a machine boots, or why it does not.
 //!
-//! Everything here is pure: the same question has the same answer, byte for byte. [`ScriptRequest`] is what iPXE tells of its
-//! machine; [`decide`] makes a [`BootPlan`] or a [`Refusal`] of it; [`boot_script`] and [`refusal_script`] write them down. A
-//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`BootQueue`] says
-//! whose turn it is when more machines come than can be loaded at once.
+//! | module | what it holds |
+//! | --- | --- |
+//! | `request` | the query of `GET /boot/script` |
+//! | `plan` | kernel, initrds and arguments of a node |
+//! | `refusal` | why a machine does not boot now |
+//! | `script` | renders a plan or a refusal for iPXE |
+//! | `quote` | quotes values in iPXE scripts |
+//! | `boot_queue` | limits how many machines load at once |
+//!
+//! Everything here is pure: equal inputs give equal scripts, byte for byte. A refusal is also a script: it shows the reason, waits and asks
+//! again, so that every machine shows why it does not boot.
 
 mod boot_queue;
 mod plan;

@@ -38,10 +38,7 @@ pub enum Refusal {
         machine: Arch,
     },
     /// The profile gives nothing that can be booted.
-    RenderFailed {
-        /// Cause.
-        detail: String,
-    },
+    RenderFailed { detail: String },
     /// As many boots are loaded as the network can bear; this machine stands in line.
     Busy {
         /// When to ask again.
@@ -95,8 +92,8 @@ impl Refusal {
             }
             Refusal::Collision { detail } => {
                 format!(
-                    "another machine has this node ID ({detail}). Give one of them a UUID of its own, or remove the old node. \
-                     If this is that node with a new card: meshd node accept-nic"
+                    "another machine has this node ID ({detail}). Set another UUID on one of them, or remove the old node. \
+                     If this is that node with a new NIC: meshd node accept-nic"
                 )
             }
             Refusal::Rejected => "an operator rejected this machine. To let it in: meshd node approve".to_owned(),

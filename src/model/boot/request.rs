@@ -47,7 +47,6 @@ pub enum QueryError {
     Malformed {
         /// Key of the parameter.
         key: &'static str,
-        /// What came, shortened.
         value: String,
         /// What should have come.
         what: &'static str,

@@ -7,7 +7,6 @@ use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusiv
 const VCPUS: RangeInclusive<u32> = 1..=288;
 /// Most virtual processors of the old chipset.
 const MAX_VCPUS_PC: u32 = 255;
-/// Memory, in MiB.
 const MEMORY_MIB: RangeInclusive<u64> = 16..=64 * 1024 * 1024;
 /// Most disks, and how many of them may be CDs: a chipset of IDE has four places, and the seed takes one.
 const MAX_VOLUMES: usize = 8;

@@ -36,7 +36,6 @@ pub enum Ended {
 
 #[derive(Debug)]
 pub enum Heard<T> {
-    /// A message.
     Message(T),
     /// The answer to a ping, with what the ping carried.
     Pong(Bytes),

@@ -12,7 +12,6 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// ARPHRD_ETHER.
 const ETHERNET: u16 = 1;
 
 /// Sends frames on one interface.

@@ -2,7 +2,6 @@
 
 use axum::http::{HeaderMap, header};
 
-/// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// The client has it (304).

@@ -25,7 +25,6 @@ const WORTH_IT: usize = 64 * 1024;
 pub struct Twin {
     /// In memory.
     pub bytes: Bytes,
-    /// In a file.
     pub file: Arc<File>,
 }
 

@@ -14,9 +14,7 @@ const IP_HEADER: usize = 20;
 pub struct Datagram<'a> {
     /// Sender, as the packet claims.
     pub source: SocketAddrV4,
-    /// Receiver.
     pub destination: SocketAddrV4,
-    /// What it carries.
     pub payload: &'a [u8],
 }
 

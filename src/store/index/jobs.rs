@@ -60,7 +60,6 @@ impl Model {
         self.jobs.all.values()
     }
 
-    /// One job.
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.jobs.all.get(&id)
     }

@@ -54,7 +54,6 @@ pub struct CertificateAuthority {
 /// A certificate that was just issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// The certificate, PEM.
     pub certificate_pem: String,
     /// Its serial number, lower-case hexadecimal.
     pub serial: String,

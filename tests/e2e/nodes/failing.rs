@@ -24,7 +24,7 @@ command_background=yes
 pidfile=/run/doomed.pid
 
 kill_later() {
-	until grep -q "the checks are told.*failures=0" /var/log/messages; do sleep 1; done
+	until grep -q "check report sent.*failures=0" /var/log/messages; do sleep 1; done
 	kill -9 "$(cat /run/doomed.pid)"
 }
 

@@ -37,7 +37,7 @@ start() {
 /// Once the agent has told how the node is: holds a group as a virtual machine does, then lets a function of it fall off the bus, and
 /// has the agent tell again.
 const TRY: &str = r#"
-	until grep -q "the checks are told" /var/log/messages; do sleep 1; done
+	until grep -q "check report sent" /var/log/messages; do sleep 1; done
 	group=$(ls /dev/vfio | grep '^[0-9]')
 	[ -n "$group" ] || return 0
 	( exec 3<>"/dev/vfio/$group"; echo "TRY-HELD $(mesh-agent vfio bind)" )

@@ -12,14 +12,11 @@ use std::{
 /// How long a client waits before it asks again.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum As {
     /// PXE firmware with this option 93.
     Firmware(u16),
-    /// iPXE.
     Ipxe,
-    /// Linux.
     Os,
 }
 

@@ -7,7 +7,6 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
 };
 
-/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

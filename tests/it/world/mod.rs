@@ -168,6 +168,8 @@ profile = "discovery"
 [profiles.discovery]
 image = "small"
 overlays = ["base", "agent"]
+# The disk of the machine that runs the tests may be nearly full.
+thresholds = {{ store_warn_gb = 2, store_fail_gb = 1 }}
 [profiles.compute]
 extends = "discovery"
 overlays = ["motd"]

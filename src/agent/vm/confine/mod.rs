@@ -1,11 +1,12 @@
 //! Confinement of the programs of a VM: QEMU, swtpm and qemu-img.
 //!
-//! ```text
-//! users    one unprivileged user per machine                 cgroup   limits of one machine, and its end
-//! cpuset   processors that one machine has for itself
-//! enter    the process between agent and program: opens files, gives up root, becomes the program
-//! device   rights on /dev/kvm, /dev/net/tun and VFIO groups
-//! ```
+//! | module | what it holds |
+//! | --- | --- |
+//! | `users` | one unprivileged user for each VM |
+//! | `cgroup` | resource limits of a VM, and its end |
+//! | `cpuset` | dedicated CPUs |
+//! | `enter` | the process between agent and program: opens files, drops root, executes the program |
+//! | `device` | permissions of /dev/kvm, /dev/net/tun and VFIO groups |
 
 pub(super) mod cgroup;
 pub(super) mod cpuset;

@@ -51,7 +51,6 @@ impl ConsoleWriter {
 /// Scrollback, then new output without gap or overlap.
 #[derive(Debug)]
 pub struct ConsoleSubscription {
-    /// Scrollback.
     pub before: Vec<u8>,
     /// Reads new output.
     pub new: ConsoleReader,

@@ -195,11 +195,9 @@ fn refusal(reason: VmRefusalReason, detail: String) -> VmRefusal {
 enum FetchError {
     /// Temporary: retry.
     Again(String),
-    /// Permanent.
     Final(VmRefusal),
 }
 
-/// A partial file.
 struct PartialFile {
     file: tokio::fs::File,
     hash: Sha256,

@@ -65,7 +65,6 @@ pub struct QmpSessionConfig {
     pub serial: PathBuf,
     /// Console output.
     pub console: Console,
-    /// Console input.
     pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
     /// TAP device, bridge, and whether it may reach its peers there.
     pub ports: Vec<(String, String, bool)>,

@@ -12,7 +12,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A package of Debian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebianPackage {
     pub name: String,

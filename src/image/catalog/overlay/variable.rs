@@ -30,7 +30,6 @@ pub enum VarKind {
     Bool,
     /// A whole number.
     Integer,
-    /// A text.
     Text,
     /// A list of texts.
     List,

@@ -13,7 +13,6 @@ pub enum Unpacked<'a> {
     File(&'a mut dyn Read),
     /// A symbolic link to this target.
     Link(String),
-    /// A folder.
     Folder,
 }
 
@@ -37,7 +36,6 @@ impl<W: Write> Packer<W> {
         self.0.append_link(&mut header(tar::EntryType::Symlink, 0o777, 0), path.relative(), target)
     }
 
-    /// A folder.
     pub fn folder(&mut self, path: &SafePath, mode: u32) -> io::Result<()> {
         let mut header = header(tar::EntryType::Directory, mode, 0);
         self.0.append_data(&mut header, format!("{}/", path.relative()), io::empty())

@@ -26,7 +26,6 @@ pub enum Principal {
 /// The operations. Each word is that of the command line, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "each is its word")]
 pub enum Verb {
     Approve,
     Reject,
@@ -77,10 +76,8 @@ pub enum Verb {
 /// The context of an order: caller, operation, reason, correlation ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditContext {
-    /// Caller.
     #[serde(rename = "actor")]
     pub who: Principal,
-    /// Operation.
     pub verb: Verb,
     /// Reason in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,6 @@ pub struct EventSeq(pub u64);
 pub enum Actor {
     /// The machine, by what it sent.
     Node,
-    /// An operator.
     Operator,
     /// The central node: a timer, a policy.
     Central,
@@ -250,10 +249,8 @@ impl EventKind {
     }
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Time.
     pub at: Timestamp,
     /// Node, if known.
     pub node: Option<NodeId>,

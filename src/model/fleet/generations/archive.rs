@@ -74,9 +74,7 @@ pub struct GenerationDiff {
     pub args_removed: Vec<String>,
     /// Added kernel arguments.
     pub args_added: Vec<String>,
-    /// Removed packages.
     pub packages_removed: Vec<String>,
-    /// Added packages.
     pub packages_added: Vec<String>,
     /// Changed files, by path.
     pub files: Vec<FileDiff>,
@@ -100,11 +98,8 @@ pub struct FileDiff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
-    /// Added.
     Added,
-    /// Removed.
     Removed,
-    /// Changed.
     Changed,
 }
 

@@ -117,7 +117,6 @@ pub struct ConflictingMachine {
     pub fingerprint: Fingerprint,
     /// MAC address that asked.
     pub mac: MacAddr,
-    /// Origin.
     pub address: Option<IpAddr>,
     /// First time.
     pub since: Timestamp,

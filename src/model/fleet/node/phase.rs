@@ -28,9 +28,7 @@ pub enum Phase {
     Discovered,
     /// Approved; has not booted since.
     Approved,
-    /// Rejected.
     Rejected,
-    /// Booting.
     Booting,
     /// Has a certificate of this boot; no check results yet.
     Enrolling,
@@ -67,17 +65,13 @@ pub enum PhaseChange {
     LinkUp,
     /// All checks pass.
     ChecksPass,
-    /// A check fails.
     ChecksFail,
     /// Silent for `offline_after`.
     Silent,
-    /// Drain.
     Drain,
     /// Drained, or an operator does not wait.
     Drained,
-    /// Resume.
     Resume,
-    /// Hold.
     Quarantine,
     /// Release the hold.
     Release,
@@ -85,7 +79,6 @@ pub enum PhaseChange {
     ReleaseUnknown,
     /// A rollout begins.
     Rebuild,
-    /// Remove.
     Remove,
     /// A removed machine was seen again.
     Rediscover,

@@ -96,7 +96,6 @@ impl JobState {
 pub struct JobEnd {
     /// State once all nodes are free.
     pub state: JobState,
-    /// Cause.
     pub cause: JobCause,
     /// Description with names and numbers.
     pub detail: String,
@@ -122,7 +121,6 @@ pub enum JobCause {
     NodeLost,
     /// A node booted again.
     NodeRebooted,
-    /// Start timeout.
     StartTimeout,
     /// A Hydra proxy failed, and the head did not notice.
     ProxyFailed,
@@ -151,7 +149,6 @@ impl JobCause {
 /// One node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Node.
     pub node: NodeId,
     /// Boot session in which it was claimed.
     pub session: BootSessionId,
@@ -207,7 +204,6 @@ pub struct JobSpec {
     pub nodes: usize,
     /// Ranks per node.
     pub ranks_per_node: u16,
-    /// Launcher.
     pub launcher: Launcher,
     /// User that runs it.
     #[serde(default)]
@@ -220,9 +216,7 @@ pub struct JobSpec {
 /// The record of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// ID.
     pub id: JobId,
-    /// Specification.
     pub spec: JobSpec,
     /// User who submitted the task.
     pub owner: String,
@@ -234,7 +228,6 @@ pub struct Job {
     /// When all nodes were free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// State.
     pub state: JobState,
     /// End, once decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -82,7 +82,6 @@ pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<S
     Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
 }
 
-/// Which nodes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WhichNodes {

@@ -49,7 +49,6 @@ pub struct ApproveSlot {
     pub address: Option<Ipv4Addr>,
 }
 
-/// A slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlotView {
     /// `<node>/<first function of its unit>`.

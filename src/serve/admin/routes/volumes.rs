@@ -21,7 +21,6 @@ use meshd_types::{Digest, Timestamp, VmName, VolumeFileName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
     /// What people call it.

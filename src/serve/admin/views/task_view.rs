@@ -35,7 +35,6 @@ pub struct RunTask {
     pub timeout_s: Option<u64>,
 }
 
-/// A task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
     #[schema(value_type = String)]
@@ -109,7 +108,6 @@ pub struct TaskNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum TaskOutput {
-    /// A piece.
     #[schema(value_type = Object)]
     Piece(OutputLine),
     /// Bytes of lines that were thrown away here.

@@ -19,7 +19,6 @@ pub enum ApiTokenError {
     /// Nobody is called so.
     #[error("there is no token `{0}`; `meshd api-token list` shows those that there are")]
     None(ApiTokenName),
-    /// Too many.
     #[error("there are {MAX_API_TOKENS} tokens already; revoke some")]
     TooMany,
     /// Lifetime out of range.

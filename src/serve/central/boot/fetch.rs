@@ -9,7 +9,6 @@ use std::net::Ipv4Addr;
 /// What was fetched, to its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
-    /// iPXE.
     Loader,
     /// A part of an image.
     Blob(Digest),

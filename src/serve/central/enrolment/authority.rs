@@ -53,7 +53,6 @@ pub enum RotateError {
 /// One root of the site, and who stands on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityState {
-    /// The root.
     pub root: RootState,
     /// Nodes whose newest certificate is under it.
     pub nodes: usize,

@@ -28,12 +28,7 @@ pub enum TokenError {
     Life,
     /// The node may not have one.
     #[error("node {node} is {phase}; a token would let it in: approve or release it first")]
-    Held {
-        /// The node.
-        node: NodeId,
-        /// The phase.
-        phase: Phase,
-    },
+    Held { node: NodeId, phase: Phase },
     /// Nothing like it.
     #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
     None(String),

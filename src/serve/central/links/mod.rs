@@ -40,7 +40,6 @@ pub struct LinkId {
 /// A command for a link.
 #[derive(Debug)]
 pub enum LinkCommand {
-    /// Send this.
     Send(FromCentral),
     /// Tell the node what is wanted of one virtual machine, or of all.
     Vms(Option<SystemUuid>),
@@ -55,20 +54,13 @@ pub enum LinkCommand {
 pub enum LinkError {
     /// Hardware that is to be replaced or fenced runs.
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
-    StillLinked {
-        /// The node.
-        node: NodeId,
-    },
+    StillLinked { node: NodeId },
     /// The node's link is down.
     #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
-    NotLinked {
-        /// The node.
-        node: NodeId,
-    },
+    NotLinked { node: NodeId },
     /// The node did not answer.
     #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
     NoAnswer {
-        /// The node.
         node: NodeId,
         /// How long it had.
         seconds: u64,
@@ -121,7 +113,6 @@ struct Outstanding {
 }
 
 impl LinkId {
-    /// Whose it is.
     pub fn node(self) -> NodeId {
         self.node
     }

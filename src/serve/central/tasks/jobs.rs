@@ -20,7 +20,6 @@ const MAX_NAMED: usize = 8;
 /// What an operator asks for; what is left out follows from the group.
 #[derive(Clone, Debug)]
 pub struct RunJob {
-    /// Whose nodes.
     pub group: String,
     /// The number of nodes; all nodes of the group by default.
     pub nodes: Option<usize>,
@@ -30,7 +29,6 @@ pub struct RunJob {
     pub launcher: Option<Launcher>,
     /// Whose rights it has.
     pub user: JobUser,
-    /// Its limit.
     pub timeout_s: Option<u64>,
     /// Program and arguments.
     pub argv: Vec<String>,
@@ -50,19 +48,13 @@ pub enum JobError {
     Spec(String),
     /// No such group.
     #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
-    NoGroup {
-        /// The group.
-        group: String,
-        /// What there is.
-        known: String,
-    },
+    NoGroup { group: String, known: String },
     /// The site forbids tasks of root.
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
     RootForbidden,
     /// Too few nodes can take it now.
     #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
     NotEnough {
-        /// The group.
         group: GroupName,
         /// The number of wanted nodes.
         wanted: usize,

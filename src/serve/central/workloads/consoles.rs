@@ -55,14 +55,12 @@ pub enum ConsoleFrame {
 pub struct ConsoleSession {
     /// What is shown; ends when the node hangs up.
     pub shown: mpsc::Receiver<ConsoleFrame>,
-    /// What is typed.
     pub typed: mpsc::Sender<Bytes>,
 }
 
 /// The node's end.
 #[derive(Debug)]
 pub struct NodeEnd {
-    /// What is shown.
     pub shown: mpsc::Sender<ConsoleFrame>,
     /// What is typed; ends when the operator leaves.
     pub typed: mpsc::Receiver<Bytes>,
@@ -82,10 +80,7 @@ pub enum ConsoleError {
     NotLinked(NodeId),
     /// Its node did not bring it.
     #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
-    NoAnswer {
-        /// The node.
-        node: NodeId,
-    },
+    NoAnswer { node: NodeId },
     /// There are too many.
     #[error("{MAX_SITTINGS} consoles are open; leave one first")]
     TooMany,
