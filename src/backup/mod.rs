@@ -145,10 +145,10 @@ pub struct Verified {
 /// # Errors
 /// It is damaged, of another format, or encrypted with another key; without the key also if nothing says what its bytes should be.
 pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, BackupError> {
-    let head = match Format::of(path)? {
-        Format::One => Some(format_1::check(path)?),
-        Format::Age if key.is_none() => encryption::check_digest(path).map(|()| None)?,
-        Format::Age => None,
+    let head = match BackupFormat::of(path)? {
+        BackupFormat::One => Some(format_1::check(path)?),
+        BackupFormat::Age if key.is_none() => encryption::check_digest(path).map(|()| None)?,
+        BackupFormat::Age => None,
     };
     let manifest = key.map(|key| read(path, key, |_, _, _| Ok(()))).transpose()?;
     Ok(Verified { head, manifest })
@@ -156,23 +156,23 @@ pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, Bac
 
 /// How the file is encrypted.
 #[derive(Clone, Copy)]
-enum Format {
+enum BackupFormat {
     /// Until November 2026.
     One,
     Age,
 }
 
-impl Format {
+impl BackupFormat {
     fn of(path: &Path) -> Result<Self, BackupError> {
         let mut line = Vec::new();
         let file = File::open(path).map_err(failed("read", path))?;
         BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
         let line = String::from_utf8_lossy(&line);
         if line.starts_with(format_1::MAGIC) {
-            return Ok(Format::One);
+            return Ok(BackupFormat::One);
         }
         match line.trim_end().strip_prefix(encryption::MAGIC) {
-            Some(encryption::VERSION) => Ok(Format::Age),
+            Some(encryption::VERSION) => Ok(BackupFormat::Age),
             Some(other) => Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") }),
             None => Err(BackupError::NoBackup { path: path.to_owned() }),
         }
@@ -186,12 +186,12 @@ fn read(
     mut each: impl FnMut(&SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> Result<Manifest, BackupError> {
     let file = BufReader::new(File::open(path).map_err(failed("read", path))?);
-    let mut plain: Box<dyn Read> = match Format::of(path)? {
-        Format::One => {
+    let mut plain: Box<dyn Read> = match BackupFormat::of(path)? {
+        BackupFormat::One => {
             format_1::check(path)?;
             Box::new(format_1::Opener::open(file, path, key)?)
         }
-        Format::Age => Box::new(encryption::decrypt(file, path, key)?),
+        BackupFormat::Age => Box::new(encryption::decrypt(file, path, key)?),
     };
     let (mut found, mut manifest) = (BTreeMap::new(), None);
     let unpacked = unpack(&mut plain, |member, mode, unpacked| {

@@ -76,7 +76,7 @@ enum Verb {
     Doctor {
         /// How they are printed
         #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-        output: Format,
+        output: ReportFormat,
         /// The same as -o lines
         #[arg(long, conflicts_with = "output")]
         lines: bool,
@@ -119,7 +119,7 @@ enum Verb {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum Format {
+enum ReportFormat {
     /// For people
     #[default]
     Text,
@@ -144,7 +144,7 @@ fn main() -> ExitCode {
         Verb::Run { token_file } => run(places, token_file),
         Verb::Id => id(&places),
         Verb::Facts => print_facts(&places),
-        Verb::Doctor { output, lines } => doctor(&places, if lines { Format::Lines } else { output }),
+        Verb::Doctor { output, lines } => doctor(&places, if lines { ReportFormat::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
         Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(exec::TaskExec { procs, uid, dir, shm }, &argv),
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
@@ -204,7 +204,7 @@ fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
+fn doctor(places: &Places, output: ReportFormat) -> anyhow::Result<ExitCode> {
     let config = files::config(&places.config)?;
     let boot = files::boot(&places.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -214,9 +214,9 @@ fn doctor(places: &Places, output: Format) -> anyhow::Result<ExitCode> {
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);
     match output {
-        Format::Text => print!("{}", report.text()),
-        Format::Lines => print!("{}", report.lines()),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+        ReportFormat::Text => print!("{}", report.text()),
+        ReportFormat::Lines => print!("{}", report.lines()),
+        ReportFormat::Json => println!("{}", serde_json::to_string_pretty(&report)?),
     }
     Ok(if report.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

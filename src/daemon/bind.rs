@@ -1,6 +1,6 @@
 //! Binds all sockets of all segments before anything serves. Errors are one sentence with a hint.
 
-use super::{files::Connections, tasks::Tasks};
+use super::{files::Connections, tasks::DaemonTasks};
 use crate::serve::{
     admin, agent,
     bind::{self, Service},
@@ -83,7 +83,7 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
 
 impl BoundSegment {
     /// Starts its servers.
-    pub(super) fn spawn(self, central: &Shared, tasks: &mut Tasks, stop: &CancellationToken) {
+    pub(super) fn spawn(self, central: &Shared, tasks: &mut DaemonTasks, stop: &CancellationToken) {
         let BoundSegment { endpoint, tftp, http, agent, connections } = self;
         tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
         let (shared, token) = (central.clone(), stop.clone());
@@ -94,7 +94,7 @@ impl BoundSegment {
             http::run(limits, shared, http, token).await.map_err(DaemonError::Service)
         });
         let (shared, token) = (Arc::new(central.clone()), stop.clone());
-        let limits = agent::Limits { connections: connections.agent };
+        let limits = agent::AgentLimits { connections: connections.agent };
         tasks.spawn("agent plane", async move {
             agent::run(limits, shared, agent, token).await;
             Ok(())

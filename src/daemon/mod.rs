@@ -29,7 +29,7 @@ use crate::serve::{
 };
 use bind::BoundSockets;
 use meshd_config::{DhcpMode, Site};
-use tasks::Tasks;
+use tasks::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -54,8 +54,8 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 }
 
 /// Every task, in the order in which a node meets them.
-fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Tasks {
-    let mut tasks = Tasks::default();
+fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
+    let mut tasks = DaemonTasks::default();
     let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
     let (shared, token) = (central.clone(), stop.clone());
     tasks.spawn("DHCP", async move {

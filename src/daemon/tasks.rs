@@ -10,12 +10,12 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Named tasks.
 #[derive(Default)]
-pub(super) struct Tasks {
+pub(super) struct DaemonTasks {
     set: JoinSet<Result<(), DaemonError>>,
     names: HashMap<Id, &'static str>,
 }
 
-impl Tasks {
+impl DaemonTasks {
     pub(super) fn spawn(
         &mut self,
         name: &'static str,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     /// A task that ends when it is told to.
-    fn spawn_patient(tasks: &mut Tasks, stop: &CancellationToken) {
+    fn spawn_patient(tasks: &mut DaemonTasks, stop: &CancellationToken) {
         let watched = stop.clone();
         tasks.spawn("patient", async move {
             watched.cancelled().await;
@@ -86,7 +86,7 @@ mod tests {
     #[tokio::test]
     async fn panic_in_one_task_stops_the_others_and_is_named() {
         let stop = CancellationToken::new();
-        let mut tasks = Tasks::default();
+        let mut tasks = DaemonTasks::default();
         spawn_patient(&mut tasks, &stop);
         tasks.spawn("hasty", async { panic!("on purpose") });
         let outcome = tasks.until_stopped(std::future::pending(), &stop).await;
@@ -96,7 +96,7 @@ mod tests {
     #[tokio::test]
     async fn signal_stops_all_tasks_gracefully() {
         let stop = CancellationToken::new();
-        let mut tasks = Tasks::default();
+        let mut tasks = DaemonTasks::default();
         spawn_patient(&mut tasks, &stop);
         assert!(tasks.until_stopped(async {}, &stop).await.is_ok());
     }

@@ -150,12 +150,12 @@ fn weakest(standings: &[(u64, ConnectionState)], places: usize) -> Option<u64> {
 pub struct ConnectionLimiter {
     api: &'static str,
     places: usize,
-    inner: Mutex<Inner>,
+    inner: Mutex<LimiterState>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct Inner {
+struct LimiterState {
     next: u64,
     taken: BTreeMap<u64, Taken>,
 }
@@ -225,14 +225,14 @@ impl ConnectionLimiter {
         weakest.inspect(|taken| taken.leave.cancel()).is_some()
     }
 
-    fn show(&self, inner: &Inner) {
+    fn show(&self, inner: &LimiterState) {
         metrics::gauge!("meshd_connections", "plane" => self.api).set(inner.taken.len() as f64);
         if self.api == HTTP {
             metrics::gauge!("meshd_http_connections").set(inner.taken.len() as f64);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

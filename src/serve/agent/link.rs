@@ -1,9 +1,9 @@
 //! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
-    AgentPlane, Client, LinkCommand, PlaneError, Service,
+    AgentApi, AgentClient, AgentPlane, LinkCommand, PlaneError,
     routes::check_version,
-    socket::{Ended, Heard, Socket},
+    socket::{AgentSocket, Ended, Heard},
 };
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
@@ -45,9 +45,14 @@ impl From<Ended> for End {
 }
 
 /// Serves one link from its hello to its end.
-pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, client: &Client, from: SocketAddr) {
+pub(super) async fn serve<P: AgentPlane>(
+    service: &AgentApi<P>,
+    socket: WebSocket,
+    client: &AgentClient,
+    from: SocketAddr,
+) {
     let node = client.peer.node;
-    let mut socket = Socket::new(socket, service.plane.offline_after());
+    let mut socket = AgentSocket::new(socket, service.plane.offline_after());
     let end = match converse(service, &mut socket, client, from).await {
         Ok(never) => match never {},
         Err(end) => end,
@@ -69,9 +74,9 @@ pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket
 }
 
 async fn converse<P: AgentPlane>(
-    service: &Service<P>,
-    socket: &mut Socket,
-    client: &Client,
+    service: &AgentApi<P>,
+    socket: &mut AgentSocket,
+    client: &AgentClient,
     from: SocketAddr,
 ) -> Result<std::convert::Infallible, End> {
     let first = tokio::select! {
@@ -101,7 +106,7 @@ async fn converse<P: AgentPlane>(
     ended
 }
 
-fn check_hello(hello: &Hello, client: &Client) -> Result<(), End> {
+fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
     check_version(hello.version)
         .map_err(|refusal| End::Goodbye { reason: refusal.message.into_owned(), retry_after_s: LATER_S })?;
     if hello.node != client.peer.node {
@@ -113,9 +118,9 @@ fn check_hello(hello: &Hello, client: &Client) -> Result<(), End> {
 
 /// Between welcome and goodbye.
 async fn attend<P: AgentPlane>(
-    service: &Service<P>,
-    socket: &mut Socket,
-    client: &Client,
+    service: &AgentApi<P>,
+    socket: &mut AgentSocket,
+    client: &AgentClient,
     link: P::Link,
     inbox: &mut mpsc::Receiver<LinkCommand>,
 ) -> Result<std::convert::Infallible, End> {

@@ -74,19 +74,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Bounds of one listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct AgentLimits {
     /// Connections at once, each a file descriptor: links, waiting nodes, and those that have not said who they are.
     pub connections: usize,
 }
 
-impl Default for Limits {
+impl Default for AgentLimits {
     fn default() -> Self {
-        Limits { connections: MAX_CONNECTIONS }
+        AgentLimits { connections: MAX_CONNECTIONS }
     }
 }
 
 /// What all connections share.
-struct Service<P> {
+struct AgentApi<P> {
     plane: Arc<P>,
     pending: Arc<ConnectionLimiter>,
     /// Links and consoles.
@@ -99,26 +99,31 @@ struct Service<P> {
 
 /// One connection, as its request sees it.
 #[derive(Clone)]
-struct Connection {
+struct AgentConnection {
     from: SocketAddr,
     /// The client certificate and the node it names.
-    client: Option<Arc<Client>>,
+    client: Option<Arc<AgentClient>>,
     /// The client certificate is of an authority that was replaced.
     stale: Option<NodeId>,
     /// Its place among those that arrive, until another bound counts it.
     permit: Arc<ConnectionPermit>,
 }
 
-struct Client {
+struct AgentClient {
     peer: Peer,
     certificate: CertificateDer<'static>,
 }
 
 /// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
-pub async fn run<P: AgentPlane>(limits: Limits, plane: Arc<P>, listener: TcpListener, shutdown: CancellationToken) {
+pub async fn run<P: AgentPlane>(
+    limits: AgentLimits,
+    plane: Arc<P>,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) {
     let arriving = (limits.connections / 4).min(MAX_ARRIVING);
     let waiting = (limits.connections / 8).min(MAX_PENDING);
-    let service = Arc::new(Service {
+    let service = Arc::new(AgentApi {
         plane,
         pending: ConnectionLimiter::new("agent-pending", waiting),
         seats: seats::NodeSeats::new(limits.connections - arriving - waiting),
@@ -167,7 +172,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 
 async fn serve<P: AgentPlane>(
     acceptor: &TlsAcceptor,
-    service: &Service<P>,
+    service: &AgentApi<P>,
     router: axum::Router,
     stream: TcpStream,
     from: SocketAddr,
@@ -179,7 +184,7 @@ async fn serve<P: AgentPlane>(
     if let Some(node) = node {
         permit.trust(node.to_string());
     }
-    let connection = Connection { from, client, stale, permit: Arc::new(permit) };
+    let connection = AgentConnection { from, client, stale, permit: Arc::new(permit) };
     let conversed = converse(stream, connection, router, &service.shutdown);
     match node {
         None => conversed.await,
@@ -206,10 +211,10 @@ type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 /// Encrypts, and names the node at the other end, if it shows a certificate.
 async fn handshake<P: AgentPlane>(
     acceptor: &TlsAcceptor,
-    service: &Service<P>,
+    service: &AgentApi<P>,
     stream: TcpStream,
     from: SocketAddr,
-) -> Option<(TlsStream, Option<Arc<Client>>, Option<NodeId>)> {
+) -> Option<(TlsStream, Option<Arc<AgentClient>>, Option<NodeId>)> {
     // Small messages both ways; delaying them to fill packets only costs time.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
@@ -231,7 +236,7 @@ async fn handshake<P: AgentPlane>(
         return Some((stream, None, None));
     };
     match service.plane.identify(&certificate) {
-        Ok(peer) => Some((stream, Some(Arc::new(Client { peer, certificate })), None)),
+        Ok(peer) => Some((stream, Some(Arc::new(AgentClient { peer, certificate })), None)),
         Err(TrustError::StaleAuthority { node }) => {
             service.plane.stale(node, from.ip()).await;
             Some((stream, None, Some(node)))
@@ -251,7 +256,7 @@ fn distrusts(error: &std::io::Error) -> bool {
 }
 
 /// One request and its answer.
-async fn converse(stream: TlsStream, connection: Connection, router: axum::Router, shutdown: &CancellationToken) {
+async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::Router, shutdown: &CancellationToken) {
     let from = connection.from;
     let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         connection.permit.meter.asked();

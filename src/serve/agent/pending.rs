@@ -1,9 +1,9 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentPlane, PlaneError, Service, Ticket,
+    AgentApi, AgentPlane, PlaneError, Ticket,
     routes::check_version,
-    socket::{Ended, Socket},
+    socket::{AgentSocket, Ended},
 };
 use crate::serve::limiter::Meter;
 use axum::extract::ws::WebSocket;
@@ -11,8 +11,8 @@ use meshd_proto::{PendingHello, PendingReply};
 use std::net::SocketAddr;
 
 /// Holds one waiting node until it is approved, rejected or gone.
-pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
-    let mut socket = Socket::new(socket, service.plane.offline_after());
+pub(super) async fn serve<P: AgentPlane>(service: &AgentApi<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
+    let mut socket = AgentSocket::new(socket, service.plane.offline_after());
     let reason = match wait(service, &mut socket, from, meter).await {
         Ok(reason) => reason,
         Err(ended) => {
@@ -24,8 +24,8 @@ pub(super) async fn serve<P: AgentPlane>(service: &Service<P>, socket: WebSocket
 }
 
 async fn wait<P: AgentPlane>(
-    service: &Service<P>,
-    socket: &mut Socket,
+    service: &AgentApi<P>,
+    socket: &mut AgentSocket,
     from: SocketAddr,
     meter: &Meter,
 ) -> Result<String, Ended> {
@@ -57,7 +57,7 @@ async fn wait<P: AgentPlane>(
 }
 
 /// A node that waits has nothing to say; only the end of its connection is of interest.
-async fn silence(socket: &mut Socket) -> Ended {
+async fn silence(socket: &mut AgentSocket) -> Ended {
     loop {
         match socket.next::<serde::de::IgnoredAny>().await {
             Ok(super::socket::Heard::Pong(_)) => {}
@@ -67,7 +67,7 @@ async fn silence(socket: &mut Socket) -> Ended {
     }
 }
 
-async fn refuse(socket: &mut Socket, error: PlaneError) -> Result<String, Ended> {
+async fn refuse(socket: &mut AgentSocket, error: PlaneError) -> Result<String, Ended> {
     match error {
         PlaneError::Internal(detail) => {
             tracing::error!(route = "pending", detail, "request failed");

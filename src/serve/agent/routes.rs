@@ -1,6 +1,6 @@
 //! Routes of the agent API, and their error responses.
 
-use super::{AgentPlane, Client, Connection, PlaneError, Service, console, link, pending, volumes};
+use super::{AgentApi, AgentClient, AgentConnection, AgentPlane, PlaneError, console, link, pending, volumes};
 use crate::serve::{limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
@@ -25,10 +25,10 @@ const READ_BUFFER: usize = 4 * 1024;
 /// How long a node waits for a place among those that wait for an operator.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
 
-type Shared<P> = State<Arc<Service<P>>>;
+type ApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Every route of the agent plane.
-pub(super) fn router<P: AgentPlane>(service: Arc<Service<P>>) -> Router {
+pub(super) fn router<P: AgentPlane>(service: Arc<AgentApi<P>>) -> Router {
     Router::new()
         .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
         .route(meshd_proto::RENEW_PATH, post(renew::<P>))
@@ -59,8 +59,8 @@ async fn counted(request: Request, next: Next) -> Response {
 }
 
 async fn enrol<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EnrolResponse>, Refusal> {
     let request: EnrolRequest = read(body)?;
@@ -71,8 +71,8 @@ async fn enrol<P: AgentPlane>(
 }
 
 async fn renew<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EnrolResponse>, Refusal> {
     let client = connection.client.as_deref().ok_or_else(|| no_client(&connection))?;
@@ -83,8 +83,8 @@ async fn renew<P: AgentPlane>(
 }
 
 async fn pending<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let upgrade = bounded(upgrade)?;
@@ -105,8 +105,8 @@ async fn pending<P: AgentPlane>(
 }
 
 async fn link<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
@@ -122,7 +122,7 @@ async fn link<P: AgentPlane>(
 
 /// A node in good standing. 401 before an upgrade is what tells an agent that its certificate is over, so that it looks for
 /// another way in.
-fn known<P: AgentPlane>(service: &Service<P>, connection: &Connection) -> Result<Arc<Client>, Refusal> {
+fn known<P: AgentPlane>(service: &AgentApi<P>, connection: &AgentConnection) -> Result<Arc<AgentClient>, Refusal> {
     let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
     if client.peer.expired {
         return Err(Refusal::STALE);
@@ -132,8 +132,8 @@ fn known<P: AgentPlane>(service: &Service<P>, connection: &Connection) -> Result
 
 /// A node brings the console of one of its machines.
 async fn bring<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     Path(console): Path<u64>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
@@ -154,8 +154,8 @@ async fn bring<P: AgentPlane>(
 
 /// A node fetches a file that one of its machines names.
 async fn volume<P: AgentPlane>(
-    State(service): Shared<P>,
-    Extension(connection): Extension<Connection>,
+    State(service): ApiState<P>,
+    Extension(connection): Extension<AgentConnection>,
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -178,7 +178,7 @@ async fn volume<P: AgentPlane>(
     }
 }
 
-fn no_client(connection: &Connection) -> Refusal {
+fn no_client(connection: &AgentConnection) -> Refusal {
     if connection.stale.is_some() { Refusal::STALE_CA } else { Refusal::UNAUTHORIZED }
 }
 

@@ -42,20 +42,20 @@ pub enum Heard<T> {
 }
 
 /// One node's WebSocket.
-pub struct Socket {
+pub struct AgentSocket {
     inner: WebSocket,
     patience: Duration,
     heard: Instant,
     pings: Interval,
 }
 
-impl Socket {
+impl AgentSocket {
     /// Takes over an upgraded connection. After `patience` without a sign of life it is given up.
     pub fn new(inner: WebSocket, patience: Duration) -> Self {
         let every = (patience / PINGS).max(Duration::from_millis(10));
         let mut pings = interval_at(Instant::now() + every, every);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Socket { inner, patience, heard: Instant::now(), pings }
+        AgentSocket { inner, patience, heard: Instant::now(), pings }
     }
 
     /// The first message.

@@ -3,7 +3,7 @@
 use super::{
     convert,
     socket::{Bound, BoundInterface},
-    telemetry::Telemetry,
+    telemetry::DhcpTelemetry,
     warnings,
 };
 use crate::serve::{
@@ -121,7 +121,7 @@ struct Driver {
     /// Replies whose changes are stored.
     ready_replies: VecDeque<PendingReply>,
     next_slice: tokio::time::Instant,
-    telemetry: Telemetry,
+    telemetry: DhcpTelemetry,
     log: Arc<Log>,
     tasks: TaskTracker,
     /// When the next commit may begin.
@@ -158,7 +158,7 @@ impl Driver {
             waiting: Vec::new(),
             ready_replies: VecDeque::new(),
             next_slice: tokio::time::Instant::now(),
-            telemetry: Telemetry::default(),
+            telemetry: DhcpTelemetry::default(),
             log: Arc::default(),
             tasks: TaskTracker::new(),
             next_commit: tokio::time::Instant::now(),

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 /// Counters since the start.
 #[derive(Default)]
-pub(super) struct Telemetry {
+pub(super) struct DhcpTelemetry {
     received: u64,
     sent: [u64; 3],
     unsent: u64,
 }
 
-impl Telemetry {
+impl DhcpTelemetry {
     pub(super) fn received(&mut self) {
         self.received += 1;
     }

@@ -1,6 +1,6 @@
 //! Gauges, computed from the state on each request.
 
-use super::page::Page;
+use super::page::MetricsPage;
 use crate::serve::central::{Central, SegmentHealth};
 use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
 use meshd_proto::Heartbeat;
@@ -20,7 +20,7 @@ struct Counted {
 
 /// All gauges of the central node.
 pub(super) fn gauges(central: &Central) -> String {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     let counted = count(central);
     nodes(&mut page, &counted);
     boots(&mut page, &counted);
@@ -64,7 +64,7 @@ fn count(central: &Central) -> Counted {
     })
 }
 
-fn nodes(page: &mut Page, counted: &Counted) {
+fn nodes(page: &mut MetricsPage, counted: &Counted) {
     let phases =
         Phase::ALL.map(|phase| ([("phase", phase.as_str())], counted.phases.get(&phase).copied().unwrap_or(0)));
     page.gauges("meshd_nodes", "Nodes, by phase.", phases);
@@ -77,7 +77,7 @@ fn nodes(page: &mut Page, counted: &Counted) {
 }
 
 /// Sums and minima over all linked nodes: a page that named nodes would grow with them.
-fn resources(page: &mut Page, heartbeats: &[Heartbeat]) {
+fn resources(page: &mut MetricsPage, heartbeats: &[Heartbeat]) {
     let memory = heartbeats.iter().map(|beat| beat.memory_available_kib.saturating_mul(1 << 10));
     let storage = heartbeats.iter().map(|beat| beat.storage_free_bytes);
     let sum = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
@@ -93,7 +93,7 @@ fn resources(page: &mut Page, heartbeats: &[Heartbeat]) {
     page.gauge("meshd_nodes_workloads", "Workloads that linked nodes run, as of their last heartbeats.", workloads);
 }
 
-fn boots(page: &mut Page, counted: &Counted) {
+fn boots(page: &mut MetricsPage, counted: &Counted) {
     let boots = counted
         .boots
         .iter()
@@ -104,7 +104,7 @@ fn boots(page: &mut Page, counted: &Counted) {
     page.gauge("meshd_boot_sessions_limit", "Most of them that are kept.", MAX_SESSIONS);
 }
 
-fn segments(page: &mut Page, segments: &[SegmentHealth]) {
+fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {
     let pools = segments.iter().flat_map(|segment| {
         let (name, pool) = (segment.name.as_str(), segment.pool);
         [("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
@@ -129,7 +129,7 @@ mod tests {
             workloads: 2,
             ..Heartbeat::default()
         };
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         resources(&mut page, &[beat(4, 10), beat(2, 30)]);
         let text = page.text();
         for line in [

@@ -4,9 +4,9 @@ use std::fmt::{Display, Write as _};
 
 /// Text that grows family by family.
 #[derive(Default)]
-pub(super) struct Page(String);
+pub(super) struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// A gauge without labels.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family("gauge", name, help, [([("", ""); 0], value)]);

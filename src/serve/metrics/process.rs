@@ -1,13 +1,13 @@
 //! Gauges of this process, read from /proc.
 
-use super::page::Page;
+use super::page::MetricsPage;
 
 /// Kernel pages and clock ticks, as Linux counts them in /proc on every architecture that meshd runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Memory, file descriptors, processor time. What cannot be read is left out.
 pub(super) fn process() -> String {
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     if let Some(bytes) = resident_bytes() {
         page.gauge("meshd_process_resident_memory_bytes", "Memory of this process that is in RAM.", bytes);
     }

@@ -19,7 +19,7 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     sync::Arc,
 };
-use telemetry::Telemetry;
+use telemetry::TftpTelemetry;
 use tokio_util::sync::CancellationToken;
 
 /// The well-known port (RFC 1350).
@@ -40,5 +40,5 @@ pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
 /// # Errors
 /// The server stopped: a socket failed.
 pub async fn run(central: Shared, sockets: Sockets, shutdown: CancellationToken) -> Result<(), TftpError> {
-    meshd_tftp::serve(central, Arc::new(Telemetry::default()), sockets, shutdown).await
+    meshd_tftp::serve(central, Arc::new(TftpTelemetry::default()), sockets, shutdown).await
 }

@@ -8,16 +8,16 @@ use metrics::{Counter, Gauge};
 const MAX_NAME: usize = 80;
 
 /// Log and metrics of one segment.
-pub(super) struct Telemetry {
+pub(super) struct TftpTelemetry {
     log: Log,
     active: Gauge,
     bytes: Counter,
     resent: Counter,
 }
 
-impl Default for Telemetry {
+impl Default for TftpTelemetry {
     fn default() -> Self {
-        Telemetry {
+        TftpTelemetry {
             log: Log::default(),
             active: metrics::gauge!("meshd_tftp_transfers"),
             bytes: metrics::counter!("meshd_tftp_bytes_total"),
@@ -26,7 +26,7 @@ impl Default for Telemetry {
     }
 }
 
-impl Observer for Telemetry {
+impl Observer for TftpTelemetry {
     fn event(&self, event: &Event) {
         match event {
             Event::Began => self.active.increment(1),
@@ -65,7 +65,7 @@ impl Observer for Telemetry {
     }
 }
 
-impl Telemetry {
+impl TftpTelemetry {
     /// Logs an event if an operator can do something about it.
     fn log(&self, event: &Event) {
         match event {

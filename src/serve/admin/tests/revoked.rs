@@ -30,13 +30,13 @@ const SOON: Duration = Duration::from_secs(3);
 const WIRE: usize = 256;
 
 /// A client with a token, and the server's side of its connection.
-struct Client {
+struct TokenClient {
     wire: DuplexStream,
     served: JoinHandle<()>,
     name: ApiTokenName,
 }
 
-impl Client {
+impl TokenClient {
     /// Sends a request with a new token of this role.
     async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
         let name: ApiTokenName = format!("{role}").parse().expect("a name");
@@ -63,7 +63,7 @@ impl Client {
         let head = format!("{head}content-type: application/json\r\n{body}");
         wire.write_all(head.as_bytes()).await.expect("it listens");
         tokio::time::timeout(Duration::from_secs(60), conversation.has_a_caller()).await.expect("in time");
-        Client { wire, served, name }
+        TokenClient { wire, served, name }
     }
 
     async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
@@ -90,7 +90,7 @@ async fn stream_ends_with_its_token_though_nobody_reads_it() {
     for n in 0..20 {
         fixture.record(&format!("{n} {}", "x".repeat(200))).await;
     }
-    let mut client = Client::send(&fixture, Role::Viewer, "GET /v1/events?follow=true", "\r\n").await;
+    let mut client = TokenClient::send(&fixture, Role::Viewer, "GET /v1/events?follow=true", "\r\n").await;
     // The answer has begun; from here on the client reads nothing, and the server waits for it.
     assert_eq!(client.wire.read_u8().await.expect("an answer"), b'H');
     let mut wire = client.end_by_revocation(&fixture).await;
@@ -133,7 +133,7 @@ async fn upload_ends_with_its_token_and_has_no_effect() {
     let fixture = Fixture::start().await;
     let path = format!("POST /v1/nodes/{}/vars", fixture.node);
     let body = "content-length: 20\r\n\r\n{\"set\":{";
-    let client = Client::send(&fixture, Role::Operator, &path, body).await;
+    let client = TokenClient::send(&fixture, Role::Operator, &path, body).await;
     let mut wire = client.end_by_revocation(&fixture).await;
     let _ = wire.write_all(b"\"a\":\"b\"}}   ").await;
     let (_, node) = fixture.get::<serde_json::Value>("GET", &format!("/v1/nodes/{}", fixture.node), "").await;
@@ -147,7 +147,7 @@ async fn operator_orders_no_kernel_argument_that_grants_root() {
     let order = async |role, arg: &str| {
         let body = format!(r#"{{"kernel_args":["quiet","{arg}"]}}"#);
         let body = format!("content-length: {}\r\n\r\n{body}", body.len());
-        Client::send(&fixture, role, &path, &body).await
+        TokenClient::send(&fixture, role, &path, &body).await
     };
     // An order that is accepted keeps its connection open: its answer has no end.
     let answer = order(Role::Operator, "ssh_key=http://10.77.0.66/key").await.answer();
@@ -169,7 +169,7 @@ async fn operator_may_not_run_a_task_as_root_and_an_admin_may() {
     let run = async |role| {
         let body = r#"{"group":"none","argv":["/bin/true"],"user":"root"}"#;
         let body = format!("content-length: {}\r\n\r\n{body}", body.len());
-        let mut client = Client::send(&fixture, role, "POST /v1/tasks", &body).await;
+        let mut client = TokenClient::send(&fixture, role, "POST /v1/tasks", &body).await;
         let mut status = [0; 12];
         client.wire.read_exact(&mut status).await.expect("an answer");
         String::from_utf8_lossy(&status).into_owned()

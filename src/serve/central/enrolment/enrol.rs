@@ -126,8 +126,8 @@ impl Enrolment {
                 self.links.close_link(request.node, "the node has enrolled anew");
                 Ok(issued.response(now))
             }
-            Err(Refused::Because(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
-            Err(Refused::Store(error)) => Err(error.into()),
+            Err(EnrolRefusal::Because(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
+            Err(EnrolRefusal::Store(error)) => Err(error.into()),
         }
     }
 
@@ -285,20 +285,20 @@ enum Why {
 }
 
 /// Inside the transaction of an enrolment.
-enum Refused {
+enum EnrolRefusal {
     Because(Why),
     Store(StoreError),
 }
 
-impl From<Why> for Refused {
+impl From<Why> for EnrolRefusal {
     fn from(why: Why) -> Self {
-        Refused::Because(why)
+        EnrolRefusal::Because(why)
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for EnrolRefusal {
     fn from(error: StoreError) -> Self {
-        Refused::Store(error)
+        EnrolRefusal::Store(error)
     }
 }
 

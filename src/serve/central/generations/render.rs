@@ -8,7 +8,7 @@ use crate::serve::central::{
     },
     generations::{
         Generations,
-        render_context::{Context, Contexts},
+        render_context::{Contexts, RenderContext},
     },
 };
 use meshd_config::Profile;
@@ -145,7 +145,7 @@ impl Generations {
         let facts = ImageFacts { bundles, ..ImageFacts::of(&image.manifest) };
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
-        let Context { node, digest } = contexts.of(model, node, &profile);
+        let RenderContext { node, digest } = contexts.of(model, node, &profile);
         let overlays = held.as_ref().and_then(|held| live.overlays_of(&held.profile.name).cloned());
         let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(live.catalog.overlays()));
         let key = Digest::of_fields([

@@ -20,7 +20,7 @@ pub(crate) struct Contexts<'a> {
 }
 
 /// A context, and a digest over all of it.
-pub(crate) struct Context {
+pub(crate) struct RenderContext {
     pub(crate) node: NodeContext,
     pub(crate) digest: Digest,
 }
@@ -31,7 +31,7 @@ impl<'a> Contexts<'a> {
     }
 
     /// The context of a node with this profile. Of a variable the last one counts: profile, groups in their order, node.
-    pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> Context {
+    pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
@@ -56,7 +56,10 @@ impl<'a> Contexts<'a> {
                 .chain(digests.iter().map(|digest| digest.0.as_slice()))
                 .chain(names.iter().map(String::as_bytes)),
         );
-        Context { node: NodeContext { vars, groups, ..NodeContext::new(node.id, Some(node.name.clone())) }, digest }
+        RenderContext {
+            node: NodeContext { vars, groups, ..NodeContext::new(node.id, Some(node.name.clone())) },
+            digest,
+        }
     }
 }
 

@@ -204,15 +204,15 @@ impl Fake {
 
     /// One that gives up a link after this silence, and whose certificates live so long.
     pub async fn start_with(offline_after: Duration, life: Duration) -> Self {
-        Self::start_within(agent::Limits::default(), offline_after, life).await
+        Self::start_within(agent::AgentLimits::default(), offline_after, life).await
     }
 
     /// One with room for 64 connections: 16 that arrive, 8 that wait, and 40 of nodes.
     pub async fn start_small() -> Self {
-        Self::start_within(agent::Limits { connections: 64 }, OFFLINE_AFTER, meshd_trust::NODE_CERT_LIFE).await
+        Self::start_within(agent::AgentLimits { connections: 64 }, OFFLINE_AFTER, meshd_trust::NODE_CERT_LIFE).await
     }
 
-    async fn start_within(limits: agent::Limits, offline_after: Duration, life: Duration) -> Self {
+    async fn start_within(limits: agent::AgentLimits, offline_after: Duration, life: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = Timestamp::from_millis(since.as_millis() as i64);
