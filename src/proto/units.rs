@@ -63,6 +63,18 @@ pub enum UnitState {
 }
 
 impl UnitState {
+    /// All states.
+    pub const ALL: [UnitState; 8] = [
+        UnitState::Unbound,
+        UnitState::Ready,
+        UnitState::InUse,
+        UnitState::Wedged,
+        UnitState::Missing,
+        UnitState::Conflict,
+        UnitState::SharedWithHost,
+        UnitState::Busy,
+    ];
+
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
         match self {

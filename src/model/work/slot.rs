@@ -99,6 +99,20 @@ pub enum SlotState {
 }
 
 impl SlotState {
+    /// All states.
+    pub const ALL: [SlotState; 10] = [
+        SlotState::Candidate,
+        SlotState::Available,
+        SlotState::Reserved,
+        SlotState::Provisioning,
+        SlotState::Active,
+        SlotState::Releasing,
+        SlotState::Cleanup,
+        SlotState::CleanupBlocked,
+        SlotState::Failed,
+        SlotState::Disabled,
+    ];
+
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {

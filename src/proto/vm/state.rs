@@ -31,6 +31,17 @@ pub enum VmState {
 }
 
 impl VmState {
+    /// All states.
+    pub const ALL: [VmState; 7] = [
+        VmState::Starting,
+        VmState::Running,
+        VmState::Paused,
+        VmState::Stopping,
+        VmState::Waiting,
+        VmState::Stopped,
+        VmState::Failed,
+    ];
+
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -223,6 +223,6 @@ async fn in_time(request: Request, next: Next) -> Response {
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message).into_response()
         }
     };
-    crate::serve::metrics::count_request("admin", route, response.status().as_u16());
+    crate::serve::metrics::count_request("admin", route, &response);
     response
 }

@@ -54,7 +54,7 @@ async fn counted(request: Request, next: Next) -> Response {
         _ => "none",
     };
     let response = next.run(request).await;
-    count_request("agent", route, response.status().as_u16());
+    count_request("agent", route, &response);
     response
 }
 

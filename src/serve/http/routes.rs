@@ -81,7 +81,7 @@ async fn guard(request: Request, next: Next) -> Response {
         None => next.run(request).await,
     };
     tracing::debug!(route, ?from, status = response.status().as_u16(), "answered");
-    count_request("boot", route, response.status().as_u16());
+    count_request("boot", route, &response);
     response
 }
 

@@ -3,7 +3,7 @@
 use super::observe;
 
 /// Every counter, with what it counts.
-pub(super) const COUNTERS: [(&str, &str); 21] = [
+pub(super) const COUNTERS: [(&str, &str); 22] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
@@ -14,6 +14,7 @@ pub(super) const COUNTERS: [(&str, &str); 21] = [
     ("meshd_overlay_refusals_total", "Overlays refused, by reason."),
     ("meshd_renders_total", "Overlays rendered or found rendered, by result."),
     ("meshd_http_requests_total", "HTTP requests answered, by plane, route and status."),
+    ("meshd_http_response_bytes_total", "Bytes of the bodies of HTTP answers, by plane; streams count none."),
     ("meshd_dhcp_received_total", "Packets received on the DHCP ports."),
     ("meshd_dhcp_requests_total", "DHCP requests understood, by kind."),
     ("meshd_dhcp_answers_total", "DHCP answers sent, by kind."),

@@ -1,6 +1,6 @@
 //! Gauges, computed from the state on each request.
 
-use super::page::MetricsPage;
+use super::{page::MetricsPage, workload_gauges::workload_gauges};
 use crate::serve::central::{Central, SegmentHealth};
 use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
 use meshd_proto::Heartbeat;
@@ -28,6 +28,7 @@ pub(super) fn gauges(central: &Central) -> String {
     page.gauge("meshd_dhcp_leases_kept", "Leases in the store, with those that have run out.", counted.leases);
     page.gauge("meshd_agent_links", "Nodes whose agent is linked.", central.links.link_count());
     resources(&mut page, &central.links.heartbeats());
+    workload_gauges(&mut page, central);
     page.gauge("meshd_agents_pending", "Agents that wait to be let in.", central.enrolment.pending_count());
     page.gauge(
         "meshd_capabilities",

@@ -8,6 +8,7 @@
 //! | `observe` | counters derived from the durable event log |
 //! | `page` | writes gauges in the text format of Prometheus |
 //! | `process` | gauges of this process, read from /proc |
+//! | `workload_gauges` | gauges of VMs, tasks, slots and units |
 //!
 //! Servers use the macros of the `metrics` facade. [`Metrics`] is the recorder of the process; [`Metrics::page`] is the whole response. The
 //! admin socket serves it, and so does the listener of `[metrics]`, but never the boot API. Names begin with `meshd_` and end with their
@@ -19,6 +20,7 @@ mod listen;
 mod observe;
 mod page;
 mod process;
+mod workload_gauges;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,7 @@ pub use listen::{Listener, bind, serve};
 pub use observe::observe;
 
 use crate::serve::central::Central;
+use axum::{body::HttpBody as _, response::Response};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::sync::OnceLock;
 
@@ -80,9 +83,13 @@ fn recorder() -> PrometheusRecorder {
         .build_recorder()
 }
 
-/// Counts a request of a plane. `route` is one of the router's own words, never what a client wrote.
-pub fn count_request(plane: &'static str, route: impl Into<metrics::SharedString>, status: u16) {
+/// Counts an answer of an API and the bytes of its body; a stream has no known size and counts none. `route` is one of the router's own
+/// words, never what a client wrote.
+pub fn count_request(plane: &'static str, route: impl Into<metrics::SharedString>, response: &Response) {
+    let status = response.status().as_u16();
+    let bytes = response.body().size_hint().exact().unwrap_or(0);
     let labels =
         [("plane", plane.into()), ("route", route.into()), ("status", metrics::SharedString::from(status.to_string()))];
     metrics::counter!("meshd_http_requests_total", &labels).increment(1);
+    metrics::counter!("meshd_http_response_bytes_total", "plane" => plane).increment(bytes);
 }

@@ -113,7 +113,7 @@ async fn page_is_sound_and_bounded_and_names_no_machine() {
     }
     let strange = Event::new(central.now(), Actor::Stranger, EventKind::EnrolRefused, "token abc from 10.77.0.123");
     observe::count(&central, &strange);
-    count_request("admin", "/v1/nodes/{node}", 200);
+    count_request("admin", "/v1/nodes/{node}", &axum::response::IntoResponse::into_response("12345"));
     let text = metrics.page(&central);
     let read = read(&text);
     for (name, labels, value) in &read.samples {

@@ -10,6 +10,7 @@
 //! | `disk` | full, read-only and damaged disks |
 //! | `images` | images imported from a mirror |
 //! | `init` | `meshd init` beside a real dnsmasq |
+//! | `monitoring` | alert rules and dashboard with a real Prometheus |
 //! | `secrets` | secrets of overlays |
 //! | `ssh` | the overlay `ssh` with a real OpenSSH server |
 
@@ -21,5 +22,6 @@ mod crash;
 mod disk;
 mod images;
 mod init;
+mod monitoring;
 mod secrets;
 mod ssh;

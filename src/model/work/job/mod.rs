@@ -72,6 +72,17 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// All states.
+    pub const ALL: [JobState; 7] = [
+        JobState::Starting,
+        JobState::Running,
+        JobState::Ending,
+        JobState::Succeeded,
+        JobState::Failed,
+        JobState::Cancelled,
+        JobState::TimedOut,
+    ];
+
     /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,0 +1,55 @@
+//! Gauges of workloads: VMs, tasks, slots, units and administrative tasks.
+
+use super::page::MetricsPage;
+use crate::serve::central::Central;
+use meshd_model::work::{SlotState, job::JobState};
+use meshd_proto::{UnitState, vm::VmState};
+use std::collections::BTreeMap;
+
+/// State of a VM that no node has reported yet.
+const UNREPORTED: &str = "unreported";
+
+type Counts = BTreeMap<&'static str, usize>;
+
+/// Counts of all states of a kind, with 0 for absent ones, so that a rate or an alert has a series from the start.
+fn counts(all: impl IntoIterator<Item = &'static str>, found: impl IntoIterator<Item = &'static str>) -> Counts {
+    let mut counts: Counts = all.into_iter().map(|state| (state, 0)).collect();
+    for state in found {
+        *counts.entry(state).or_default() += 1;
+    }
+    counts
+}
+
+fn show(page: &mut MetricsPage, name: &str, help: &str, counts: &Counts) {
+    page.gauges(name, help, counts.iter().map(|(state, count)| ([("state", *state)], *count)));
+}
+
+pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
+    let (vms, tasks, units) = central.store().read(|model| {
+        let vms = model.vms().map(|vm| vm.seen.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
+        let tasks = model.jobs().map(|job| job.state.as_str());
+        let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
+        (
+            counts(VmState::ALL.map(VmState::as_str).into_iter().chain([UNREPORTED]), vms),
+            counts(JobState::ALL.map(JobState::as_str), tasks),
+            counts(UnitState::ALL.map(UnitState::as_str), units.map(|unit| unit.state.as_str())),
+        )
+    });
+    let slots = central.workloads.slots();
+    let slots = counts(SlotState::ALL.map(SlotState::as_str), slots.iter().map(|slot| slot.state.as_str()));
+    show(page, "meshd_vms", "Virtual machines, by the state that their node reported last.", &vms);
+    show(page, "meshd_tasks", "Tasks in the store, by state.", &tasks);
+    show(page, "meshd_slots", "Slots, by state.", &slots);
+    show(page, "meshd_units", "Units of all nodes, by the state in their last facts.", &units);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_state_is_counted_as_zero() {
+        let counts = counts(["running", "failed"], ["running", "running"]);
+        assert_eq!(counts, BTreeMap::from([("failed", 0), ("running", 2)]));
+    }
+}
