@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-full unit e2e lint fuzz bench bench-boot doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-full unit e2e lint fuzz bench bench-boot deb doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -108,6 +108,10 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 bench-boot: image ## Measures power-on to online beside stock Alpine netboot from dnsmasq and nginx; 10 minutes under emulation
 	@.ci/setup bench
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
+
+deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb, the same bytes for the same commit
+	@.ci/setup deb
+	@.ci/deb
 
 doc: ## Builds the API documentation
 	@cargo doc --quiet --locked --no-deps

@@ -8,6 +8,7 @@
 //! | `id` | `meshd id`: computes the node ID of a machine |
 //! | `image` | `meshd image`: builds, imports, lists and verifies images |
 //! | `lab` | `meshd lab`: a test rack in QEMU on this machine |
+//! | `man_pages` | `meshd man-pages`: manual pages for packages |
 //! | `node` | `meshd node`: lists, shows, approves and configures nodes |
 //! | `output` | output for people and programs |
 //! | `overlay` | `meshd overlay`: creates, checks, renders and compares overlays |
@@ -25,6 +26,7 @@ mod completions;
 mod id;
 mod image;
 pub mod lab;
+mod man_pages;
 mod node;
 mod output;
 mod overlay;
@@ -143,6 +145,9 @@ enum Verb {
     Lab(lab::LabArgs),
     /// Print a completion script for a shell
     Completions(completions::Completions),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    ManPages(man_pages::ManPages),
 }
 
 /// What a verb works with.
@@ -253,6 +258,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),
         Verb::Completions(completions) => completions.run(),
+        Verb::ManPages(pages) => pages.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

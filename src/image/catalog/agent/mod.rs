@@ -72,7 +72,8 @@ impl From<AgentError> for Fault {
     }
 }
 
-/// Returns where the agent of a site is: `[agent].binary`, else where `make build` writes it, else beside this program.
+/// Returns where the agent of a site is: `[agent].binary`, else where `make build` writes it, else where the package installs it, else beside
+/// this program.
 ///
 /// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static one of the tree comes first.
 pub fn agent_path(site: &Site) -> PathBuf {
@@ -83,7 +84,9 @@ pub fn agent_path(site: &Site) -> PathBuf {
 fn default_path(program: &Path) -> PathBuf {
     let folder = program.parent().and_then(Path::parent);
     let built = folder.map(|target| target.join("agent").join(std::env::consts::ARCH).join(NAME));
-    built.filter(|path| path.is_file()).unwrap_or_else(|| program.with_file_name(NAME))
+    let installed = folder.map(|prefix| prefix.join("lib/meshd").join(NAME));
+    let found = [built, installed].into_iter().flatten().find(|path| path.is_file());
+    found.unwrap_or_else(|| program.with_file_name(NAME))
 }
 
 /// Reads the agent of a site.
@@ -218,5 +221,14 @@ mod tests {
         fs::create_dir_all(built.parent().unwrap()).unwrap();
         fs::write(&built, "").unwrap();
         assert_eq!(default_path(&meshd), built);
+    }
+
+    #[test]
+    fn agent_of_the_package_is_found_in_lib() {
+        let dir = tempfile::tempdir().unwrap();
+        let installed = dir.path().join("lib/meshd").join(NAME);
+        fs::create_dir_all(installed.parent().unwrap()).unwrap();
+        fs::write(&installed, "").unwrap();
+        assert_eq!(default_path(&dir.path().join("bin/meshd")), installed);
     }
 }
