@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-full unit e2e lint fuzz bench bench-boot deb doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e lint fuzz bench bench-boot deb doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -58,7 +58,11 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test floods -- --nocapture
 
-test-full: test test-attack test-crash test-floods ## Passes `make test` and everything that takes too long for it; three hours
+test-package: deb ## Installs the package into a clean Debian with systemd, boots a machine from it, upgrades and purges it
+	@target/debug/meshd lab image 2>/dev/null || { cargo build --quiet --locked --package meshd --bin meshd && target/debug/meshd lab image; }
+	@$(AS_ROOT) .ci/test-package
+
+test-full: test test-attack test-crash test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
 
 unit: agent ## Unit, property and integration tests: minutes once built
