@@ -69,7 +69,7 @@ impl AgentSessions {
                 Ok(())
             })
             .await?;
-        self.generations.reconsider_soon(peer.node);
+        self.generations.scan_soon(peer.node);
         let (id, due) = self.links.register((peer.node, shown.clone()), session, version, commands.clone(), now);
         // An operator may have spoken between the commit and now, when there was no link to cut yet.
         if self.enrolment.honoured(peer.node, &shown).is_err() {

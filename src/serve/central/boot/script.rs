@@ -65,7 +65,7 @@ impl BootService {
             return Err(Refusal::NoSession);
         }
         let link_is_live = self.links.probe(before.as_ref().map_or(id, |node| node.id)).await;
-        if !link_is_live && let Some(script) = self.again(request, sighting, session.id, from, endpoint) {
+        if !link_is_live && let Some(script) = self.cached_script(request, sighting, session.id, from, endpoint) {
             return Ok(script);
         }
         let known = before.clone().or_else(|| self.env.store.read(|model| model.node(id).cloned()));

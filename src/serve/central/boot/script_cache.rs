@@ -98,7 +98,7 @@ impl Orders {
 
 impl BootService {
     /// The script of before with a new capability; `None` if it has to be made anew. The node's link does not answer.
-    pub(crate) fn again(
+    pub(crate) fn cached_script(
         &self,
         request: &ScriptRequest,
         sighting: &ObservedMachine,

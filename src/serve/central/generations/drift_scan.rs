@@ -47,13 +47,13 @@ enum Question {
 
 impl Generations {
     /// Something changed that this node depends on; it is looked at soon.
-    pub(crate) fn reconsider_soon(&self, node: NodeId) {
+    pub(crate) fn scan_soon(&self, node: NodeId) {
         self.stale.nodes.lock().insert(node);
         self.stale.wake.notify_one();
     }
 
     /// Something changed that every node depends on.
-    pub(crate) fn reconsider_all(&self) {
+    pub(crate) fn scan_all(&self) {
         let all: Vec<NodeId> = self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
         self.stale.nodes.lock().extend(all);
         self.stale.wake.notify_one();
@@ -70,14 +70,14 @@ impl Generations {
 
     /// What nobody waits for: nodes that have to be looked at, generations that have to be kept or thrown away.
     pub async fn chores(self: &Arc<Self>) {
-        self.reconsider_stale().await;
+        self.scan_stale().await;
         self.keep_waiting().await;
         self.say_in_use().await;
         self.sweep().await;
     }
 
     /// Looks at all nodes that have to be looked at; how many there were.
-    pub async fn reconsider_stale(self: &Arc<Self>) -> usize {
+    pub async fn scan_stale(self: &Arc<Self>) -> usize {
         let mut looked = 0;
         loop {
             let batch: Vec<NodeId> = {
@@ -92,14 +92,14 @@ impl Generations {
                 return looked;
             }
             looked += batch.len();
-            if let Err(error) = self.reconsider(batch).await {
+            if let Err(error) = self.scan(batch).await {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot record what nodes would boot");
             }
         }
     }
 
     /// Finds out what these nodes would boot, and writes it down in one commit.
-    pub(crate) async fn reconsider(self: &Arc<Self>, ids: Vec<NodeId>) -> Result<(), StoreError> {
+    pub(crate) async fn scan(self: &Arc<Self>, ids: Vec<NodeId>) -> Result<(), StoreError> {
         let live = self.env.live();
         let questions = self.env.store.read(|model| {
             let mut contexts = Contexts::new(&live);

@@ -66,7 +66,7 @@ impl Generations {
         };
         let live = generations.env.live().with_held(generations.all_held());
         generations.env.replace_live(generations.with_all_kept(live));
-        generations.reconsider_all();
+        generations.scan_all();
         generations
     }
 }

@@ -62,7 +62,7 @@ impl Generations {
         let reload = Reload { faults, changed, restart };
         let before = std::mem::replace(&mut *self.reloaded.lock(), reload.clone());
         if changed {
-            self.reconsider_all();
+            self.scan_all();
             self.revise().await;
             self.enrolment.admit_waiting().await;
         }

@@ -293,7 +293,7 @@ impl Generations {
         });
         self.env.replace_live(live.await.map_err(|_| RenderError::Interrupted)?);
         self.update_in_use().await;
-        self.reconsider_all();
+        self.scan_all();
         Ok(())
     }
 

@@ -16,8 +16,8 @@ const MAX_CHECKS: usize = 64;
 /// How long a node may take to run its checks: a gateway that does not answer takes four seconds of it.
 const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Somebody waits for the checks of a node.
-pub(crate) struct Asking {
+/// A request for the checks of a node that is not answered yet.
+pub(crate) struct PendingCheck {
     node: NodeId,
     asked: u64,
     done: oneshot::Sender<()>,
@@ -33,8 +33,8 @@ impl Links {
             let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
             links.asked += 1;
             let asked = links.asked;
-            links.asking.retain(|asking| !asking.done.is_closed());
-            links.asking.push(Asking { node: id, asked, done });
+            links.pending_checks.retain(|asking| !asking.done.is_closed());
+            links.pending_checks.push(PendingCheck { node: id, asked, done });
             (commands, asked)
         };
         self.env
@@ -117,7 +117,7 @@ impl Links {
         }
         if let Some(asked) = asked {
             let mut links = self.inner.lock();
-            for asking in links.asking.extract_if(.., |it| it.node == id && it.asked <= asked) {
+            for asking in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
                 // Who asked may have stopped waiting.
                 let _ = asking.done.send(());
             }

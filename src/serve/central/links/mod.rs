@@ -18,8 +18,8 @@ use crate::serve::central::{
     environment::Environment,
     locks::{DEADLINES, Leaf, Ordered},
 };
-use checks::Asking;
-use deadlines::Watched;
+use checks::PendingCheck;
+use deadlines::Timers;
 use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
 use meshd_proto::{FromCentral, Heartbeat, Task, TaskAction, TaskId, TaskOutcome};
 use meshd_store::StoreError;
@@ -79,7 +79,7 @@ pub enum LinkError {
 pub struct Links {
     env: Arc<Environment>,
     inner: Leaf<LinksInner>,
-    deadlines: Ordered<DEADLINES, Watched>,
+    deadlines: Ordered<DEADLINES, Timers>,
 }
 
 /// A linked node, as of one moment.
@@ -98,7 +98,7 @@ struct LinksInner {
     tasks: BTreeMap<TaskId, Outstanding>,
     next: u64,
     /// Who waits for the checks of a node, and how many ever did.
-    asking: Vec<Asking>,
+    pending_checks: Vec<PendingCheck>,
     asked: u64,
 }
 

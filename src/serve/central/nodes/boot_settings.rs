@@ -329,7 +329,7 @@ impl NodeOps {
             })
             .await?;
         fail::point("order-committed");
-        self.generations.reconsider(vec![id]).await?;
+        self.generations.scan(vec![id]).await?;
         Ok(node)
     }
 }

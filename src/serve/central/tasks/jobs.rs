@@ -133,7 +133,7 @@ impl Tasks {
                 Ok(Some(job))
             }
             // Nobody knows it, but a node runs it.
-            Err(JobError::None { .. }) if self.release_stranger(id) => Ok(None),
+            Err(JobError::None { .. }) if self.release_orphan(id) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -68,7 +68,7 @@ impl Tasks {
     }
 
     /// An operator ends a job that is on no record; true if a node has it.
-    pub(crate) fn release_stranger(&self, job: JobId) -> bool {
+    pub(crate) fn release_orphan(&self, job: JobId) -> bool {
         let nodes = self.orphans.jobs.with(job);
         nodes.iter().for_each(|node| self.order_gone(*node, job));
         !nodes.is_empty()

@@ -23,9 +23,9 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::mpsc;
 
 /// Consoles of a site that are sat at, at once.
-const MAX_SITTINGS: usize = 256;
+const MAX_CONSOLES: usize = 256;
 /// How long a node may take to bring one.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pieces that wait for an operator.
 const SHOWN: usize = 16;
 /// Pieces of typing that wait for a node.
@@ -81,13 +81,13 @@ pub enum ConsoleError {
     #[error("node {0} has no link, so nobody can sit at its machines; wait until it is back")]
     NotLinked(NodeId),
     /// Its node did not bring it.
-    #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
+    #[error("node {node} did not bring the console within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
     NoAnswer {
         /// The node.
         node: NodeId,
     },
     /// There are too many.
-    #[error("{MAX_SITTINGS} consoles are open; leave one first")]
+    #[error("{MAX_CONSOLES} consoles are open; leave one first")]
     TooMany,
     /// It could not be written down.
     #[error("the change could not be stored")]
@@ -96,7 +96,7 @@ pub enum ConsoleError {
 
 impl Workloads {
     /// Opens a console: `history` bytes of past output, and with `follow` new output. With `by` the operator may type, which is recorded.
-    pub async fn sit(
+    pub async fn open_console(
         &self,
         uuid: SystemUuid,
         history: u64,
@@ -107,7 +107,7 @@ impl Workloads {
         let link = self.links.commands(node);
         let link = link.ok_or(ConsoleError::NotLinked(node))?;
         if let Some(by) = by {
-            self.sits_down(uuid, node, by).await?;
+            self.record_console(uuid, node, by).await?;
         }
         let console = ConsoleId(u64::from_be_bytes(self.env.random()));
         let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
@@ -115,7 +115,7 @@ impl Workloads {
             let mut all = self.consoles.lock();
             // Nobody sits there any more.
             all.retain(|_, waiting| waiting.operator.upgrade().is_some());
-            if all.len() >= MAX_SITTINGS {
+            if all.len() >= MAX_CONSOLES {
                 return Err(ConsoleError::TooMany);
             }
             let end = Some(NodeEnd { shown: show, typed: typing });
@@ -126,7 +126,7 @@ impl Workloads {
             link.send(LinkCommand::Send(order)).await.ok()?;
             shown.recv().await
         };
-        let first = tokio::time::timeout(PATIENCE, asked).await;
+        let first = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
         if !matches!(first, Ok(Some(_))) {
             self.consoles.lock().remove(&console);
             return Err(ConsoleError::NoAnswer { node });
@@ -146,11 +146,11 @@ impl Workloads {
             // Another node that says that it has it is not given what an operator types for this one.
             return node.ok_or(ConsoleError::Unplaced(uuid));
         }
-        let stranger = self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        let stranger = self.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
         Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string()))?)
     }
 
-    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
+    async fn record_console(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
         let now = self.env.now();
         self.env
             .store

@@ -101,7 +101,7 @@ impl Workloads {
                     let told = vm.missing(serves, now);
                     record(tx, vm, node, told, now);
                 }
-                self.meet(tx, node, strange(tx.before(), node, &vms), now);
+                self.record_orphans(tx, node, strange(tx.before(), node, &vms), now);
                 Ok::<_, StoreError>(refused)
             })
             .await?;
@@ -120,7 +120,7 @@ impl Workloads {
     }
 
     /// Those of whom nothing is known: shown, never ended. Each is an event once, but no node drives out the events of others.
-    fn meet(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
+    fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
         let before: BTreeSet<SystemUuid> =
             self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
         let cause = format!("strangers of {node}");
@@ -136,13 +136,13 @@ impl Workloads {
     }
 
     /// What nodes have that is not on record there.
-    pub fn strangers(&self) -> Vec<(NodeId, VmReport)> {
+    pub fn orphan_vms(&self) -> Vec<(NodeId, VmReport)> {
         let all = self.orphans.vms.lock();
         all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
     }
 
     /// The little that is known of one, so that it can be released.
-    pub(crate) fn stranger(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
+    pub(crate) fn orphan(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
         let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
         Some(VmAsk::new(VmSpec::unknown(report.name, uuid)))
     }

@@ -209,7 +209,7 @@ impl Workloads {
     /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
     pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &AuditContext) -> Result<Vm, VmError> {
         let now = self.env.now();
-        let stranger = node.and_then(|node| self.stranger(node, uuid));
+        let stranger = node.and_then(|node| self.orphan(node, uuid));
         let vm = self
             .env
             .store
