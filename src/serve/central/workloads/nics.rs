@@ -1,7 +1,7 @@
 //! MAC and IP addresses of virtual NICs. The transaction that records a virtual machine reserves them, until the record is removed.
 
 use crate::serve::central::{environment::site_snapshot::SiteSnapshot, workloads::Workloads};
-use meshd_config::{MacPrefix, Whom, vm::derived_mac};
+use meshd_config::{MacPrefix, Owner, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
     work::{CardNews, ReservedNic, SlotCard, SlotId, Vm, private_address, site_address},
@@ -138,7 +138,7 @@ pub(crate) fn against_slot(
         return Some(format!("{address} is {holder}"));
     }
     let leased = live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
-    let range = leased.into_iter().find(|range| range.holds(address))?;
+    let range = leased.into_iter().find(|range| range.contains(address))?;
     Some(format!("{address} lies in the range {}-{}, which is leased to anybody", range.first, range.last))
 }
 
@@ -208,7 +208,7 @@ impl Ground<'_> {
         };
         let node = || self.model.node_of_mac(mac).map(|node| format!("a card of node {}", node.id));
         let reserved =
-            || self.live.reserved_for(Whom::Mac(mac)).map(|address| format!("that of a [[reservation]], {address}"));
+            || self.live.reserved_for(Owner::Mac(mac)).map(|address| format!("that of a [[reservation]], {address}"));
         vm().or_else(node).or_else(reserved)
     }
 
@@ -248,7 +248,7 @@ impl Ground<'_> {
             while let Some(address) = next.filter(|address| *address <= pool.last) {
                 // A range may still be leased that site.toml has given up since meshd started.
                 let leased = self.live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
-                let range = leased.into_iter().find(|range| range.holds(address));
+                let range = leased.into_iter().find(|range| range.contains(address));
                 if range.is_none() && !beside.contains(&address) && self.holder_of(address, mac).is_none() {
                     return Pooled::Free(address);
                 }
