@@ -1,13 +1,19 @@
-//! Makes the files of tests/compat with the programs of another version; tests/compat/README.md has the command.
+//! Records files like those of tests/compat with the programs of another version: `make record-compat`.
 
-use super::{ANSWERS, KEY, MESSAGES, folder};
+use super::{ANSWERS, KEY, MESSAGES};
 use crate::{
     jobs::rig::Rig,
     vms::central::{self, Machine},
     world::{World, eventually, node::PxeNode},
 };
 use serde_json::{Value, json};
-use std::{env, fs, path::Path, process::Command, thread, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
 
 /// Long enough that a link which is cut leaves its node offline.
 const OFFLINE: Duration = Duration::from_secs(25);
@@ -147,13 +153,15 @@ fn messages(recorded: &Path) -> Vec<Value> {
 }
 
 #[test]
-#[ignore = "writes tests/compat with the programs of another version"]
+#[ignore = "needs the programs of another version: make record-compat"]
 fn files_of_another_version_are_recorded() {
+    let files = PathBuf::from(env::var_os("MESHD_COMPAT_OUT").expect("MESHD_COMPAT_OUT names the folder to write"));
+    fs::create_dir_all(&files).unwrap();
     let mut rig = Rig::of(site());
     fill(&rig);
     rig.machines.clear();
     thread::park_timeout(OFFLINE);
-    let (world, files) = (&mut rig.world, folder());
+    let world = &mut rig.world;
     fs::write(files.join(ANSWERS), serde_json::to_vec(&answers(world)).unwrap()).unwrap();
     let (backup, key) = (files.join("rack.backup"), files.join(KEY));
     let _ = fs::remove_file(&backup);
