@@ -162,7 +162,6 @@ fn broke(error: &hyper::Error) -> CallError {
 pub enum Piece {
     /// The requested byte range and the total file size.
     Body {
-        /// Bytes.
         body: Body,
         /// Total file size.
         of: u64,

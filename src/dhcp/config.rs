@@ -47,9 +47,7 @@ pub struct ReservedNic {
     pub vm: SystemUuid,
     /// Its name, which becomes the host name.
     pub name: VmName,
-    /// The NIC.
     pub mac: MacAddr,
-    /// Its reserved address.
     pub address: Option<Ipv4Addr>,
 }
 

@@ -20,7 +20,6 @@ pub enum Effect {
 pub struct Reply {
     /// The DHCP packet.
     pub packet: Vec<u8>,
-    /// The receiver.
     pub to: Destination,
     /// The interface of the request, as an index into [`crate::Setup::interfaces`].
     pub via: usize,
@@ -33,11 +32,8 @@ pub struct Reply {
 /// The kind of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyKind {
-    /// DHCPOFFER.
     Offer,
-    /// DHCPACK.
     Ack,
-    /// DHCPNAK.
     Nak,
 }
 
@@ -55,7 +51,6 @@ pub enum Change {
 /// A DHCP exchange of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenExchange {
-    /// The client.
     pub mac: MacAddr,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
@@ -80,7 +75,6 @@ pub struct SeenExchange {
 pub enum ClientKind {
     /// Firmware that is not iPXE.
     Firmware,
-    /// iPXE.
     Ipxe,
     /// An operating system.
     Os,
@@ -89,7 +83,6 @@ pub enum ClientKind {
 /// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The client.
     pub mac: MacAddr,
     /// The address; no two leases share one.
     pub address: Ipv4Addr,

@@ -13,20 +13,14 @@ pub enum Warning {
     ForeignRelay(Ipv4Addr),
     /// Another server answers on a segment.
     OtherServer {
-        /// The segment.
         segment: Arc<str>,
-        /// Its server identifier.
+        /// The server identifier of the other server.
         server: Ipv4Addr,
         /// True for a proxy that serves PXE clients only.
         proxy: bool,
     },
     /// A client found its address in use by another machine.
-    Declined {
-        /// The segment.
-        segment: Arc<str>,
-        /// The address.
-        address: Ipv4Addr,
-    },
+    Declined { segment: Arc<str>, address: Ipv4Addr },
     /// The Ethernet sender of a request is not its client.
     Forged {
         /// The client in the packet.
@@ -38,7 +32,6 @@ pub enum Warning {
     },
     /// A relay reports another port for a NIC than the one that its machine enrolled from.
     OtherPort {
-        /// The NIC.
         mac: MacAddr,
         /// The known port.
         known: RelayPort,
@@ -49,14 +42,11 @@ pub enum Warning {
     NotReserved {
         /// The virtual machine.
         vm: VmName,
-        /// The address.
         address: Ipv4Addr,
     },
     /// A pool reached a fill level.
     Pool {
-        /// The segment.
         segment: Arc<str>,
-        /// The level.
         level: PoolLevel,
         /// The usage of the pool.
         usage: PoolUse,

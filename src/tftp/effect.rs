@@ -24,7 +24,6 @@ impl<F> Default for Effects<F> {
 /// One or more datagrams to one client.
 #[derive(Debug)]
 pub struct Transmission {
-    /// The client.
     pub to: SocketAddrV4,
     /// The content of the datagrams.
     pub payload: Payload,
@@ -61,7 +60,6 @@ pub enum Event {
     Aborted,
     /// The client stopped answering, or was slower than the minimum rate.
     TimedOut {
-        /// The client.
         client: SocketAddrV4,
         /// Acknowledged blocks.
         acked: u64,
@@ -73,17 +71,9 @@ pub enum Event {
     /// A transfer that was never acknowledged, or that stalled, was evicted for a new one.
     Evicted,
     /// The transfer table is full. The request was not answered; the client repeats it.
-    Full {
-        /// The client.
-        client: SocketAddrV4,
-    },
+    Full { client: SocketAddrV4 },
     /// A request was answered with an ERROR.
-    Refused {
-        /// The client.
-        client: SocketAddrV4,
-        /// Why.
-        cause: Refusal,
-    },
+    Refused { client: SocketAddrV4, cause: Refusal },
     /// A packet that no client sends to this port.
     Malformed,
     /// The server stopped during the transfer.

@@ -20,7 +20,7 @@ use tokio::process::Command;
 /// Spreads the pauses of many agents.
 pub fn random() -> u32 {
     let mut bytes = [0; 4];
-    // Without randomness the pauses of a rack are alike, and nothing worse.
+    // Without randomness only the pauses of a rack coincide.
     let _ = getrandom::fill(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
@@ -31,10 +31,10 @@ pub fn wall() -> Timestamp {
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// The kernel ends everything else before the agent when memory runs out: without it nobody would tell what happened.
+/// The kernel kills the agent last when memory runs out, because only the agent can report the cause.
 const OOM_SCORE: &str = "-900";
 
-/// Takes what a node's agent needs of its system: to be ended last, and as many open files as it may have (a machine takes four).
+/// Lets the kernel kill the agent last, and raises its limit of open files: each VM takes four.
 pub fn settle_in() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::debug!(%error, "the kernel may end the agent before others");
@@ -45,7 +45,7 @@ pub fn settle_in() {
     }
 }
 
-/// What an operator wants to see of an event. Never a secret.
+/// Logs an event without secrets.
 pub fn log(event: &Event) {
     match event {
         Event::Refused(reason) => tracing::warn!(reason, "refused"),
@@ -71,21 +71,21 @@ pub fn log(event: &Event) {
 pub fn with_ticket(options: Options) -> Result<Options, FileError> {
     let Some(ticket) = options.token_file.clone() else { return Ok(options) };
     let (config, boot_file) = (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
-    // It goes on without a ticket when an earlier one was taken.
+    // The agent starts without a ticket if it used one before.
     if ticket.exists() || !config.exists() {
         files::take_ticket(&ticket, &config, &boot_file)?;
     }
     Ok(Options { config, boot_file, ..options })
 }
 
-/// Outcomes of the tasks of this boot, on the disk: an agent that is restarted does none of them twice.
+/// Outcomes of the tasks of this boot, stored so that a restarted agent repeats none.
 pub struct Outcomes {
     path: PathBuf,
     ended: BTreeMap<TaskId, TaskOutcome>,
 }
 
 impl Outcomes {
-    /// Reads what an earlier run wrote down; a damaged file is as good as none.
+    /// Reads the outcomes of an earlier run; a damaged file counts as absent.
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("tasks.json");
         let text = files::read(&path).unwrap_or_default();
@@ -93,12 +93,12 @@ impl Outcomes {
         Outcomes { path, ended: ended.into_iter().collect() }
     }
 
-    /// All that there are.
+    /// Returns all outcomes.
     pub fn all(&self) -> impl Iterator<Item = (TaskId, TaskOutcome)> {
         self.ended.iter().map(|(task, outcome)| (*task, outcome.clone()))
     }
 
-    /// Writes an outcome down, before it is told and before a task that ends this machine is begun.
+    /// Stores an outcome before it is reported, and before a task that ends this machine begins.
     pub fn write_down(&mut self, message: &FromAgent) {
         let FromAgent::TaskDone { task, outcome } = message else { return };
         if self.ended.insert(*task, outcome.clone()).as_ref() == Some(outcome) {
@@ -114,7 +114,7 @@ impl Outcomes {
     }
 }
 
-/// The reason behind an error, for a log line.
+/// Returns the source of an error, for the log.
 pub fn source(error: &dyn std::error::Error) -> String {
     error.source().map(ToString::to_string).unwrap_or_default()
 }

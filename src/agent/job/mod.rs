@@ -1,17 +1,17 @@
 //! Tasks on this node: programs on bare metal, each with all its processes in one control group.
 //!
 //! ```text
-//! order ─▶ Jobs ─▶ work     one task for each job: prepare, start, wait, kill, clean
-//!                   ├ enter   the process that becomes the program: control group, limits, user
-//!                   ├ storage its files: a bounded file system of its own
-//!                   ├ view    its mounts: shared memory and /tmp of its own, control groups that nobody leaves
-//!                   ├ hydra   what mpiexec says of how to launch: pure
-//!                   ├ pump    what the job writes, piece by piece
-//!                   └ cgroup  what ends all of it at once
-//!          Jobs ─▶ news for the central node
+//! order ─▶ Jobs ─▶ runner   for each task: prepare, start, wait, kill, clean
+//!                   ├ exec    the process that becomes the program: control group, limits, user
+//!                   ├ storage a bounded file system for its files
+//!                   ├ mounts  private shared memory and /tmp, read-only control groups
+//!                   ├ hydra   parses the launch commands of mpiexec: pure
+//!                   ├ output  forwards the output, piece by piece
+//!                   └ cgroup  ends all processes at once
+//!          Jobs ─▶ reports to the central node
 //! ```
-//! Nothing outlives its owner: an agent that ends kills its jobs, and one that starts kills what an earlier one could not. The central
-//! node is told that they have failed.
+//! An agent that ends kills its tasks, and an agent that starts kills the remains of an earlier one. The central
+//! node records them as failed.
 
 mod cgroup;
 pub mod exec;

@@ -31,7 +31,6 @@ const INFORM: u8 = 8;
 pub struct Pool {
     /// Address of the node: router and server.
     pub gateway: Ipv4Addr,
-    /// Netmask.
     pub mask: Ipv4Addr,
     /// Name servers.
     pub dns: Vec<Ipv4Addr>,
@@ -42,7 +41,6 @@ pub struct Pool {
 /// An answer and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Packet.
     pub bytes: Vec<u8>,
     /// Destination; a client without address receives only broadcasts.
     pub to: SocketAddrV4,
@@ -52,7 +50,7 @@ struct Request<'a> {
     packet: &'a [u8],
     mac: MacAddr,
     kind: u8,
-    /// ciaddr.
+    /// Field `ciaddr`.
     has: Ipv4Addr,
     /// Option 50 (requested address).
     wants: Option<Ipv4Addr>,

@@ -20,15 +20,10 @@ const ECHOED: [OptionCode; 3] =
 /// The message type of a request (option 53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// DHCPDISCOVER.
     Discover,
-    /// DHCPREQUEST.
     Request,
-    /// DHCPDECLINE.
     Decline,
-    /// DHCPRELEASE.
     Release,
-    /// DHCPINFORM.
     Inform,
 }
 

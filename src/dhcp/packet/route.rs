@@ -34,7 +34,6 @@ pub enum Destination {
     Ip(SocketAddrV4),
     /// An Ethernet frame: the client does not have the address yet, so ARP cannot resolve it. A broadcast works too.
     Frame {
-        /// The client.
         mac: MacAddr,
         /// The client's future address.
         address: Ipv4Addr,

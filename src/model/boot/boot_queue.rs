@@ -49,9 +49,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The answer to a machine that wants to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAnswer {
-    /// Now.
+    /// It may load now.
     Admitted,
-    /// Later.
+    /// It asks again later.
     Wait {
         /// When to ask again.
         seconds: u32,
@@ -65,7 +65,7 @@ pub enum QueueAnswer {
 pub enum MachineState {
     /// An operator or a rule of the site let it in.
     Approved,
-    /// Anybody.
+    /// Nobody approved it.
     Unknown,
 }
 

@@ -1,9 +1,9 @@
-//! Step 4, boot: (site, image, node, request) -> what this machine boots, or why not; then the iPXE text of it.
+//! Boot decision: (site, image, node, request) -> boot plan or refusal -> iPXE script. Pure.
 //!
-//! Everything here is pure: the same question has the same answer, byte for byte. [`ScriptRequest`] is what iPXE tells of its
-//! machine; [`decide`] makes a [`BootPlan`] or a [`Refusal`] of it; [`boot_script`] and [`refusal_script`] write them down. A
-//! refusal is a script too: it says why, waits, and asks again, so that no machine is ever stuck without a word. [`BootQueue`] says
-//! whose turn it is when more machines come than can be loaded at once.
+//! The same input gives the same bytes. [`ScriptRequest`] holds the parameters that iPXE sends about its
+//! machine; [`decide`] returns a [`BootPlan`] or a [`Refusal`]; [`boot_script`] and [`refusal_script`] write the script. A
+//! refusal is also a script: it states the reason, waits and retries. [`BootQueue`] limits how many machines
+//! load at once.
 
 mod boot_queue;
 mod plan;
@@ -24,10 +24,10 @@ pub use script::{boot_script, entry_script, refusal_script};
 
 use std::net::Ipv4Addr;
 
-/// Where nodes reach the boot plane: the address of the segment that their request came in on.
+/// Where nodes reach the boot API: the server address of the segment on which their request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What nodes are told.
+    /// Server address that nodes receive.
     pub address: Ipv4Addr,
     /// TCP port of `[http]`.
     pub http_port: u16,

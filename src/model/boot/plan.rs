@@ -26,7 +26,6 @@ pub struct ImageParts {
 pub struct What {
     /// What the node will be.
     pub profile: ProfileName,
-    /// The image.
     pub image: ImageName,
     /// Parts of the image.
     pub parts: ImageParts,
@@ -47,7 +46,6 @@ pub struct NoProfile {
 /// Everything that the decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The site.
     pub site: &'a Site,
     /// What this node boots.
     pub what: &'a What,
@@ -57,7 +55,6 @@ pub struct Ask<'a> {
     pub session: BootSessionId,
     /// Where this node reaches the boot plane.
     pub endpoint: Endpoint,
-    /// What iPXE told.
     pub request: &'a ScriptRequest,
     /// What the overlay of this boot is fetched with, once.
     pub capability: &'a Secret<String>,
@@ -85,7 +82,6 @@ pub struct BootPlan {
 /// URLs of what the loader fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetches {
-    /// The kernel.
     pub kernel: String,
     /// Alpine's initramfs.
     pub initramfs: String,

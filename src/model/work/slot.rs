@@ -22,7 +22,6 @@ pub const MAX_FABRIC: usize = 64;
 /// Slot ID: `<node>/<first function of its unit>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId {
-    /// Node.
     pub node: NodeId,
     /// First selected function of the unit.
     pub unit: PciAddress,
@@ -86,9 +85,7 @@ pub enum SlotState {
     Available,
     /// Assigned to a VM that does not use it yet.
     Reserved,
-    /// Its VM starts.
     Provisioning,
-    /// Its VM runs.
     Active,
     /// Its VM is being deleted.
     Releasing,
@@ -96,7 +93,6 @@ pub enum SlotState {
     Cleanup,
     /// The node cannot release it.
     CleanupBlocked,
-    /// Unusable.
     Failed,
     /// Disabled by an operator.
     Disabled,
@@ -133,7 +129,6 @@ pub struct Slot {
     pub numa: Option<u32>,
     /// Functions of the unit by address, with their device IDs.
     pub functions: BTreeMap<String, String>,
-    /// The approval.
     pub approved: Option<Approved>,
     /// Nearest disk and fabric device, as a suggestion.
     pub near: Near,
@@ -153,7 +148,7 @@ pub struct Near {
 /// The choice of a disk or fabric device at approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pick<T> {
-    /// The nearest.
+    /// The device nearest to the unit.
     Nearest,
     /// The named one.
     Named(T),

@@ -105,9 +105,7 @@ pub struct Parts {
     pub store: Store,
     /// The site's certificate authority.
     pub authority: CertificateAuthority,
-    /// Time.
     pub clock: Box<dyn Clock>,
-    /// Randomness.
     pub entropy: Box<dyn Entropy>,
     /// Layer 2 of the boot LAN.
     pub lan: Box<dyn Lan>,
@@ -125,7 +123,7 @@ pub struct Central {
     pub tasks: Arc<Tasks>,
     /// Virtual machines.
     pub workloads: Arc<Workloads>,
-    /// What nodes boot.
+    /// Rendering, generations, revisions, reload.
     pub generations: Arc<Generations>,
     /// Boots of machines.
     pub boot: Arc<BootService>,

@@ -23,7 +23,6 @@ const MIN_SIZE: usize = 64 * 1024;
 /// A blob in memory and in a file.
 #[derive(Clone)]
 pub struct BlobFile {
-    /// The content.
     pub bytes: Bytes,
     /// A file with the same content.
     pub file: Arc<File>,

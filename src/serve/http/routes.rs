@@ -27,7 +27,6 @@ use std::net::Ipv4Addr;
 /// The client of a connection.
 #[derive(Clone)]
 pub struct Client {
-    /// Its address.
     pub from: Ipv4Addr,
     /// The server's address of the connection, for URLs in scripts.
     pub at: Endpoint,

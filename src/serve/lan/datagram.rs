@@ -14,9 +14,7 @@ const IP_HEADER: usize = 20;
 pub struct Datagram<'a> {
     /// The sender in the packet.
     pub source: SocketAddrV4,
-    /// The receiver.
     pub destination: SocketAddrV4,
-    /// The content.
     pub payload: &'a [u8],
 }
 

@@ -42,7 +42,7 @@ const MAX_WORDS: u64 = 4096;
 pub struct WriteProgress {
     /// Bytes written and compared.
     pub bytes: AtomicU64,
-    /// Total.
+    /// Bytes of all images.
     pub of: AtomicU64,
 }
 
@@ -62,7 +62,6 @@ pub struct DiskWrite {
     pub config: Arc<HostConfig>,
     /// Volumes to write; true if an earlier write began.
     pub volumes: Vec<(Volume, bool)>,
-    /// Progress.
     pub progress: Arc<WriteProgress>,
 }
 

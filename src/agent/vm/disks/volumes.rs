@@ -195,7 +195,7 @@ fn refusal(reason: VmRefusalReason, detail: String) -> VmRefusal {
 enum FetchError {
     /// Temporary: retry.
     Again(String),
-    /// Permanent.
+    /// Permanent: the VM is refused.
     Final(VmRefusal),
 }
 

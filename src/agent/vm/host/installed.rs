@@ -42,7 +42,6 @@ pub struct Programs {
 /// The two flash images of a UEFI firmware.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uefi {
-    /// Code.
     pub code: PathBuf,
     /// Template of the variables.
     pub vars: PathBuf,

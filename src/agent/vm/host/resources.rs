@@ -49,7 +49,6 @@ pub struct HostResources {
     pub vhost: bool,
     /// Hardware threads.
     pub threads: u32,
-    /// Memory.
     pub memory: Memory,
     /// True if the store of layers is in memory.
     pub layers_in_memory: bool,
@@ -63,7 +62,6 @@ pub struct HostResources {
     pub disks: Vec<HostDisk>,
     /// Disks that belong to slots, from the last order.
     pub slots: Vec<SlotDisk>,
-    /// Bridges.
     pub bridges: BTreeSet<String>,
     /// Subnet of the private network, if it is enabled.
     pub private: Option<Subnet>,
@@ -113,7 +111,6 @@ pub struct HostDisk {
 /// A fetched volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
-    /// Path.
     pub path: PathBuf,
     /// First bytes, at most [`qcow2::HEADER`].
     pub header: Vec<u8>,

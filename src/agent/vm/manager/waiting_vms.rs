@@ -24,7 +24,6 @@ const FILE: &str = "waiting.json";
 /// A start order that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingStart {
-    /// Specification.
     pub spec: Box<VmSpec>,
     /// Number of the start order.
     pub start: u32,

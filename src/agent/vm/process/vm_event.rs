@@ -31,7 +31,6 @@ pub enum VmEvent {
     Answered,
     /// QEMU paused the guest.
     Paused {
-        /// Cause.
         why: String,
         /// The guest can resume.
         resumable: bool,
@@ -51,7 +50,7 @@ pub enum VmEvent {
     Tick,
 }
 
-/// Why QEMU ends.
+/// The reason for which QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
     /// The guest powered off.

@@ -25,7 +25,6 @@ pub enum SupervisorCommand {
 /// The contents of [`VmPaths::kept`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistedVm {
-    /// Specification.
     pub spec: VmSpec,
     /// Number of the last start order.
     #[serde(default)]

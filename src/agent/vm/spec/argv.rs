@@ -52,9 +52,7 @@ pub fn layer(place: &Path, base: &Path, size: u64) -> Vec<String> {
 /// Format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
-    /// Raw.
     Raw,
-    /// qcow2.
     Qcow2,
 }
 
@@ -93,7 +91,6 @@ fn held(target: &str, bytes: Option<u64>) -> String {
 /// QEMU's arguments and passed files.
 #[derive(Debug)]
 pub struct Invocation {
-    /// Arguments.
     pub args: Vec<String>,
     /// Files, in the order of their descriptors.
     pub pass: Vec<PassedFile>,

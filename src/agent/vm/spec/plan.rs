@@ -16,12 +16,11 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// Maximum number of PCI functions behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
-/// How vCPUs run.
+/// The accelerator of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     /// Hardware virtualisation.
     Kvm,
-    /// Emulation.
     Tcg,
 }
 
@@ -30,7 +29,6 @@ pub enum Accel {
 pub struct Plan {
     /// Path of QEMU.
     pub qemu: PathBuf,
-    /// How processors run.
     pub accel: Accel,
     /// Volumes in the order of the specification.
     pub volumes: Vec<PlannedVolume>,

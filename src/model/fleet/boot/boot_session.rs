@@ -116,7 +116,6 @@ pub enum Outcome {
 pub enum BootStatus {
     /// Under way.
     Booting,
-    /// Waiting.
     Waiting,
     /// In progress and stalled.
     Stalled,

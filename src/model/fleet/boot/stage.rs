@@ -83,7 +83,6 @@ impl fmt::Display for Stage {
 /// First and last time of a stage in a session; a stage repeats when iPXE retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageMark {
-    /// Stage.
     pub stage: Stage,
     /// First time in this session.
     pub at: Timestamp,

@@ -19,7 +19,6 @@ pub struct AuditSeq(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
-    /// Executed.
     Done,
     /// Refused without any change; the code of the answer says why.
     Refused(String),
@@ -40,7 +39,6 @@ impl AuditOutcome {
 /// An audit record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
-    /// Time.
     pub at: Timestamp,
     /// Caller, operation, reason.
     #[serde(flatten)]
@@ -51,7 +49,6 @@ pub struct Audit {
     /// Target node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// Outcome.
     pub outcome: AuditOutcome,
     /// Detail for people; never a secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]

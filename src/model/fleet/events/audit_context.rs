@@ -77,10 +77,8 @@ pub enum Verb {
 /// The context of an order: caller, operation, reason, correlation ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditContext {
-    /// Caller.
     #[serde(rename = "actor")]
     pub who: Principal,
-    /// Operation.
     pub verb: Verb,
     /// Reason in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -253,7 +253,6 @@ impl EventKind {
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Time.
     pub at: Timestamp,
     /// Node, if known.
     pub node: Option<NodeId>,

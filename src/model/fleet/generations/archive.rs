@@ -100,11 +100,8 @@ pub struct FileDiff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
-    /// Added.
     Added,
-    /// Removed.
     Removed,
-    /// Changed.
     Changed,
 }
 

@@ -12,7 +12,6 @@ pub const KEPT_OF_A_NODE: usize = 4;
 /// A generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveredGeneration {
-    /// Generation.
     pub generation: Generation,
     /// Name of the profile.
     pub profile: ProfileName,

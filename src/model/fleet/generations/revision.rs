@@ -25,7 +25,6 @@ pub struct Revision<P> {
 /// A revision in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionSummary {
-    /// Digest.
     pub generation: Generation,
     /// Name of the image.
     pub image: ImageName,

@@ -28,9 +28,7 @@ pub enum Phase {
     Discovered,
     /// Approved; has not booted since.
     Approved,
-    /// Rejected.
     Rejected,
-    /// Booting.
     Booting,
     /// Has a certificate of this boot; no check results yet.
     Enrolling,
@@ -71,13 +69,10 @@ pub enum PhaseChange {
     ChecksFail,
     /// Silent for `offline_after`.
     Silent,
-    /// Drain.
     Drain,
     /// Drained, or an operator does not wait.
     Drained,
-    /// Resume.
     Resume,
-    /// Hold.
     Quarantine,
     /// Release the hold.
     Release,
@@ -85,7 +80,6 @@ pub enum PhaseChange {
     ReleaseUnknown,
     /// A rollout begins.
     Rebuild,
-    /// Remove.
     Remove,
     /// A removed machine was seen again.
     Rediscover,

@@ -38,7 +38,6 @@ pub struct Fingerprint {
 /// A known machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its ID.
     pub id: NodeId,
     /// What an operator calls it; `node-<id>` until told otherwise.
     pub name: String,

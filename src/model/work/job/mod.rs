@@ -96,7 +96,6 @@ impl JobState {
 pub struct JobEnd {
     /// State once all nodes are free.
     pub state: JobState,
-    /// Cause.
     pub cause: JobCause,
     /// Description with names and numbers.
     pub detail: String,
@@ -151,7 +150,6 @@ impl JobCause {
 /// One node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Node.
     pub node: NodeId,
     /// Boot session in which it was claimed.
     pub session: BootSessionId,
@@ -207,7 +205,6 @@ pub struct JobSpec {
     pub nodes: usize,
     /// Ranks per node.
     pub ranks_per_node: u16,
-    /// Launcher.
     pub launcher: Launcher,
     /// User that runs it.
     #[serde(default)]
@@ -220,9 +217,7 @@ pub struct JobSpec {
 /// The record of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// ID.
     pub id: JobId,
-    /// Specification.
     pub spec: JobSpec,
     /// User who submitted the task.
     pub owner: String,
@@ -234,7 +229,6 @@ pub struct Job {
     /// When all nodes were free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// State.
     pub state: JobState,
     /// End, once decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]

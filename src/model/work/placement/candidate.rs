@@ -39,7 +39,6 @@ pub struct CandidateNode<'a> {
     pub memory: u64,
     /// Memory in huge pages, in bytes.
     pub hugepages: u64,
-    /// Units.
     pub units: &'a [UnitFacts],
     /// Whole disks.
     pub disks: &'a [DiskFacts],

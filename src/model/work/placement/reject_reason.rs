@@ -62,7 +62,6 @@ impl RejectReason {
 /// One reason against a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// The reason.
     pub lack: RejectReason,
     /// Details with names and numbers.
     pub detail: String,
@@ -93,7 +92,6 @@ impl Verdict {
 /// No node takes the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPlacement {
-    /// The verdict.
     pub verdict: Verdict,
     /// The nodes with the fewest reasons, at most [`crate::work::MAX_TOLD`], each with all its reasons.
     pub nearest: Vec<(NodeId, Vec<Rejection>)>,

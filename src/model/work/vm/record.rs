@@ -22,18 +22,15 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmWish {
-    /// Running.
     Run,
     /// Off, with its data kept.
     Stop,
-    /// Deleted.
     Release,
 }
 
 /// The placement of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Node.
     pub node: NodeId,
     /// Time of the placement.
     pub since: Timestamp,
@@ -46,7 +43,7 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begun {
-    /// None.
+    /// No start was ordered.
     Nothing,
     /// One, with this number.
     Once(u32),
@@ -58,7 +55,6 @@ pub enum Begun {
 /// The last report of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// State.
     pub state: VmState,
     /// Cause of the last failure or restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +75,6 @@ pub struct NodeReport {
 /// The record of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    /// Request.
     pub ask: VmAsk,
     /// Desired state.
     pub wish: VmWish,

@@ -47,62 +47,33 @@ pub enum RenderError {
     NoProfile(#[from] NoProfile),
     /// The image is not built, or damaged.
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
-    NoImage {
-        /// The image.
-        image: ImageName,
-    },
+    NoImage { image: ImageName },
     /// What the node is pinned to is not there.
     #[error("node {node} cannot boot what it is pinned to; let it go with `meshd node pin {node} --off`")]
-    NotKept {
-        /// The node.
-        node: NodeId,
-        /// Why.
-        source: ArchiveError,
-    },
+    NotKept { node: NodeId, source: ArchiveError },
     /// The image of what the node is pinned to is gone.
     #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
     ImageGone {
-        /// The image.
         image: ImageName,
         /// The version of the image.
         version: String,
-        /// The node.
         node: NodeId,
     },
     /// What its profile is rolled back to is not there.
     #[error("profile {profile} is rolled back, and {why}; let it go with `meshd profile rollback {profile} --off`")]
-    HeldGone {
-        /// The profile.
-        profile: ProfileName,
-        /// The cause.
-        why: String,
-    },
+    HeldGone { profile: ProfileName, why: String },
     /// The image of a generation cannot be read.
     #[error("node {node} cannot be pinned to it: its image cannot be read")]
-    Image {
-        /// The node.
-        node: NodeId,
-        /// Why.
-        source: ImageError,
-    },
+    Image { node: NodeId, source: ImageError },
     /// A bundle is not built, or damaged.
     #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
-    NoBundle {
-        /// The bundle.
-        bundle: BundleName,
-    },
+    NoBundle { bundle: BundleName },
     /// A layer of what the node is pinned to is gone.
     #[error("layer {layer} of a bundle is gone; let the node go with `meshd node pin {node} --off`")]
-    LayerGone {
-        /// The layer.
-        layer: String,
-        /// The node.
-        node: NodeId,
-    },
+    LayerGone { layer: String, node: NodeId },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
     Faults {
-        /// The profile.
         profile: String,
         /// All of them.
         source: RenderFaults,

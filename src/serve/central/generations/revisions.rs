@@ -57,14 +57,7 @@ pub enum RollbackError {
     #[error(
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
-    Gone {
-        /// The profile.
-        profile: ProfileName,
-        /// The generation.
-        generation: String,
-        /// The cause.
-        why: String,
-    },
+    Gone { profile: ProfileName, generation: String, why: String },
     /// A node of the profile holds work that the other revision would host otherwise.
     #[error(transparent)]
     Held(#[from] HeldWork),

@@ -27,30 +27,18 @@ const MAX_ONCE_ARGS: usize = 64;
 pub enum OrderError {
     /// A variable that it does not have.
     #[error("node {node} has no variable `{name}` of its own; `meshd node show {node}` lists them")]
-    NoVar {
-        /// The node.
-        node: NodeId,
-        /// The name.
-        name: VarName,
-    },
+    NoVar { node: NodeId, name: VarName },
     /// A variable that no overlay of the site declares.
     #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
     UnknownVar {
-        /// The node.
         node: NodeId,
-        /// The name.
         name: VarName,
         /// The name that was meant, or the names that there are.
         hint: String,
     },
     /// Too many variables.
     #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
-    TooManyVars {
-        /// The node.
-        node: NodeId,
-        /// The number.
-        count: usize,
-    },
+    TooManyVars { node: NodeId, count: usize },
     /// A kernel argument that cannot be set.
     #[error("kernel argument {0}")]
     KernelArg(String),
@@ -72,39 +60,26 @@ pub enum OrderError {
     NoOrder,
     /// It boots what it is pinned to and nothing else.
     #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
-    Pinned {
-        /// The node.
-        node: NodeId,
-    },
+    Pinned { node: NodeId },
     /// It is not pinned.
     #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
-    NotPinned {
-        /// The node.
-        node: NodeId,
-    },
+    NotPinned { node: NodeId },
     /// No generation of it is named so.
     #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
     NoGeneration {
-        /// The node.
         node: NodeId,
         /// The text that was given.
         text: String,
     },
     /// The generation that it runs is not known.
     #[error("node {node} has not said yet which generation it runs; name one with --generation")]
-    RunsNothing {
-        /// The node.
-        node: NodeId,
-    },
+    RunsNothing { node: NodeId },
     /// What it runs is not kept.
     #[error(transparent)]
     NotKept(ArchiveError),
     /// There is nothing to take back.
     #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
-    NothingOrdered {
-        /// The node.
-        node: NodeId,
-    },
+    NothingOrdered { node: NodeId },
 }
 
 impl NodeOps {

@@ -13,26 +13,16 @@ use std::sync::Arc;
 pub enum OperateError {
     /// No such node.
     #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
-    NoNode {
-        /// The name.
-        name: String,
-    },
+    NoNode { name: String },
     /// Several nodes have this name.
     #[error("several nodes are called `{name}`; use the node ID")]
-    Ambiguous {
-        /// The name.
-        name: String,
-    },
+    Ambiguous { name: String },
     /// A node cannot take its own place.
     #[error("{node} is the old hardware and the new; name two nodes")]
-    SameNode {
-        /// The node.
-        node: NodeId,
-    },
+    SameNode { node: NodeId },
     /// A network card that a node is to have is another one's.
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
     NicTaken {
-        /// The node.
         node: NodeId,
         /// The MAC address.
         mac: MacAddr,
@@ -42,7 +32,6 @@ pub enum OperateError {
     /// A node that is to be fenced was heard of a moment ago.
     #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
     StillHeard {
-        /// The node.
         node: NodeId,
         /// The time in seconds.
         seconds: u64,
@@ -52,9 +41,8 @@ pub enum OperateError {
     /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
     NoProfile {
-        /// The profile.
         profile: String,
-        /// What there is.
+        /// The profiles of the site.
         known: String,
     },
     /// Something that a node cannot be told.
@@ -75,7 +63,6 @@ pub enum OperateError {
     /// The node refused or failed.
     #[error("node {node} did not do it: {reason}")]
     TaskFailed {
-        /// The node.
         node: NodeId,
         /// In its own words.
         reason: String,

@@ -55,14 +55,14 @@ pub enum ConsoleFrame {
 pub struct ConsoleSession {
     /// What is shown; ends when the node hangs up.
     pub shown: mpsc::Receiver<ConsoleFrame>,
-    /// What is typed.
+    /// Input for the guest.
     pub typed: mpsc::Sender<Bytes>,
 }
 
 /// The node's end.
 #[derive(Debug)]
 pub struct NodeEnd {
-    /// What is shown.
+    /// Output of the guest.
     pub shown: mpsc::Sender<ConsoleFrame>,
     /// What is typed; ends when the operator leaves.
     pub typed: mpsc::Receiver<Bytes>,
@@ -82,10 +82,7 @@ pub enum ConsoleError {
     NotLinked(NodeId),
     /// Its node did not bring it.
     #[error("node {node} did not bring the console within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
-    NoAnswer {
-        /// The node.
-        node: NodeId,
-    },
+    NoAnswer { node: NodeId },
     /// There are too many.
     #[error("{MAX_CONSOLES} consoles are open; leave one first")]
     TooMany,

@@ -15,7 +15,6 @@ pub enum HeldWork {
         "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
     )]
     Vms {
-        /// The node.
         node: NodeId,
         /// The machines' names.
         names: String,
@@ -24,12 +23,7 @@ pub enum HeldWork {
     #[error(
         "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
     )]
-    Task {
-        /// The node.
-        node: NodeId,
-        /// Which task.
-        id: JobId,
-    },
+    Task { node: NodeId, id: JobId },
 }
 
 /// Most names that a refusal tells.

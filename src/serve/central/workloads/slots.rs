@@ -29,16 +29,7 @@ pub enum SlotError {
     Candidate(SlotId),
     /// Its state does not allow it.
     #[error("slot {id} is {}: {reason}; {hint}", state.as_str())]
-    Unlawful {
-        /// The slot.
-        id: SlotId,
-        /// What it is.
-        state: SlotState,
-        /// The cause.
-        reason: String,
-        /// What to do.
-        hint: &'static str,
-    },
+    Unlawful { id: SlotId, state: SlotState, reason: String, hint: &'static str },
     /// The node has no such disk, or another slot has it.
     #[error(
         "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
@@ -46,16 +37,10 @@ pub enum SlotError {
     Disk(DiskIdentity),
     /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
     #[error("disk `{disk}` is not given away: {why}; `meshd node show` lists the node's disks")]
-    DiskBlocked {
-        /// The disk.
-        disk: DiskIdentity,
-        /// The cause.
-        why: String,
-    },
+    DiskBlocked { disk: DiskIdentity, why: String },
     /// A virtual machine that does not have the slot has the disk.
     #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
     DiskHeld {
-        /// The disk.
         disk: DiskIdentity,
         /// The virtual machine.
         vm: VmName,
@@ -63,19 +48,13 @@ pub enum SlotError {
     /// The node reports none.
     #[error("no {what} is near slot {id}, as its node tells; name one, or leave it out")]
     NoneNear {
-        /// The slot.
         id: SlotId,
         /// The kind of device.
         what: &'static str,
     },
     /// What its node says of itself is not proven (DR-12).
     #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
-    Unproven {
-        /// The slot.
-        id: SlotId,
-        /// The cause.
-        why: String,
-    },
+    Unproven { id: SlotId, why: String },
     /// Its addresses cannot be its own.
     #[error("{0}; name others, or leave them out")]
     Card(String),

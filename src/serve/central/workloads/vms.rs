@@ -29,18 +29,12 @@ pub enum VmError {
     None(String),
     /// Another one has the name.
     #[error("virtual machine {uuid} is called `{name}` already; take another name, or delete that one")]
-    NameTaken {
-        /// The name.
-        name: VmName,
-        /// The UUID.
-        uuid: SystemUuid,
-    },
+    NameTaken { name: VmName, uuid: SystemUuid },
     /// Another one has the UUID.
     #[error("{uuid} is the virtual machine `{name}` already; leave the uuid out, or delete that one")]
     UuidTaken {
         /// The name of the one that has it.
         name: VmName,
-        /// The UUID.
         uuid: SystemUuid,
     },
     /// The site is full.
@@ -58,45 +52,27 @@ pub enum VmError {
     /// Its node takes no work now.
     #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
     NotInService {
-        /// The machine.
         name: VmName,
-        /// Its node.
         node: NodeId,
         /// What is with the node.
         why: String,
-        /// What to do.
         hint: String,
     },
     /// Something that it has cannot be used now.
     #[error(
         "virtual machine `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the machine and create it anew", state.as_str()
     )]
-    SlotClosed {
-        /// The machine.
-        name: VmName,
-        /// The slot.
-        slot: SlotId,
-        /// What it is.
-        state: SlotState,
-        /// The cause.
-        why: String,
-    },
+    SlotClosed { name: VmName, slot: SlotId, state: SlotState, why: String },
     /// A node reports it, and it is not on record there.
     #[error(
         "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
-    Elsewhere {
-        /// The UUID.
-        uuid: SystemUuid,
-        /// Where it is.
-        node: NodeId,
-    },
+    Elsewhere { uuid: SystemUuid, node: NodeId },
     /// It names a file that nobody has added.
     #[error("volume `{volume}` has the digest {digest}, which is not here; add the file first: meshd volume add FILE")]
     NoVolume {
         /// The volume's name.
         volume: VolumeName,
-        /// Its digest.
         digest: Digest,
     },
     /// It is being deleted.

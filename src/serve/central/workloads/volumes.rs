@@ -13,12 +13,10 @@ pub enum VolumeUseError {
     /// Machines name it.
     #[error("volume {volume} is named by {}; delete these first", names(.by))]
     Used {
-        /// The volume.
         volume: String,
         /// By which machines.
         by: Vec<VmName>,
     },
-    /// The files.
     #[error(transparent)]
     Files(#[from] VolumeError),
     /// The look at them was interrupted.
