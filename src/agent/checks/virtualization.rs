@@ -90,7 +90,7 @@ pub fn iommu(context: &Context<'_>) -> Check {
     let said = log_line(tree, &texts).map(|line| format!("; the kernel says: {line}")).unwrap_or_default();
     match table {
         Some(table) => {
-            fail(format!("the firmware has the table {table}, and the kernel made nothing of it{said}"), remedy)
+            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{said}"), remedy)
         }
         None => fail(format!("disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT{said}"), remedy),
     }

@@ -37,11 +37,11 @@ const OOM_SCORE: &str = "-900";
 /// Lets the kernel kill the agent last, and raises its limit of open files: each VM takes four.
 pub fn settle_in() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::debug!(%error, "the kernel may end the agent before others");
+        tracing::debug!(%error, "the kernel may kill the agent before other processes");
     }
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "no more files may be open at once than before");
+        tracing::warn!(%error, "the limit of open files was not raised");
     }
 }
 
@@ -52,7 +52,7 @@ pub fn log(event: &Event) {
         Event::StaleCa(reason) => tracing::error!("{reason}"),
         Event::Lost(reason) => tracing::warn!(reason, "no connection"),
         Event::Heard(FromCentral::Goodbye { reason, .. }) => {
-            tracing::warn!(reason, "the central node says goodbye")
+            tracing::warn!(reason, "the central node closes the link")
         }
         Event::Heard(FromCentral::Task(task)) => tracing::info!(task = task.task.0, action = ?task.action, "task"),
         Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
@@ -109,7 +109,7 @@ impl Outcomes {
         }
         let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
         if let Err(error) = files::replace_soon(&self.path, &text) {
-            tracing::error!(%error, cause = source(&error), "the outcome of a task is not kept");
+            tracing::error!(%error, cause = source(&error), "the outcome of a task was not stored");
         }
     }
 }

@@ -22,10 +22,10 @@ static READS: Mutex<BTreeMap<(PathBuf, String), usize>> = Mutex::new(BTreeMap::n
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Late {
     /// It did not return by its deadline.
-    #[error("it does not answer within {} s", DEADLINE.as_secs())]
+    #[error("no answer within {} s", DEADLINE.as_secs())]
     Deadline,
     /// Earlier reads of it have not returned.
-    #[error("it does not answer: {MAX_READS} earlier reads have not returned")]
+    #[error("no answer: {MAX_READS} earlier reads have not returned")]
     Hangs,
     /// The reading thread ended without a result, or could not be started.
     #[error("it could not be read")]

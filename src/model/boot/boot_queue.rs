@@ -243,7 +243,8 @@ impl BootQueue {
     }
 
     /// The place of a machine that waits.
-    pub fn place(&self, mac: MacAddr) -> Option<usize> {
+    #[cfg(test)]
+    fn place(&self, mac: MacAddr) -> Option<usize> {
         let unknown = || Some(self.unknown.known_place(mac)? + self.approved.waiting.len());
         self.approved.known_place(mac).or_else(unknown)
     }

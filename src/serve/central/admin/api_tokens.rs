@@ -14,16 +14,16 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTokenError {
     /// The name is taken.
-    #[error("there is a token `{0}` already; revoke it first, or take another name")]
+    #[error("cannot create API token `{0}`: the name is in use; revoke that token first, or use another name")]
     Taken(ApiTokenName),
     /// There is no token with this name.
     #[error("there is no token `{0}`; `meshd api-token list` shows those that there are")]
     None(ApiTokenName),
     /// Too many.
-    #[error("there are {MAX_API_TOKENS} tokens already; revoke some")]
+    #[error("cannot create an API token: there are {MAX_API_TOKENS}; revoke some")]
     TooMany,
     /// Lifetime out of range.
-    #[error("a token lives from a second to ten years; leave the time out for one that lives until it is revoked")]
+    #[error("lifetime of the token is out of range; use 1 second to 10 years, or omit it for no limit")]
     Life,
     /// The store cannot be written.
     #[error("the change could not be stored")]

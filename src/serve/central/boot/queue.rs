@@ -28,11 +28,6 @@ impl BootService {
         LineState { loading: line.loading(), limit: self.env.site().boot.max_loading, waiting: line.waiting() }
     }
 
-    /// Returns the place of a waiting machine; 1 is next.
-    pub fn place_in_line(&self, mac: MacAddr) -> Option<usize> {
-        self.queue.lock().place(mac)
-    }
-
     /// Admits a machine, or refuses it with its place in the queue.
     pub(crate) fn take_turn(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
         let standing = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };

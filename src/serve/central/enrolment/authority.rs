@@ -34,10 +34,10 @@ pub(crate) struct Authority {
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     /// The grace time is out of range.
-    #[error("a grace time is at most 366 days; without one every node has to boot again")]
+    #[error("grace time is out of range; use at most 366 days. Without it every node has to boot again")]
     Grace,
     /// With a grace time, no node has to enrol again.
-    #[error("linked nodes renew by themselves within a grace time; enrol again only with a grace time of 0s")]
+    #[error("linked nodes renew within the grace time; to let them enrol again, use a grace time of 0s")]
     NeedsNoEnrolment,
     /// Files and keys.
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub enum RotateError {
     #[error("the tokens of linked nodes could not be stored")]
     Store(#[from] StoreError),
     /// The work was interrupted: meshd stops.
-    #[error("meshd stops; rotate again when it runs")]
+    #[error("the rotation was interrupted because meshd stops; repeat it after the start")]
     Interrupted,
 }
 

@@ -24,16 +24,16 @@ const MEMORY: Duration = Duration::from_secs(7 * 86_400);
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// Lifetime out of range.
-    #[error("a token lives between 1 second and 7 days")]
+    #[error("lifetime of the token is out of range; use 1 second to 7 days")]
     Life,
     /// The node may not have one.
-    #[error("node {node} is {phase}; a token would let it in: approve or release it first")]
+    #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
     Held { node: NodeId, phase: Phase },
     /// No token matches.
     #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
     None(String),
     /// Several tokens match.
-    #[error("several tokens begin with `{0}`; write more of it")]
+    #[error("several tokens begin with `{0}`; use a longer prefix")]
     Ambiguous(String),
     /// The store cannot be written.
     #[error("the change could not be stored")]

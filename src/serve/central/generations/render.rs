@@ -49,10 +49,10 @@ pub enum RenderError {
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
     NoImage { image: ImageName },
     /// What the node is pinned to is not there.
-    #[error("node {node} cannot boot what it is pinned to; let it go with `meshd node pin {node} --off`")]
+    #[error("cannot read the pinned generation of node {node}; unpin it with `meshd node pin {node} --off`")]
     NotKept { node: NodeId, source: ArchiveError },
     /// The image of what the node is pinned to is gone.
-    #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
+    #[error("version {version} of image `{image}` is gone; unpin the node with `meshd node pin {node} --off`")]
     ImageGone {
         image: ImageName,
         /// The version of the image.
@@ -60,16 +60,16 @@ pub enum RenderError {
         node: NodeId,
     },
     /// What its profile is rolled back to is not there.
-    #[error("profile {profile} is rolled back, and {why}; let it go with `meshd profile rollback {profile} --off`")]
+    #[error("profile {profile} is rolled back, and {why}; end that with `meshd profile rollback {profile} --off`")]
     HeldGone { profile: ProfileName, why: String },
     /// The image of a generation cannot be read.
-    #[error("node {node} cannot be pinned to it: its image cannot be read")]
+    #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
     /// A bundle is not built, or damaged.
     #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
     NoBundle { bundle: BundleName },
     /// A layer of what the node is pinned to is gone.
-    #[error("layer {layer} of a bundle is gone; let the node go with `meshd node pin {node} --off`")]
+    #[error("layer {layer} of a bundle is gone; unpin the node with `meshd node pin {node} --off`")]
     LayerGone { layer: String, node: NodeId },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]

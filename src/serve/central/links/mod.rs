@@ -57,10 +57,10 @@ pub enum LinkError {
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked { node: NodeId },
     /// The node's link is down.
-    #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
+    #[error("cannot reboot node {node}: it has no link; power-cycle it")]
     NotLinked { node: NodeId },
     /// The node did not answer.
-    #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
+    #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
     NoAnswer {
         node: NodeId,
         /// The timeout.

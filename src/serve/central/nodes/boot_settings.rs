@@ -59,10 +59,10 @@ pub enum OrderError {
     )]
     NoOrder,
     /// It boots what it is pinned to and nothing else.
-    #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
+    #[error("node {node} is pinned to one generation; unpin it first: meshd node pin {node} --off")]
     Pinned { node: NodeId },
     /// It is not pinned.
-    #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
+    #[error("node {node} is not pinned; `meshd node show {node}` shows pins")]
     NotPinned { node: NodeId },
     /// No generation of it is named so.
     #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]

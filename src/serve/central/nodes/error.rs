@@ -15,10 +15,10 @@ pub enum OperateError {
     #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
     NoNode { name: String },
     /// Several nodes have this name.
-    #[error("several nodes are called `{name}`; use the node ID")]
+    #[error("several nodes have the name `{name}`; use the node ID")]
     Ambiguous { name: String },
     /// A node cannot take its own place.
-    #[error("{node} is the old hardware and the new; name two nodes")]
+    #[error("cannot replace node {node} by itself; name two nodes")]
     SameNode { node: NodeId },
     /// A network card that a node is to have is another one's.
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
@@ -61,7 +61,7 @@ pub enum OperateError {
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
     /// The node refused or failed.
-    #[error("node {node} did not do it: {reason}")]
+    #[error("node {node} refused the order: {reason}")]
     TaskFailed {
         node: NodeId,
         /// In its own words.

@@ -58,7 +58,7 @@ pub enum JobError {
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
     RootForbidden,
     /// Too few nodes can take it now.
-    #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
+    #[error("cannot start the task: {wanted} nodes of {group} are requested and {free} are free; {why}")]
     NotEnough {
         group: GroupName,
         /// The number of wanted nodes.
@@ -282,10 +282,15 @@ fn count(model: &Model, group: &[NodeId]) -> usize {
 }
 
 /// Claims nodes of a group, in the order of the site file.
-fn claim(tx: &Tx<'_>, spec: &JobSpec, group: &[NodeId], strangers: &BTreeSet<NodeId>) -> Result<Vec<Member>, JobError> {
+fn claim(
+    tx: &Tx<'_>,
+    spec: &JobSpec,
+    group: &[NodeId],
+    with_orphans: &BTreeSet<NodeId>,
+) -> Result<Vec<Member>, JobError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
-        match free_node(tx, *id, strangers) {
+        match free_node(tx, *id, with_orphans) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
                 others.push(format!("{id} is {}, which the group has already", member.node));
             }
@@ -310,7 +315,7 @@ fn claim(tx: &Tx<'_>, spec: &JobSpec, group: &[NodeId], strangers: &BTreeSet<Nod
 }
 
 /// Returns a node that the task may claim, or the reason against it.
-fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Member, String> {
+fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result<Member, String> {
     let node = tx.before().standing_for(id).ok_or("was never seen")?;
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
@@ -322,7 +327,7 @@ fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Me
     if tx.before().held(node.id).is_some() {
         return Err("has virtual machines".to_owned());
     }
-    if strangers.contains(&node.id) {
+    if with_orphans.contains(&node.id) {
         return Err("has work that is not on record".to_owned());
     }
     if tx.before().stray_vms().any(|vm| vm.strays.contains(&node.id)) {

@@ -75,16 +75,16 @@ pub enum ConsoleError {
     #[error(transparent)]
     Vm(#[from] VmError),
     /// No node has it.
-    #[error("virtual machine {0} has no node now; start it first")]
+    #[error("cannot open the console of virtual machine {0}: it has no node; start it first")]
     Unplaced(SystemUuid),
     /// Its node is not there.
-    #[error("node {0} has no link, so nobody can sit at its machines; wait until it is back")]
+    #[error("cannot open the console: node {0} has no link; retry when it is online")]
     NotLinked(NodeId),
     /// Its node did not bring it.
-    #[error("node {node} did not bring the console within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
+    #[error("cannot open the console: node {node} did not connect it within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { node: NodeId },
     /// There are too many.
-    #[error("{MAX_CONSOLES} consoles are open; leave one first")]
+    #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
     TooMany,
     /// It could not be written down.
     #[error("the change could not be stored")]

@@ -123,7 +123,7 @@ impl Workloads {
     fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
         let before: BTreeSet<SystemUuid> =
             self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
-        let cause = format!("strangers of {node}");
+        let cause = format!("orphans of {node}");
         for (uuid, report) in strange.iter().filter(|(uuid, _)| !before.contains(uuid)) {
             if !self.env.allows(&cause) {
                 break;

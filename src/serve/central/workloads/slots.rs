@@ -36,7 +36,7 @@ pub enum SlotError {
     )]
     Disk(DiskIdentity),
     /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
-    #[error("disk `{disk}` is not given away: {why}; `meshd node show` lists the node's disks")]
+    #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
     DiskBlocked { disk: DiskIdentity, why: String },
     /// A virtual machine that does not have the slot has the disk.
     #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
@@ -46,23 +46,23 @@ pub enum SlotError {
         vm: VmName,
     },
     /// The node reports none.
-    #[error("no {what} is near slot {id}, as its node tells; name one, or leave it out")]
+    #[error("slot {id} has no nearest {what}: its node reports none; name one, or omit it")]
     NoneNear {
         id: SlotId,
         /// The kind of device.
         what: &'static str,
     },
     /// What its node says of itself is not proven (DR-12).
-    #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
+    #[error("cannot approve slot {id}: {why}; repair its node first")]
     Unproven { id: SlotId, why: String },
     /// Its addresses cannot be its own.
-    #[error("{0}; name others, or leave them out")]
+    #[error("{0}; use other addresses, or omit them")]
     Card(String),
     /// The name of a fabric device is none.
-    #[error("a fabric device is named by 1 to {MAX_FABRIC} printable characters without space")]
+    #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
     Fabric,
     /// The site is full.
-    #[error("there are {MAX_SLOTS} slots on record; remove nodes that are gone")]
+    #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
     TooMany,
     /// Its virtual machine cannot be deleted.
     #[error(transparent)]

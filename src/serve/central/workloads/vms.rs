@@ -28,7 +28,7 @@ pub enum VmError {
     #[error("there is no virtual machine `{0}`; `meshd vm list` shows those that there are")]
     None(String),
     /// Another one has the name.
-    #[error("virtual machine {uuid} is called `{name}` already; take another name, or delete that one")]
+    #[error("cannot create virtual machine `{name}`: {uuid} has this name; use another name, or delete that one")]
     NameTaken { name: VmName, uuid: SystemUuid },
     /// Another one has the UUID.
     #[error("{uuid} is the virtual machine `{name}` already; leave the uuid out, or delete that one")]
@@ -38,13 +38,13 @@ pub enum VmError {
         uuid: SystemUuid,
     },
     /// The site is full.
-    #[error("there are {MAX_SITE_VMS} virtual machines on record; delete some")]
+    #[error("cannot create a virtual machine: the site has {MAX_SITE_VMS}; delete some")]
     TooMany,
     /// It cannot be, on any node.
     #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
     /// Its network cards are not its own.
-    #[error("its network cards cannot be so: {}; correct them", faults(.0))]
+    #[error("invalid NIC configuration: {}; correct it", faults(.0))]
     Cards(Vec<SpecFault>),
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
