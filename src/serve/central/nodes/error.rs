@@ -45,10 +45,10 @@ pub enum OperateError {
         /// The profiles of the site.
         known: String,
     },
-    /// Something that a node cannot be told.
+    /// A refused boot setting.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// What it would boot cannot be made, or is not there.
+    /// Its next boot cannot be rendered.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),
     /// It would end or lose work.

@@ -1,6 +1,6 @@
 //! Joins an operator and a node at the console of a virtual machine.
 //!
-//! The node is asked over its link, and brings the console over a connection of its own. Buffers are bounded: a slow operator delays only that
+//! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator delays only that
 //! connection, and the node drops output and reports the gap.
 
 use crate::serve::central::{
@@ -22,9 +22,9 @@ use meshd_types::{NodeId, SystemUuid};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::mpsc;
 
-/// Consoles of a site that are sat at, at once.
+/// Maximum number of open consoles of a site.
 const MAX_CONSOLES: usize = 256;
-/// How long a node may take to bring one.
+/// Timeout for the node's connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pieces that wait for an operator.
 const SHOWN: usize = 16;
@@ -36,15 +36,15 @@ pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
 
 pub(super) struct PendingConsole {
     node: NodeId,
-    /// Taken by the node that brings it; then it is sat at for as long as somebody holds the other ends.
+    /// The node's end, until the node takes it. The console is open while the other ends exist.
     end: Option<NodeEnd>,
     operator: mpsc::WeakSender<Bytes>,
 }
 
-/// What a console shows.
+/// A piece of console output.
 #[derive(Debug)]
 pub enum ConsoleFrame {
-    /// What the guest wrote.
+    /// Output of the guest.
     Bytes(Bytes),
     /// A note to the operator.
     Note(ConsoleNote),
@@ -53,7 +53,7 @@ pub enum ConsoleFrame {
 /// The operator's end.
 #[derive(Debug)]
 pub struct ConsoleSession {
-    /// What is shown; ends when the node hangs up.
+    /// Output; ends when the node closes the connection.
     pub shown: mpsc::Receiver<ConsoleFrame>,
     /// Input for the guest.
     pub typed: mpsc::Sender<Bytes>,
@@ -64,29 +64,29 @@ pub struct ConsoleSession {
 pub struct NodeEnd {
     /// Output of the guest.
     pub shown: mpsc::Sender<ConsoleFrame>,
-    /// What is typed; ends when the operator leaves.
+    /// Input; ends when the operator closes the console.
     pub typed: mpsc::Receiver<Bytes>,
 }
 
-/// Why there is no console.
+/// Why a console does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// Not of this machine.
+    /// The node has no such virtual machine.
     #[error(transparent)]
     Vm(#[from] VmError),
     /// No node has it.
     #[error("cannot open the console of virtual machine {0}: it has no node; start it first")]
     Unplaced(SystemUuid),
-    /// Its node is not there.
+    /// Its node has no link.
     #[error("cannot open the console: node {0} has no link; retry when it is online")]
     NotLinked(NodeId),
-    /// Its node did not bring it.
+    /// Its node did not connect it.
     #[error("cannot open the console: node {node} did not connect it within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { node: NodeId },
-    /// There are too many.
+    /// Too many consoles are open.
     #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
     TooMany,
-    /// It could not be written down.
+    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -110,7 +110,7 @@ impl Workloads {
         let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
         {
             let mut all = self.consoles.lock();
-            // Nobody sits there any more.
+            // The operator has left.
             all.retain(|_, waiting| waiting.operator.upgrade().is_some());
             if all.len() >= MAX_CONSOLES {
                 return Err(ConsoleError::TooMany);
@@ -131,7 +131,7 @@ impl Workloads {
         Ok(ConsoleSession { shown, typed })
     }
 
-    /// The end of a console that a node was asked to bring; each once.
+    /// Takes the node's end of a requested console; each once.
     pub fn bring_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
         let mut all = self.consoles.lock();
         let waiting = all.get_mut(&console).filter(|waiting| waiting.node == peer.node)?;

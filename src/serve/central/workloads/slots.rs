@@ -24,7 +24,7 @@ pub enum SlotError {
     /// There is none.
     #[error("there is no slot {0}; `meshd slot list` shows those that there are")]
     None(SlotId),
-    /// Nobody approved it.
+    /// It is not approved.
     #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
     Candidate(SlotId),
     /// Its state does not allow it.
@@ -52,7 +52,7 @@ pub enum SlotError {
         /// The kind of device.
         what: &'static str,
     },
-    /// What its node says of itself is not proven (DR-12).
+    /// The checks of its node do not prove its report (DR-12).
     #[error("cannot approve slot {id}: {why}; repair its node first")]
     Unproven { id: SlotId, why: String },
     /// Its addresses cannot be its own.
@@ -72,7 +72,7 @@ pub enum SlotError {
     Store(#[from] StoreError),
 }
 
-/// What belongs to a slot beside its unit.
+/// The parts of a slot other than its unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotParts {
     /// A disk of the node.
@@ -104,7 +104,7 @@ impl Workloads {
         found.ok_or_else(|| SlotError::None(id.clone()))
     }
 
-    /// Approves a slot as it is now, with what belongs to it; again, what it is now is what is approved.
+    /// Approves a slot with its present parts. Approving again replaces the approved parts.
     pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
@@ -140,7 +140,7 @@ impl Workloads {
         .await
     }
 
-    /// Keeps a slot from being given; who has it keeps it.
+    /// Disables a slot for new VMs; a VM that has it keeps it.
     pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
         self.change_slot(id, by, "disabled", |_, slot, now| {
@@ -235,7 +235,7 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
     model.vm(owner)
 }
 
-/// What an operator named, or what is nearest.
+/// Returns the named device, or the nearest.
 fn pick<T: FromStr>(
     slot: &Slot,
     what: &'static str,

@@ -24,7 +24,7 @@ pub const MAX_SITE_VMS: usize = 20_000;
 /// Why an order about a virtual machine is not followed. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// There is none.
+    /// No such virtual machine.
     #[error("there is no virtual machine `{0}`; `meshd vm list` shows those that there are")]
     None(String),
     /// Another one has the name.
@@ -33,7 +33,7 @@ pub enum VmError {
     /// Another one has the UUID.
     #[error("{uuid} is the virtual machine `{name}` already; leave the uuid out, or delete that one")]
     UuidTaken {
-        /// The name of the one that has it.
+        /// The virtual machine with this UUID.
         name: VmName,
         uuid: SystemUuid,
     },
@@ -54,7 +54,7 @@ pub enum VmError {
     NotInService {
         name: VmName,
         node: NodeId,
-        /// What is with the node.
+        /// Why the node takes no work.
         why: String,
         hint: String,
     },
@@ -68,7 +68,7 @@ pub enum VmError {
         "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
     Elsewhere { uuid: SystemUuid, node: NodeId },
-    /// It names a file that nobody has added.
+    /// A volume that it names was not added.
     #[error("volume `{volume}` has the digest {digest}, which is not here; add the file first: meshd volume add FILE")]
     NoVolume {
         /// The volume's name.
@@ -91,7 +91,7 @@ fn faults(faults: &[SpecFault]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What an operator wants of one that is on record.
+/// An order about a virtual machine on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmVerb {
     /// Start it; a running one is left alone.
@@ -113,7 +113,7 @@ impl Workloads {
     ) -> Result<Vm, VmError> {
         let (live, now) = (self.env.live(), self.env.now());
         fill_slot_cards(&mut ask.spec, Vec::new());
-        // No file goes between the look at it and the record that names it.
+        // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let vm = self
             .env
@@ -198,7 +198,7 @@ impl Workloads {
                 let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
                 match node.filter(|node| vm.node() != Some(*node)) {
                     Some(node) if !is_in(&node) => return Err(VmError::NoNode(node)),
-                    // What another node has of it; the record stays.
+                    // The part on another node; the record stays.
                     Some(node) => drop(vm.strays.insert(node)),
                     None => (vm.wish, vm.trouble) = (VmWish::Release, None),
                 }
@@ -283,7 +283,7 @@ impl Workloads {
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
-    /// Tells the nodes that are concerned; one without a link is told at its next welcome.
+    /// Sends the desired state to the affected nodes; a node without link receives it at its next welcome.
     pub(crate) fn notify(&self, vm: &Vm) {
         for node in vm.node().into_iter().chain(vm.strays.iter().copied()) {
             self.links.notify_node(node, Some(vm.uuid()));
@@ -324,7 +324,7 @@ fn placed(vm: &Vm) -> String {
     format!("on {node}{}{}{numa}", part("with", units.join(" ")), part("at", addresses.join(" ")))
 }
 
-/// What became of a virtual machine.
+/// An event of a virtual machine.
 pub(crate) fn story(
     vm: &Vm,
     node: impl Into<Option<NodeId>>,

@@ -19,7 +19,7 @@ pub enum VolumeUseError {
     },
     #[error(transparent)]
     Files(#[from] VolumeError),
-    /// The look at them was interrupted.
+    /// The check of the volumes was interrupted.
     #[error("the removal was interrupted; retry")]
     Interrupted,
 }
