@@ -26,13 +26,13 @@ const IMMORTAL: u32 = 1500;
 pub fn enter(shm: &Path) -> Result<(), String> {
     let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
     rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
-        .map_err(failed("cannot have mounts of its own"))?;
+        .map_err(failed("cannot create a mount namespace"))?;
     // Later mounts of the node appear here, but not vice versa.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(failed("cannot keep its mounts to itself"))?;
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
     if Path::new(SHARED).is_dir() {
-        mount_bind(shm, SHARED).map_err(failed("cannot have shared memory of its own"))?;
+        mount_bind(shm, SHARED).map_err(failed("cannot mount private shared memory"))?;
         mount_remount(SHARED, flags, "").map_err(failed("cannot bound its shared memory"))?;
     }
     for (place, own) in [("/tmp", storage::tmp(shm)), ("/var/tmp", storage::var_tmp(shm))] {
@@ -40,7 +40,7 @@ pub fn enter(shm: &Path) -> Result<(), String> {
         if !Path::new(place).is_dir() || shm.starts_with(place) {
             continue;
         }
-        mount_bind(&own, place).map_err(failed("cannot have temporary files of its own"))?;
+        mount_bind(&own, place).map_err(failed("cannot mount private temporary files"))?;
         mount_remount(place, flags, "").map_err(failed("cannot bound its temporary files"))?;
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

@@ -59,7 +59,7 @@ pub struct LinuxKernel<'a>(pub &'a Tree);
 impl KernelOps for LinuxKernel<'_> {
     fn take(&self, group: u32) -> Result<(), ProbeError> {
         if self.0.path("/") != Path::new("/") {
-            return Err(ProbeError::Failed("another root than / has no kernel of its own".to_owned()));
+            return Err(ProbeError::Failed("only the root / has a kernel".to_owned()));
         }
         let failed = |error: io::Error| ProbeError::Failed(format!("{FOLDER}: {error}"));
         // Agent and `mesh-agent doctor` may probe at the same time.

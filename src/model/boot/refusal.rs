@@ -25,7 +25,7 @@ pub enum Refusal {
     ImageMissing {
         /// Name of the image.
         image: ImageName,
-        /// The fault.
+        /// The fault, as text.
         detail: String,
     },
     /// The image is for another processor.
@@ -53,7 +53,7 @@ pub enum Refusal {
     },
     /// The request is not one of iPXE.
     BadRequest {
-        /// The fault.
+        /// The fault, as text.
         detail: String,
     },
 }

@@ -106,7 +106,7 @@ pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now:
     }
     let cause = match waiting {
         Some(wait) => format!(
-            "it was told to wait ({}) and asked no more: switched off, or its network is gone. What refused it is in the timeline",
+            "it was told to wait ({}) and sent no further request: switched off, or its network failed. The timeline shows the refusal",
             wait.code
         ),
         None => cause(missing, last.count, chain),

@@ -63,7 +63,7 @@ pub enum LinkError {
     #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
     NoAnswer {
         node: NodeId,
-        /// The timeout.
+        /// How long meshd waited.
         seconds: u64,
     },
 }

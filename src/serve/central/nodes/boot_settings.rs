@@ -26,7 +26,7 @@ const MAX_ONCE_ARGS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// A variable that it does not have.
-    #[error("node {node} has no variable `{name}` of its own; `meshd node show {node}` lists them")]
+    #[error("node {node} has no variable `{name}`; `meshd node show {node}` lists them")]
     NoVar { node: NodeId, name: VarName },
     /// A variable that no overlay of the site declares.
     #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
@@ -37,7 +37,7 @@ pub enum OrderError {
         hint: String,
     },
     /// Too many variables.
-    #[error("node {node} would have {count} variables of its own; at most {MAX_VARS}")]
+    #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
     TooManyVars { node: NodeId, count: usize },
     /// A kernel argument that cannot be set.
     #[error("kernel argument {0}")]
